@@ -1,0 +1,76 @@
+# What Horovod 0.28.1 (2023) needs to build against today's PyTorch and TensorFlow. Included by cmake
+# right after `project(horovod)`; toolchain.cmake says how. Needs cmake 3.19 (DEFER).
+
+# --- flags: fast to compile, small to ship -----------------------------------------------------------
+# -O2 stands here because Horovod turns an -O2 in the RELWITHDEBINFO flags into -O3.
+# The -include's: gcc 13 and later no longer bring these headers in by way of others.
+# -w: three-year-old sources warn by the thousand, and would bury the one line that is an error.
+set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -O2 -w -include string -include stdexcept -include cstdint")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-DNDEBUG")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
+if(NOT APPLE)
+  set(CMAKE_SHARED_LINKER_FLAGS "${CMAKE_SHARED_LINKER_FLAGS} -s")
+endif()
+
+# --- mended sources ----------------------------------------------------------------------------------
+# Replace `before` by `after` in a source of the unpacked sdist; stop if neither is there.
+function(dream_mend path before after)
+  file(READ "${PROJECT_SOURCE_DIR}/${path}" text)
+  string(FIND "${text}" "${before}" found)
+  string(FIND "${text}" "${after}" already)
+  if(NOT found EQUAL -1)
+    string(REPLACE "${before}" "${after}" text "${text}")
+    file(WRITE "${PROJECT_SOURCE_DIR}/${path}" "${text}")
+    message(STATUS "dream: mended ${path}")
+  elseif(already EQUAL -1)
+    message(FATAL_ERROR "dream: the text to mend is not in ${path}. Expected: ${before}")
+  endif()
+endfunction()
+
+# The ranks are gathered into a vector that has room but no elements, so the stall inspector finds it
+# empty and never fires: a rank that skips a tensor would hang the job for ever.
+dream_mend("horovod/common/gloo/gloo_controller.cc"
+           "global_ranks_.reserve(size_)" "global_ranks_.resize(size_)")
+
+# --- host tensors only -------------------------------------------------------------------------------
+# A CUDA toolkit on the build machine would bring in CUDA kernels that this recipe does not know to
+# build, and make the wheel depend on something outside its key.
+set(CMAKE_CUDA_COMPILER NOTFOUND)
+dream_mend("cmake/Modules/FindPytorch.cmake"
+           "(torch.version.cuda is not None) and" "(False) and")
+
+# --- targets, once they all exist --------------------------------------------------------------------
+function(dream_standard target standard)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES CXX_STANDARD ${standard} CXX_STANDARD_REQUIRED ON)
+  endif()
+endfunction()
+
+# The XLA operations include headers that the TensorFlow wheel does not ship.
+function(dream_drop_xla)
+  get_target_property(sources tensorflow SOURCES)
+  list(FILTER sources EXCLUDE REGEX "xla_mpi_ops\\.cc$")
+  set_target_properties(tensorflow PROPERTIES SOURCES "${sources}")
+endfunction()
+
+# Horovod builds gloo a second time as C++17 for TensorFlow; ours is C++17 already.
+function(dream_share_gloo)
+  get_target_property(libraries tensorflow LINK_LIBRARIES)
+  list(TRANSFORM libraries REPLACE "^compatible17_gloo$" "gloo")
+  set_target_properties(tensorflow PROPERTIES LINK_LIBRARIES "${libraries}")
+  set_target_properties(compatible17_gloo PROPERTIES EXCLUDE_FROM_ALL TRUE)
+endfunction()
+
+function(dream_finish)
+  dream_standard(gloo 17)
+  dream_standard(tensorflow 17)
+  dream_standard(pytorch 20)
+  if(TARGET tensorflow)
+    dream_drop_xla()
+  endif()
+  if(TARGET tensorflow AND TARGET compatible17_gloo)
+    dream_share_gloo()
+  endif()
+endfunction()
+
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL dream_finish)

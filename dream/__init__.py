@@ -1,0 +1,30 @@
+"""Train over many devices by one word: `with dream.strategy("mirrored"):`."""
+
+from dream._adapter import Communicator
+from dream._errors import (
+    CheckpointError,
+    ConfigurationError,
+    Desynchronized,
+    DreamError,
+    NotInstalled,
+    Unsupported,
+    WorkerFailed,
+)
+from dream._strategy import Strategy, current, strategy
+from dream._topology import Topology
+
+__all__ = [
+    "CheckpointError",
+    "Communicator",
+    "ConfigurationError",
+    "Desynchronized",
+    "DreamError",
+    "NotInstalled",
+    "Strategy",
+    "Topology",
+    "Unsupported",
+    "WorkerFailed",
+    "current",
+    "strategy",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,55 @@
+"""The exception tree.
+
+DreamError
+├── ConfigurationError    what was asked for cannot be, whatever the machine
+├── Unsupported           it could be, but not with this framework, strategy or device
+├── NotInstalled          a package or build is missing; the message names what to install
+├── WorkerFailed          a rank of the job died, left early or never came
+├── Desynchronized        ranks disagree on what they do together
+└── CheckpointError       a checkpoint is torn, missing or of another model
+
+Every message says what is wrong, what was received and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class DreamError(Exception):
+    """Base of everything dream raises on purpose."""
+
+
+class ConfigurationError(DreamError, ValueError):
+    """What was asked for cannot be, whatever the machine."""
+
+
+class Unsupported(DreamError, NotImplementedError):
+    """A framework, strategy or device cannot honour what was asked for."""
+
+
+class NotInstalled(DreamError, ImportError):
+    """A package or a build is missing; the message names what to install."""
+
+
+class WorkerFailed(DreamError, RuntimeError):
+    """A rank of the job died, left early or never came."""
+
+
+class Desynchronized(DreamError, RuntimeError):
+    """Ranks disagree on what they do together."""
+
+
+class CheckpointError(DreamError, RuntimeError):
+    """A checkpoint is torn, missing or of another model."""
+
+
+def unknown(kind: str, received: str, known: Iterable[str]) -> ConfigurationError:
+    """The error for a name that is not in a table: lists the table and the nearest name."""
+    names = sorted(known)
+    nearest = get_close_matches(received, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigurationError(
+        f"Unknown {kind}. Received: {received!r}. Known: {', '.join(names)}.{hint}"
+    )

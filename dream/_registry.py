@@ -1,0 +1,79 @@
+"""(framework, name) -> where it is implemented. Imported on use, so that a framework that is
+not needed is never loaded. Third parties add theirs by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from dream._errors import ConfigurationError, NotInstalled, Unsupported
+
+_TORCH = "dream.adapters.pytorch"
+_TENSORFLOW = "dream.adapters.tensorflow"
+_HOROVOD = "dream.adapters.horovod"
+
+STRATEGIES: Mapping[tuple[str, str], str] = {
+    ("torch", "single"): f"{_TORCH}.single:Single",
+    ("torch", "mirrored"): f"{_TORCH}.synchronous:Synchronous",
+    ("torch", "multi_worker_mirrored"): f"{_TORCH}.synchronous:Synchronous",
+    ("torch", "horovod"): f"{_TORCH}.synchronous:Synchronous",
+    ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
+    ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
+    ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
+    ("tensorflow", "horovod"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
+}
+"""An Adapter class, built from a Plan."""
+
+REDUCTIONS: Mapping[tuple[str, str], str] = {
+    ("torch", "gloo"): f"{_TORCH}.collectives:connect",
+    ("torch", "nccl"): f"{_TORCH}.collectives:connect",
+    ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
+    ("tensorflow", "grpc"): f"{_TENSORFLOW}.collectives:connect",
+    ("tensorflow", "nccl"): f"{_TENSORFLOW}.collectives:connect",
+    ("tensorflow", "horovod"): f"{_HOROVOD}.tensorflow:connect",
+}
+"""A function from a Plan to a Communicator."""
+
+_EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
+
+
+def load(place: str) -> Any:
+    """What `module:name` names. A missing package is named with the extra that brings it."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
+            raise
+        raise NotInstalled(
+            f"{missing} is not installed. Needed by: {place}. "
+            f"Run: pip install 'dream-systems[{_EXTRAS[missing]}]'"
+        ) from error
+
+
+def strategy(framework: str, name: str) -> Any:
+    """The adapter class of a strategy in a framework."""
+    return _find(STRATEGIES, "dream.strategies", framework, name)
+
+
+def reduction(framework: str, name: str) -> Any:
+    """The function that connects a reduction in a framework."""
+    return _find(REDUCTIONS, "dream.reductions", framework, name)
+
+
+def _find(table: Mapping[tuple[str, str], str], group: str, framework: str, name: str) -> Any:
+    if (framework, name) in table:
+        return load(table[framework, name])
+    for point in entry_points(group=group, name=f"{framework}.{name}"):
+        return point.load()
+    here = [known for kind, known in table if kind == framework]
+    what = group.partition(".")[2]
+    if not here:
+        raise ConfigurationError(f"No adapter for this framework. Received: {framework!r}.")
+    raise Unsupported(
+        f"{framework} has no such entry among its {what}. Received: {name!r}. "
+        f"Use one of: {', '.join(here)}."
+    )
