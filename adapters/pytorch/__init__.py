@@ -1,1 +1,1 @@
-"""The pytorch adapters."""
+"""PyTorch: what the block does to modules, loaders and optimizers, and its collectives."""

@@ -1,28 +1,61 @@
 """Where this process stands: one file per launcher's environment, and what `dream run` asks.
 
-The only reader of os.environ, beside launch.
+The only reader of os.environ, beside launch. The ranks of a job find one another through
+`Rendezvous`, a small key-value store that the launcher or rank 0 serves.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from dream._topology import Cluster
 
-STRATEGY = "DREAM_STRATEGY"
-FRAMEWORK = "DREAM_FRAMEWORK"
+from . import horovod, tf_config, torchrun
+from ._names import FRAMEWORK, STRATEGY
+from .exchange import exchange_endpoints, meet
+from .export import export_horovod, export_tf_config, horovod_environment, tf_config_text
+from .ports import reserve
+from .rendezvous import Rendezvous, rendezvous, startup_seconds
+
+__all__ = [
+    "Rendezvous",
+    "detect",
+    "exchange_endpoints",
+    "export_horovod",
+    "export_tf_config",
+    "horovod_environment",
+    "meet",
+    "rendezvous",
+    "requested_framework",
+    "requested_strategy",
+    "reserve",
+    "startup_seconds",
+    "tf_config_text",
+]
+
+READERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
+    torchrun.read,
+    tf_config.read,
+    horovod.read,
+)
+"""Each gives a place, or None where its launcher's variables are absent; the first one counts."""
 
 
-def detect() -> Cluster:
+def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
     """This process's place, from the first launcher whose variables are there."""
+    for read in READERS:
+        place = read(environ)
+        if place is not None:
+            return place
     return Cluster()
 
 
-def requested_strategy() -> str | None:
+def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
     """What `dream run --strategy` asked for, if anything."""
-    return os.environ.get(STRATEGY) or None
+    return environ.get(STRATEGY) or None
 
 
-def requested_framework() -> str | None:
+def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """What `dream run --framework` asked for this rank, if anything."""
-    return os.environ.get(FRAMEWORK) or None
+    return environ.get(FRAMEWORK) or None

@@ -33,11 +33,11 @@ dream_mend("horovod/common/gloo/gloo_controller.cc"
            "global_ranks_.reserve(size_)" "global_ranks_.resize(size_)")
 
 # --- host tensors only -------------------------------------------------------------------------------
-# A CUDA toolkit on the build machine would bring in CUDA kernels that this recipe does not know to
-# build, and make the wheel depend on something outside its key.
+# A CUDA or ROCm toolkit on the build machine would bring in kernels that this recipe does not know
+# to build, and bind the wheel to something outside its key.
 set(CMAKE_CUDA_COMPILER NOTFOUND)
-dream_mend("cmake/Modules/FindPytorch.cmake"
-           "(torch.version.cuda is not None) and" "(False) and")
+dream_mend("cmake/Modules/FindPytorch.cmake" "torch.version.cuda is not None" "1 == 0")
+dream_mend("cmake/Modules/FindPytorch.cmake" "torch.version.hip is not None" "2 == 0")
 
 # --- targets, once they all exist --------------------------------------------------------------------
 function(dream_standard target standard)

@@ -1,0 +1,48 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes .venv and installs what it
+# needs; `make quick lint` is a developer's habit.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test quick lint format horovod install clean
+
+demo: horovod
+	$(BIN)/dream compare
+
+test: horovod
+	$(BIN)/python -m pytest
+
+quick: horovod
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP) build/typing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd build/typing && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p dream
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+horovod: $(STAMP)
+	@$(BIN)/dream build-horovod
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here. Set PYTHON= to a Python 3.11."; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools<81" wheel
+	@time -p $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[all,dev]"
+	@touch $@
+
+# mypy finds dream.adapters where an installation would put it.
+build/typing:
+	@mkdir -p build/typing/dream
+	@for part in dream/*; do ln -sfn "../../../$$part" "build/typing/$$part"; done
+	@ln -sfn ../../../adapters build/typing/dream/adapters
+
+clean:
+	rm -rf $(VENV) build

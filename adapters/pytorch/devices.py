@@ -1,0 +1,32 @@
+"""What this rank computes on."""
+
+from __future__ import annotations
+
+import torch
+
+from dream._adapter import Plan
+from dream._errors import ConfigurationError
+
+
+def choose(plan: Plan) -> torch.device:
+    """This rank's device: its own GPU where there are any, else the CPU.
+
+    A torch process drives one device; more replicas are more processes.
+    """
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    wanted = plan.devices if plan.devices is not None else (visible if plan.cluster.alone else 1)
+    if plan.spec.update != "none" and plan.cluster.alone and wanted > 1:
+        raise ConfigurationError(
+            f"Under {plan.spec.name!r} a torch process drives one device. Received: {wanted} "
+            f"devices in one process. Start one process a device: dream run -n {wanted} SCRIPT."
+        )
+    if plan.devices is not None and plan.devices > 1:
+        raise ConfigurationError(
+            f"A torch process drives one device. Received: devices={plan.devices}. Leave it out, "
+            "and start more processes: dream run -n N SCRIPT."
+        )
+    if visible == 0:
+        return torch.device("cpu")
+    device = torch.device("cuda", plan.cluster.local_rank % visible)
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,23 @@
+"""How a reduction takes part in DDP."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+from dream._adapter import Communicator
+
+GradientHook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
+"""(state, bucket) -> a future of the bucket's buffer, averaged over the ranks."""
+
+
+class TorchReduction(Communicator):
+    """A communicator that may also carry DDP's buckets."""
+
+    @property
+    @abstractmethod
+    def gradient_hook(self) -> GradientHook | None:
+        """What DDP reduces a bucket with; None leaves it to DDP's own process group."""

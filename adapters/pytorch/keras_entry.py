@@ -1,0 +1,49 @@
+"""Keras on torch: its room is entered once Keras is imported, in the block or before it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, final
+
+from dream._adapter import Communicator, Plan
+from dream._framework import ImportWatch
+from dream._registry import load
+
+
+@final
+class KerasEntry:
+    """Opens and closes the Keras room along with the block."""
+
+    def __init__(self, plan: Plan, communicator: Communicator) -> None:
+        self._plan = plan
+        self._communicator = communicator
+        self._watch = ImportWatch(self._found)
+        self._block: Any = None
+        self._open = False
+
+    def enter(self) -> None:
+        if "keras" in sys.modules:
+            self._found()
+        else:
+            self._watch.install()
+
+    def exit(self) -> None:
+        self._watch.remove()
+        if self._open:
+            self._open = False
+            self._block.exit()
+
+    def prepare(self, item: Any) -> Any | None:
+        """The Keras object distributed, or None where it is none of Keras's."""
+        if self._block is None or not type(item).__module__.startswith("keras"):
+            return None
+        return self._block.prepare(item)
+
+    def _found(self) -> None:
+        if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":
+            return
+        if self._block is None:
+            place = "dream.adapters.pytorch.keras_block:open_block"
+            self._block = load(place)(self._plan, self._communicator)
+        self._open = True
+        self._block.enter()

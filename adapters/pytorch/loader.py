@@ -1,0 +1,172 @@
+"""What the block does to a DataLoader: it deals every global batch to the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from inspect import signature
+from typing import Any, Self, final
+
+from dream.adapters.pytorch.sampling import DealtBatches, SeededBatches
+from dream.adapters.pytorch.shares import Shares, empty
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from dream._adapter import Communicator
+from dream._errors import ConfigurationError, Unsupported
+from dream._partition import check_batch_size
+
+_left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
+
+
+@contextmanager
+def leave_loaders_alone() -> Iterator[None]:
+    """Loaders that a library makes inside are its own business (Keras's fit makes one)."""
+    token = _left_alone.set(True)
+    try:
+        yield
+    finally:
+        _left_alone.reset(token)
+
+
+@final
+class Dealer:
+    """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
+
+    def __init__(self, communicator: Communicator, shares: Shares, seed: int) -> None:
+        self._communicator = communicator
+        self._shares = shares
+        self._seed = seed
+
+    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
+        """`DataLoader.__init__` that deals the loader once it is made."""
+        parameters = signature(init)
+
+        @wraps(init)
+        def wrapped(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+            init(loader, *args, **kwargs)
+            if not _left_alone.get():
+                given = parameters.bind(loader, *args, **kwargs)
+                given.apply_defaults()
+                self.deal(loader, own_order=_draws_for_itself(given.arguments))
+
+        return wrapped
+
+    def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
+        """Deal a loader. own_order: whether its order is the user's sampler's or generator's."""
+        if isinstance(loader.batch_sampler, DealtBatches):
+            return
+        if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+            self._refuse_streams(loader)
+            return
+        self._check(loader)
+        if own_order is None:
+            own_order = not _plain(loader)
+        source = loader.batch_sampler if own_order else self._seeded(loader)
+        dealt = DealtBatches(
+            source, self._communicator, seeded=not own_order, batch_size=loader.batch_size
+        )
+        # DataLoader refuses a new sampler by assignment, since its workers might run by then.
+        object.__setattr__(loader, "batch_sampler", dealt)
+        loader.__class__ = _dealt_class(type(loader), self._shares)
+
+    def _seeded(self, loader: DataLoader[Any]) -> SeededBatches:
+        assert loader.batch_size is not None
+        return SeededBatches(
+            loader.dataset,  # type: ignore[arg-type]  # a map-style dataset has a length here
+            loader.batch_size,
+            shuffle=not isinstance(loader.sampler, SequentialSampler),
+            drop_last=loader.drop_last,
+            seed=self._seed,
+        )
+
+    def _refuse_streams(self, loader: DataLoader[Any]) -> None:
+        if self._communicator.world_size > 1:
+            raise Unsupported(
+                "A stream of samples cannot be dealt to several ranks. Received: a DataLoader "
+                f"over {type(loader.dataset).__name__}, batch_size={loader.batch_size}. Use a "
+                "map-style dataset and a batch size."
+            )
+
+    def _check(self, loader: DataLoader[Any]) -> None:
+        if isinstance(loader.sampler, DistributedSampler):
+            raise ConfigurationError(
+                "dream deals every global batch to the ranks itself. Received: a "
+                "DistributedSampler. Leave the sampler out and say shuffle=True."
+            )
+        if loader.batch_size is not None:
+            check_batch_size(loader.batch_size, self._communicator.world_size)
+        if loader.num_workers > 0 and not loader.in_order:
+            raise Unsupported(
+                "Batches that overtake each other cannot be weighed. Received: in_order=False "
+                f"with num_workers={loader.num_workers}. Leave in_order at True."
+            )
+
+
+def _draws_for_itself(given: dict[str, Any]) -> bool:
+    """Whether the user brought a sampler or a generator: its order is honoured then."""
+    return any(given[name] is not None for name in ("sampler", "batch_sampler")) or bool(
+        given["shuffle"] and given["generator"] is not None
+    )
+
+
+def _plain(loader: DataLoader[Any]) -> bool:
+    """Whether a finished loader's order is what `shuffle=` gives."""
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if type(loader.sampler) is RandomSampler:
+        return loader.sampler.generator is None and loader.sampler.num_samples == len(
+            loader.sampler.data_source
+        )
+    return type(loader.sampler) is SequentialSampler
+
+
+def _dealt_class(base: type[Any], shares: Shares) -> type[Any]:
+    """The loader's class with an `__iter__` that says whose batch it yields."""
+
+    def iterate(self: Any) -> Iterator[Any]:
+        sampler: DealtBatches = self.batch_sampler
+        inner = base.__iter__(self)  # asks the sampler for a new iteration
+        return _DealtIterator(inner, sampler, shares) if sampler.dealing else inner
+
+    return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
+
+
+@final
+class _DealtIterator:
+    """A loader's iterator that marks each batch with its share."""
+
+    def __init__(self, inner: Iterator[Any], sampler: DealtBatches, shares: Shares) -> None:
+        self._inner = inner
+        self._length = len(sampler)
+        self._dealt = sampler.shares
+        self._shares = shares
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._shares.ended()
+            raise
+        share = self._dealt.popleft()
+        if share.count == 0:
+            batch = empty(batch)
+        self._shares.yielded(batch, share)
+        return batch
+
+    def __del__(self) -> None:
+        self._shares.ended()

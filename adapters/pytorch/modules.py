@@ -1,0 +1,128 @@
+"""What the block does to modules: the outermost one that a training loop calls is distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, final
+from weakref import WeakSet
+
+from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.root import Root, training_call
+from dream.adapters.pytorch.runner import Runner, wrap
+from dream.adapters.pytorch.shares import Shares
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
+
+from dream._adapter import Communicator
+from dream._errors import Unsupported
+from dream._layout import check_same
+
+
+@final
+class Modules:
+    """The modules of one strategy.
+
+    inside: a distributed module is running, so those it calls are its parts.
+    calls: training calls so far. generation: grows whenever parameters may have been replaced.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        shares: Shares,
+        options: Mapping[str, Any],
+        hook: GradientHook | None,
+    ) -> None:
+        self.communicator = communicator
+        self.shares = shares
+        self.inside = False
+        self.calls = 0
+        self.generation = 0
+        self.roots: WeakSet[Root] = WeakSet()
+        self._options = options
+        self._hook = hook
+        self._offset = False
+
+    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
+        """`Module.__init__` that has the module's calls looked at."""
+
+        @wraps(init)
+        def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            init(module, *args, **kwargs)
+            module._compiled_call_impl = Adopted(module, self)
+
+        return wrapped
+
+    def distribute(self, module: nn.Module) -> Root:
+        """The module's root, made on first use; the module's parts are then parts, not roots."""
+        slot = module._compiled_call_impl
+        if isinstance(slot, Root) and slot in self.roots:
+            return slot
+        _refuse_uninitialised(module)
+        for part in module.modules():
+            if isinstance(part._compiled_call_impl, Root):
+                part._compiled_call_impl.release()
+                self.roots.discard(part._compiled_call_impl)
+            if isinstance(part._compiled_call_impl, (Root, Adopted)):
+                part._compiled_call_impl = None
+        root = Root(module, self)
+        self.roots.add(root)
+        module._compiled_call_impl = root
+        return root
+
+    def wrap(self, root: Root, runner: Runner) -> DistributedDataParallel:
+        """DDP over a root, after a look at whether every rank built the same."""
+        check_same(self.communicator.all_gather_object(_layout(root.module)))
+        taken = {id(p) for other in self.roots if other is not root for p in other.trained}
+        ddp = wrap(runner, self._options, self._hook, taken)
+        if not self._offset:
+            self._offset = True
+            randomness.offset_by(self.communicator.rank)
+        buffers.tell_local_statistics(root.module)
+        return ddp
+
+    def weigh_by_hand(self, weight: float) -> None:
+        """The user has weighed the loss, so shares count as equal; but nothing at all must not
+        bring a nan."""
+        for root in self.roots:
+            root.weigh(0.0 if weight == 0.0 else 1.0)
+
+    def reduced(self) -> set[int]:
+        """The ids of all parameters whose gradients are reduced."""
+        return {id(parameter) for root in self.roots for parameter in root.trained}
+
+
+@final
+class Adopted:
+    """Takes the calls of a module made in the block until it is known whose part it is."""
+
+    def __init__(self, module: nn.Module, room: Modules) -> None:
+        self._module = module
+        self._room = room
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module
+        if training_call(self._room):
+            parameters = list(module.parameters())
+            if not parameters:
+                module._compiled_call_impl = None
+            elif any(parameter.requires_grad for parameter in parameters):
+                return self._room.distribute(module)(*args, **kwargs)
+        return module._call_impl(*args, **kwargs)
+
+
+def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
+
+
+def _refuse_uninitialised(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise Unsupported(
+                f"A parameter has no shape yet, so it cannot be reduced. Received: {name} of "
+                f"{type(module).__name__}. Call the model once under torch.no_grad() first."
+            )

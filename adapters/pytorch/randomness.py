@@ -1,0 +1,20 @@
+"""Each rank draws its own random numbers, once the first model is prepared."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import torch
+
+
+def offset_by(rank: int) -> None:
+    """Move torch's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
+    if rank == 0:
+        return
+    torch.manual_seed(torch.initial_seed() + rank)
+    random.seed(random.getrandbits(32) + rank)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed((int(np.random.randint(2**31)) + rank) % 2**32)

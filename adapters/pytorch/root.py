@@ -1,0 +1,159 @@
+"""A distributed module: the outermost one that the user calls."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.runner import Runner, scale_gradients
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from dream._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.modules import Modules
+
+_requires_grad = attrgetter("requires_grad")
+
+
+def training_call(room: Modules) -> bool:
+    """Whether a module called now is called by the user's training loop: with gradients on, not
+    by another distributed module, and not by a recomputation during backward."""
+    return torch.is_grad_enabled() and not room.inside and torch._C._current_graph_task_id() == -1
+
+
+@final
+class Root:
+    """Takes the calls of one module and runs them under DDP.
+
+    It sits in the slot that `Module.compile` uses for the same purpose, so the module keeps its
+    class, its names and its state; copies and pickles leave the slot behind.
+    """
+
+    def __init__(self, module: nn.Module, room: Modules) -> None:
+        self.module = module
+        self._room = room
+        self._ddp: DistributedDataParallel | None = None
+        self._runner = Runner(module, None)
+        self._runner._compiled_call_impl = None  # it is made in the block, but is no user's
+        self._parameters: list[nn.Parameter] = []
+        self._trained: tuple[bool, ...] = ()
+        self._generation = -1
+        self._handles: list[RemovableHandle] = []
+        self._weight = 1.0
+        self._running = buffers.running(module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not training_call(self._room):
+            return self.module._call_impl(*args, **kwargs)
+        self._set_carrier(None)
+        self.weigh(self._room.shares.weight((*args, *kwargs.values())))
+        return self._run(args, kwargs)
+
+    def call_with_carrier(self, args: tuple[Any, ...], *, empty: bool) -> tuple[Any, nn.Parameter]:
+        """The module's output and the parameter whose gradient the loss may travel as. The
+        caller weighs the loss itself, save on an empty batch, whose loss may be nan."""
+        carrier = self._runner.carrier
+        if carrier is None:
+            carrier = self._new_carrier()
+            self._set_carrier(carrier)
+        self.weigh(0.0 if empty else 1.0)
+        return self._run(args, {}), carrier
+
+    def weigh(self, weight: float) -> None:
+        """What the next gradient of this module counts for."""
+        self._refresh()
+        if weight != self._weight:
+            self._unweigh()
+            self._weight = weight
+            if weight != 1.0:
+                self._handles = scale_gradients(self.trained, weight)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that this module's DDP reduces, the carrier among them."""
+        own = [p for p in self._parameters if p.requires_grad]
+        return own if self._runner.carrier is None else [*own, self._runner.carrier]
+
+    def release(self) -> None:
+        """Stop reducing: another module's DDP takes over."""
+        self._unweigh()
+        if self._ddp is not None:
+            self._ddp._remove_autograd_hooks()
+            self._ddp = None
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._ddp is not None
+        room = self._room
+        room.calls += 1
+        room.inside = True
+        try:
+            if self._weight == 0.0:
+                return self._run_empty(args, kwargs)
+            output = self._ddp.forward(*args, **kwargs)
+        finally:
+            room.inside = False
+        self._average_running()
+        return output
+
+    def _run_empty(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A forward pass on no sample, which leaves no trace in running statistics."""
+        assert self._ddp is not None
+        before = [buffer.clone() for buffer in self._running]
+        try:
+            output = self._ddp.forward(*args, **kwargs)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
+                f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
+                "batch_size that leaves every rank a sample."
+            ) from error
+        for buffer, value in zip(self._running, before, strict=True):
+            buffer.copy_(value)
+        self._average_running()
+        return output
+
+    def _average_running(self) -> None:
+        if self._running and self.module.training:
+            means = self._room.communicator.all_reduce(self._running)
+            torch._foreach_copy_(self._running, means)
+
+    def _refresh(self) -> None:
+        """Make DDP again where what it reduces has changed since."""
+        room = self._room
+        if self._generation != room.generation:
+            self._generation = room.generation
+            parameters = list(self.module.parameters())
+            if [*map(id, parameters)] != [*map(id, self._parameters)]:
+                self._parameters = parameters
+                self._trained = ()
+        trained = tuple(map(_requires_grad, self._parameters))
+        if trained != self._trained:
+            self._trained = trained
+            self._build()
+
+    def _build(self) -> None:
+        self.release()
+        if any(self._trained):
+            self._running = buffers.running(self.module)
+            self._ddp = self._room.wrap(self, self._runner)
+
+    def _new_carrier(self) -> nn.Parameter:
+        like = next(p for p in self.module.parameters() if p.requires_grad)
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        return nn.Parameter(torch.zeros((), dtype=dtype, device=like.device))
+
+    def _set_carrier(self, carrier: nn.Parameter | None) -> None:
+        if carrier is not self._runner.carrier:
+            self._runner.carrier = carrier
+            self._trained = ()
+
+    def _unweigh(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._weight = 1.0

@@ -1,0 +1,57 @@
+"""A module's forward pass under DistributedDataParallel, the module itself left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, final
+
+import torch
+from dream.adapters.pytorch.hooks import GradientHook
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@final
+class Runner(nn.Module):
+    """What DDP wraps: it runs the user's module, and may carry one number with the gradients.
+
+    carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
+        reduced in the gradients' own bucket; None where nobody asked for it.
+    """
+
+    def __init__(self, module: nn.Module, carrier: nn.Parameter | None) -> None:
+        super().__init__()
+        self.inner = module
+        self.carrier = carrier
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner._call_impl(*args, **kwargs)
+
+
+def wrap(
+    runner: Runner, options: Mapping[str, Any], hook: GradientHook | None, taken: set[int]
+) -> DistributedDataParallel:
+    """DDP over the runner. taken: ids of parameters that another module's DDP reduces already."""
+    runner._ddp_params_and_buffers_to_ignore = [  # type: ignore[assignment]
+        name for name, parameter in runner.named_parameters() if id(parameter) in taken
+    ]
+    ddp = DistributedDataParallel(
+        runner,
+        forward_sync_buffers=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=options["bucket_mb"],
+        find_unused_parameters=options["find_unused"],
+    )
+    if hook is not None:
+        ddp.register_comm_hook(None, hook)
+    return ddp
+
+
+def scale_gradients(
+    parameters: list[nn.Parameter], weight: float
+) -> list[torch.utils.hooks.RemovableHandle]:
+    """Have each parameter's gradient multiplied by `weight` before it is reduced; 0 makes it
+    zero whatever it was, since the mean over no sample is nan."""
+    scale = torch.zeros_like if weight == 0.0 else partial(torch.mul, weight)
+    return [parameter.register_hook(scale) for parameter in parameters]

@@ -1,0 +1,74 @@
+"""The explicit training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from dream.adapters.pytorch.root import Root
+from torch import nn
+from torch.optim import Optimizer
+
+from dream._adapter import Step
+from dream._errors import ConfigurationError
+
+
+def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """A batch is the model's inputs and then the target."""
+    if len(batch) < 2:
+        raise ConfigurationError(
+            f"A batch is the model's inputs and then the target. Received: {len(batch)} parts. "
+            "Call step(x, y), or step(*batch)."
+        )
+    return batch[:-1], batch[-1]
+
+
+def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
+    """One device: the loop's own five lines."""
+
+    def step(*batch: Any) -> torch.Tensor:
+        inputs, target = split(batch)
+        optimizer.zero_grad(set_to_none=True)
+        value = check_scalar(loss(model(*inputs), target))
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def synchronous_step(
+    root: Root,
+    loss: Callable[..., Any],
+    optimizer: Optimizer,
+    weight: Callable[[tuple[Any, ...]], float],
+) -> Step:
+    """Many ranks. The loss travels in the gradients' own bucket, as the gradient of a parameter
+    that is zero: d(c * loss)/dc = loss, and DDP averages it with the rest."""
+
+    def step(*batch: Any) -> torch.Tensor:
+        inputs, target = split(batch)
+        counts = weight(batch)
+        optimizer.zero_grad(set_to_none=True)
+        output, carrier = root.call_with_carrier(inputs, empty=counts == 0.0)
+        carrier.grad = None
+        value = check_scalar(loss(output, target))
+        if counts != 1.0:
+            value = value * counts
+        (value + carrier * value.detach()).backward()
+        optimizer.step()
+        assert carrier.grad is not None
+        return carrier.grad.clone()
+
+    return step
+
+
+def check_scalar(value: Any) -> torch.Tensor:
+    """The loss of a batch is one number."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise ConfigurationError(
+            "The loss of a batch must be one number, the mean over its samples. Received: "
+            f"{getattr(value, 'shape', type(value).__name__)}. Take its mean."
+        )
+    return value.reshape(())

@@ -1,0 +1,119 @@
+"""`mirrored`, `multi_worker_mirrored` and `horovod`: replicas in step, carried by DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import torch
+from dream.adapters.pytorch import collectives, devices, evaluation, saving
+from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
+from dream.adapters.pytorch.keras_entry import KerasEntry
+from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.modules import Modules
+from dream.adapters.pytorch.optimizers import Guard
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.shares import Shares
+from dream.adapters.pytorch.step import plain_step, synchronous_step
+from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from dream import _registry
+from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._alone import Alone
+from dream._topology import Topology
+
+
+@final
+class Synchronous(Adapter):
+    """Every rank a replica; gradients are averaged while backward runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        device = devices.choose(plan)
+        self._topology = Topology.of(
+            plan.cluster, num_replicas=plan.cluster.world_size, device=str(device)
+        )
+        self._communicator, hook = _connect(plan)
+        self._shares = Shares()
+        self._modules = Modules(self._communicator, self._shares, plan.options, hook)
+        self._dealer = Dealer(self._communicator, self._shares, plan.seed)
+        self._guard = Guard(self._modules)
+        self._patches = Patches()
+        self._keras = KerasEntry(plan, self._communicator)
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._communicator
+
+    def enter(self) -> None:
+        replace = self._patches.replace
+        replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
+        if self._topology.world_size > 1:
+            replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
+            replace(Optimizer, "__init__", self._guard.wrap_init(Optimizer.__init__))
+            replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
+        self._keras.enter()
+
+    def exit(self) -> None:
+        self._keras.exit()
+        self._patches.restore()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(self._prepare(item) for item in objects)
+
+    def _prepare(self, item: Any) -> Any:
+        if isinstance(item, DataLoader):
+            self._dealer.deal(item)
+        elif (distributed := self._keras.prepare(item)) is not None:
+            return distributed
+        elif self._topology.world_size > 1 and isinstance(item, Optimizer):
+            self._guard.watch(item)
+        elif self._topology.world_size > 1 and isinstance(item, nn.Module):
+            self._modules.distribute(item).weigh(1.0)
+        return item
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        if self._topology.world_size == 1:
+            return plain_step(model, loss, optimizer)
+        weigh = BatchWeight(self._communicator, self._shares.weight, weight)
+        return synchronous_step(self._modules.distribute(model), loss, optimizer, weigh)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return evaluation.evaluate(model, data, metrics, self._communicator)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        weight = weight_of(self._communicator, count_of(count))
+        self._modules.weigh_by_hand(weight)
+        return loss * weight
+
+
+def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
+    """The communicator, and what DDP reduces with where that is not its own process group.
+
+    DDP itself, and what ranks tell each other, always stand on torch's process group.
+    """
+    if plan.cluster.alone:
+        return Alone(), None
+    reduction = plan.reduction
+    choices = plan.spec.reductions["torch"]
+    if reduction == "auto":
+        reduction = choices[0] if len(choices) == 1 else "auto"
+    collectives.start_group(plan.cluster, reduction)
+    if reduction == "auto":
+        return collectives.TorchCommunicator(), None
+    communicator: TorchReduction = _registry.reduction("torch", reduction)(plan)
+    return communicator, communicator.gradient_hook

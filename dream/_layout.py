@@ -1,0 +1,34 @@
+"""Whether every rank built the same parameters. Checked once, when a model is prepared: some
+transports would otherwise add up whatever bytes they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from dream._errors import Desynchronized
+
+Layout = Sequence[tuple[str, tuple[int, ...], str]]
+"""(name, shape, dtype) of every parameter and buffer, in the model's order."""
+
+
+def check_same(layouts: Sequence[Layout]) -> None:
+    """Raise `Desynchronized` at the first entry in which a rank differs from rank 0.
+
+    layouts: one per rank, in rank order.
+    """
+    for rank, layout in enumerate(layouts[1:], start=1):
+        for ours, theirs in zip_longest(layouts[0], layout):
+            if ours != theirs:
+                raise Desynchronized(
+                    "The ranks built different models. Received: "
+                    f"{_tell(ours)} on rank 0, {_tell(theirs)} on rank {rank}. Build the same "
+                    "model on every rank; only values may differ, and rank 0's are taken."
+                )
+
+
+def _tell(entry: tuple[str, tuple[int, ...], str] | None) -> str:
+    if entry is None:
+        return "no further parameter"
+    name, shape, dtype = entry
+    return f"{name} {dtype}{list(shape)}"

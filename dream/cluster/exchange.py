@@ -1,0 +1,80 @@
+"""What ranks do over the rendezvous before any framework connects them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from dream._errors import WorkerFailed
+from dream._topology import Cluster, Endpoint
+
+from . import _names
+from ._read import endpoint, is_loopback
+from .ports import Reservation, own_address, reserve
+from .rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
+
+
+def meet(cluster: Cluster, name: str) -> None:
+    """Return once every rank has called it with this name; WorkerFailed names those that did
+    not within DREAM_STARTUP_SECONDS. A name is good for one meeting."""
+    if not cluster.alone:
+        _all_values(cluster, rendezvous(cluster), f"meet-{name}", b"here")
+
+
+def exchange_endpoints(cluster: Cluster) -> tuple[Endpoint, ...]:
+    """Every rank's own endpoint, in rank order: the launcher's, or else ports that the ranks
+    reserve now and tell one another. Empty for a process alone."""
+    if cluster.workers or cluster.alone:
+        return cluster.workers
+    store = rendezvous(cluster)
+    mine = Endpoint(_own_host(cluster), _own_port(cluster).port)
+    told = _all_values(cluster, store, "endpoints", str(mine).encode())
+    # Rank 0's store stops answering once a framework's start holds the interpreter: it stays
+    # here until everybody has read.
+    _all_values(cluster, store, "endpoints-read", b"read")
+    return tuple(endpoint(value.decode(), "the rendezvous") for value in told)
+
+
+@cache
+def _own_port(cluster: Cluster) -> Reservation:
+    """This rank's port, held for life."""
+    del cluster
+    return reserve()
+
+
+def _own_host(cluster: Cluster) -> str:
+    assert cluster.rendezvous is not None
+    host = cluster.rendezvous.host
+    return "127.0.0.1" if is_loopback(host) else own_address(host)
+
+
+def _all_values(cluster: Cluster, store: Rendezvous, scope: str, value: bytes) -> list[bytes]:
+    """Every rank's value, in rank order."""
+    timeout = startup_seconds()
+    keys = [f"{scope}/{rank}" for rank in range(cluster.world_size)]
+    _put(store, keys[cluster.rank], value, timeout)
+    try:
+        values = store.gather(keys, timeout=timeout)
+    except Missing as error:
+        raise _absent(cluster, error.keys, timeout) from error
+    return [values[key] for key in keys]
+
+
+def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
+    """Put once the store is there: rank 0 may come later than this rank."""
+    try:
+        store.await_store(timeout=timeout)
+    except Missing as error:
+        raise WorkerFailed(
+            f"Rank 0 did not come within {timeout:g} s: nothing answers at {store.endpoint}. "
+            f"Look at why it did not start, or raise {_names.STARTUP_SECONDS}."
+        ) from error
+    store.put(key, value)
+
+
+def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
+    ranks = ", ".join(key.rpartition("/")[2] for key in keys)
+    return WorkerFailed(
+        f"Of {cluster.world_size} ranks, these did not come within {timeout:g} s: {ranks}. "
+        f"Received by rank {cluster.rank} from {cluster.source}. Every rank must reach the block: "
+        f"look at what those do before it, or raise {_names.STARTUP_SECONDS}."
+    )

@@ -1,0 +1,63 @@
+"""This rank's place in the words of TensorFlow and of Horovod's core, which read the environment
+themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from dream._topology import Cluster, Endpoint
+
+from ._read import is_loopback
+from .rendezvous import startup_seconds
+from .tf_config import TF_CONFIG
+
+LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def horovod_environment(cluster: Cluster) -> dict[str, str]:
+    """What Horovod's core must find in the environment when it starts; empty for a process
+    alone. The store's token rides in the address."""
+    if cluster.rendezvous is None:
+        return {}
+    store, nodes = cluster.rendezvous, len(cluster.hosts)
+    address = f"{store.host}:{store.port}/{cluster.token}" if cluster.token else store.host
+    place = {
+        "RANK": cluster.rank,
+        "SIZE": cluster.world_size,
+        "LOCAL_RANK": cluster.local_rank,
+        "LOCAL_SIZE": cluster.local_world_size,
+        "CROSS_RANK": cluster.node_rank,
+        "CROSS_SIZE": nodes,
+        "HOSTNAME": f"node{cluster.node_rank}",
+        "GLOO_RENDEZVOUS_ADDR": address,
+        "GLOO_RENDEZVOUS_PORT": store.port,
+        "GLOO_TIMEOUT_SECONDS": max(1, round(startup_seconds())),
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+    }
+    if is_loopback(store.host):
+        place["GLOO_IFACE"] = LOOPBACK_INTERFACE
+    return {f"HOROVOD_{name}": str(value) for name, value in place.items()}
+
+
+def tf_config_text(workers: Sequence[Endpoint], rank: int) -> str:
+    """TF_CONFIG of one worker."""
+    return json.dumps(
+        {
+            "cluster": {"worker": [str(worker) for worker in workers]},
+            "task": {"type": "worker", "index": rank},
+        }
+    )
+
+
+def export_horovod(cluster: Cluster) -> None:
+    """Put `horovod_environment` into this process's environment."""
+    os.environ.update(horovod_environment(cluster))
+
+
+def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:
+    """Put TF_CONFIG into this process's environment."""
+    os.environ[TF_CONFIG] = tf_config_text(workers, cluster.rank)

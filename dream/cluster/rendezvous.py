@@ -1,0 +1,163 @@
+"""The client of the store, and the store itself where it falls to this process to serve it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterable
+from functools import cache
+
+from dream._errors import ConfigurationError, WorkerFailed
+from dream._topology import Cluster, Endpoint
+
+from . import _names
+from .store import Store
+
+_SECONDS_PER_CALL = 10.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+
+
+def startup_seconds() -> float:
+    """How long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
+    text = os.environ.get(_names.STARTUP_SECONDS) or "60"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise ConfigurationError(
+            f"{_names.STARTUP_SECONDS} must be a number of seconds above 0. Received: {text!r}. "
+            "Correct or unset it."
+        )
+    return seconds
+
+
+class Rendezvous:
+    """Small values under names, shared by the ranks of a job. Names are SCOPE/NAME."""
+
+    def __init__(self, endpoint: Endpoint, token: str) -> None:
+        self.endpoint = endpoint
+        self._token = token
+
+    def put(self, key: str, value: bytes) -> None:
+        self._call("PUT", key, value)
+
+    def find(self, key: str) -> bytes | None:
+        """The value, or None where there is none yet."""
+        return self._call("GET", key)
+
+    def delete(self, key: str) -> None:
+        self._call("DELETE", key)
+
+    def get(self, key: str, *, timeout: float) -> bytes:
+        """The value, waited for. WorkerFailed after `timeout` seconds."""
+        return self.gather([key], timeout=timeout)[key]
+
+    def gather(self, keys: Iterable[str], *, timeout: float) -> dict[str, bytes]:
+        """The values of all the keys, waited for. `Missing` names those that never came."""
+        wanted = list(keys)
+        values: dict[str, bytes] = {}
+        limit = time.monotonic() + timeout
+        wait = _FIRST_WAIT
+        while True:
+            values |= self._those_there(key for key in wanted if key not in values)
+            missing = [key for key in wanted if key not in values]
+            if not missing:
+                return values
+            if time.monotonic() > limit:
+                raise Missing(missing, timeout, self.endpoint)
+            time.sleep(wait)
+            wait = min(wait * 1.5, _LONGEST_WAIT)
+
+    def await_store(self, *, timeout: float) -> None:
+        """Return once the store answers; `Missing` where it does not within `timeout` seconds."""
+        limit = time.monotonic() + timeout
+        while True:
+            try:
+                self.find("store/there")
+                return
+            except ConnectionError:
+                if time.monotonic() > limit:
+                    raise Missing(["store"], timeout, self.endpoint) from None
+            time.sleep(_LONGEST_WAIT)
+
+    def _those_there(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """A store that is not served yet counts as one without the key."""
+        found: dict[str, bytes] = {}
+        for key in keys:
+            try:
+                value = self.find(key)
+            except ConnectionError:
+                return found
+            if value is None:
+                return found
+            found[key] = value
+        return found
+
+    def _call(self, method: str, key: str, body: bytes = b"") -> bytes | None:
+        path = "/".join(part for part in (self._token, key) if part)
+        head = f"{method} /{path} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
+        address = (self.endpoint.host, self.endpoint.port)
+        with socket.create_connection(address, _SECONDS_PER_CALL) as connection:
+            connection.sendall(head.encode("latin-1") + body)
+            with connection.makefile("rb") as answer:
+                return self._value(answer.read())
+
+    def _value(self, answer: bytes) -> bytes | None:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = head.split(b" ", 2)[1:2]
+        if status == [b"404"]:
+            return None
+        if status == [b"403"]:
+            raise ConfigurationError(
+                f"The rendezvous refused the token. Received: {self.endpoint}, "
+                f"{_names.TOKEN} of {len(self._token)} letters. Set the same {_names.TOKEN} on "
+                "every host; if another job holds the port, take another."
+            )
+        if status != [b"200"]:
+            raise ConnectionError(f"no answer from the rendezvous at {self.endpoint}")
+        return body
+
+
+class Missing(WorkerFailed):
+    """Keys that never came. keys: which, in the order asked."""
+
+    def __init__(self, keys: list[str], timeout: float, endpoint: Endpoint) -> None:
+        super().__init__(
+            f"Ranks did not come within {timeout:g} s. Received nothing at {endpoint} for: "
+            f"{', '.join(keys)}. Look at why they did not start, or raise "
+            f"{_names.STARTUP_SECONDS}."
+        )
+        self.keys = keys
+
+
+def rendezvous(cluster: Cluster) -> Rendezvous:
+    """The job's store; served by this process where its launcher serves none."""
+    if cluster.rendezvous is None:
+        raise ConfigurationError(
+            f"A process on its own has no rendezvous. Received from {cluster.source}: world size "
+            f"{cluster.world_size}. Start it with `dream run -n 2`."
+        )
+    if cluster.serves_rendezvous:
+        _serve(cluster.rendezvous, cluster.token)
+    return Rendezvous(cluster.rendezvous, cluster.token)
+
+
+@cache
+def _serve(endpoint: Endpoint, token: str) -> Store:
+    """One store a process, for life."""
+    return serve(endpoint, token, f"{_names.RENDEZVOUS_PORT} to a free port on every rank")
+
+
+def serve(endpoint: Endpoint, token: str, remedy: str) -> Store:
+    """A store at an endpoint; `remedy` is what to set where it is busy."""
+    try:
+        return Store(endpoint.host, endpoint.port, token)
+    except OSError as error:
+        what = "is busy" if error.errno == errno.EADDRINUSE else "cannot be listened on"
+        raise ConfigurationError(
+            f"The rendezvous's address {what}. Received: {endpoint} ({error.strerror}). "
+            f"Set {remedy}."
+        ) from error

@@ -1,0 +1,95 @@
+"""The key-value store that ranks find one another by: GET, PUT and DELETE over HTTP.
+
+A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused. Horovod's core is a client
+too: given the address `host:port/TOKEN` and the port once more, it asks for
+`/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not there, as it expects.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import socketserver
+import threading
+
+LARGEST_VALUE = 1 << 24
+_LONGEST_LINE = 1 << 14
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
+_SECONDS_PER_REQUEST = 10.0
+
+
+class Store(socketserver.ThreadingTCPServer):
+    """Serves from a thread of its own until closed. One request a connection."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        super().__init__((host, port), _Request)
+        self.values: dict[str, bytes] = {}
+        self.port: int = self.server_address[1]
+        self._token = token.encode()
+        threading.Thread(target=self.serve_forever, name="dream-store", daemon=True).start()
+
+    def admits(self, word: str) -> bool:
+        """Whether the first part of a path is the token, with or without Horovod's `:port`."""
+        bare = word.removesuffix(f":{self.port}").encode()
+        return hmac.compare_digest(bare, self._token)
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Request(socketserver.StreamRequestHandler):
+    """One request, read by hand: http.server would cost every start its import."""
+
+    server: Store
+    timeout = _SECONDS_PER_REQUEST
+    wbufsize = -1
+
+    def handle(self) -> None:
+        try:
+            self._answer(*self._read())
+        except (ValueError, OSError):
+            return
+
+    def _read(self) -> tuple[str, str, bytes]:
+        method, path, _ = self.rfile.readline(_LONGEST_LINE).decode("latin-1").split()
+        length = 0
+        while line := self.rfile.readline(_LONGEST_LINE).strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            if name.lower() == "content-length":
+                length = int(value)
+        if not 0 <= length <= LARGEST_VALUE:
+            raise ValueError(length)
+        return method, path, self.rfile.read(length)
+
+    def _answer(self, method: str, path: str, body: bytes) -> None:
+        token, _, key = path.lstrip("/").partition("/")
+        if not self.server.admits(token):
+            self._send(403)
+        elif not key or method not in ("GET", "PUT", "DELETE"):
+            self._send(400)
+        else:
+            self._serve(method, key, body)
+
+    def _serve(self, method: str, key: str, body: bytes) -> None:
+        values = self.server.values
+        if method == "PUT":
+            values[key] = body
+            self._send(200)
+        elif method == "DELETE":
+            values.pop(key, None)
+            self._send(200)
+        else:
+            value = values.get(key)
+            self._send(404 if value is None else 200, value or b"")
+
+    def _send(self, status: int, body: bytes = b"") -> None:
+        head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
+        self.wfile.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        self.wfile.flush()

@@ -1,0 +1,133 @@
+"""TF_CONFIG set by hand: the workers' list is all there is, and the rest follows from it.
+
+Rank, host and world size are the task's place in the list (a chief comes first). Rank 0 serves
+torch's store and dream's own: at the two ports above the highest that the list names on its host,
+or the two below the lowest where those would be past 65535. MASTER_ADDR with MASTER_PORT, and
+DREAM_RENDEZVOUS_PORT, put others in their place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dream._errors import ConfigurationError
+from dream._topology import Cluster, Endpoint
+
+from . import _names
+from ._read import LARGEST_PORT, endpoint, port, require
+
+TF_CONFIG = "TF_CONFIG"
+_SOURCE = "TF_CONFIG"
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """TF_CONFIG, checked. index: this task's place among the workers, a chief being the first."""
+
+    workers: tuple[Endpoint, ...]
+    index: int
+
+
+def read(environ: Mapping[str, str]) -> Cluster | None:
+    task = parse(environ)
+    if task is None:
+        return None
+    if len(task.workers) == 1:
+        return Cluster(source=_SOURCE, rank=task.index)
+    names = [worker.host for worker in task.workers]
+    hosts = tuple(dict.fromkeys(names))
+    mine = names[task.index]
+    master, store = _services(environ, task.workers)
+    return Cluster(
+        source=_SOURCE,
+        rank=task.index,
+        local_rank=names[: task.index].count(mine),
+        node_rank=hosts.index(mine),
+        world_size=len(names),
+        local_world_size=names.count(mine),
+        hosts=hosts,
+        master=master,
+        rendezvous=store,
+        token=environ.get(_names.TOKEN) or f"job-{master.port}",
+        serves_rendezvous=task.index == 0,
+        workers=task.workers,
+    )
+
+
+def parse(environ: Mapping[str, str]) -> Task | None:
+    """The variable as a Task; None where it is unset or names no cluster."""
+    text = environ.get(TF_CONFIG)
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _malformed(f"it is no JSON ({error})", text) from error
+    if not isinstance(value, dict):
+        raise _malformed("it is no JSON object", text)
+    if not value.get("cluster"):
+        return None
+    workers = _workers(value["cluster"], text)
+    return Task(workers, _index(value.get("task"), value["cluster"], len(workers), text))
+
+
+def _workers(cluster: Any, text: str) -> tuple[Endpoint, ...]:
+    if not isinstance(cluster, dict):
+        raise _malformed('"cluster" is no JSON object', text)
+    strange = sorted(set(cluster) - {"chief", "worker"})
+    if strange:
+        raise _malformed(f'"cluster" names {strange[0]!r}, and only "chief", "worker" work', text)
+    listed = [cluster.get("chief", []), cluster.get("worker", [])]
+    if not all(isinstance(part, list) for part in listed):
+        raise _malformed('"worker" is no list of "host:port"', text)
+    addresses = [address for part in listed for address in part]
+    if not addresses or not all(isinstance(address, str) for address in addresses):
+        raise _malformed('"worker" is no list of "host:port"', text)
+    workers = tuple(endpoint(address, TF_CONFIG) for address in addresses)
+    if len(set(workers)) != len(workers):
+        raise _malformed("an address is there twice", text)
+    return workers
+
+
+def _index(task: Any, cluster: Mapping[str, Any], workers: int, text: str) -> int:
+    if not isinstance(task, dict) or not {"type", "index"} <= set(task):
+        raise _malformed('"task" lacks "type" or "index"', text)
+    kind, index = task["type"], task["index"]
+    if kind not in cluster:
+        raise _malformed(f'the task\'s type {kind!r} is not in "cluster"', text)
+    if isinstance(index, str) and index.isdigit():
+        index = int(index)
+    if type(index) is not int or not 0 <= index < len(cluster[kind]):
+        raise _malformed(f"the task's index {index!r} is not below {len(cluster[kind])}", text)
+    rank = index if kind == "chief" else len(cluster.get("chief", [])) + index
+    assert rank < workers
+    return rank
+
+
+def _services(
+    environ: Mapping[str, str], workers: tuple[Endpoint, ...]
+) -> tuple[Endpoint, Endpoint]:
+    """Where rank 0 serves torch's store and dream's."""
+    host = workers[0].host
+    taken = [worker.port for worker in workers if worker.host == host]
+    first, step = (max(taken) + 1, 1) if max(taken) + 2 <= LARGEST_PORT else (min(taken) - 1, -1)
+    master = Endpoint(host, first)
+    store = Endpoint(host, first + step)
+    if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT"):
+        require(environ, ("MASTER_ADDR", "MASTER_PORT"), _SOURCE)
+        master = Endpoint(environ["MASTER_ADDR"], port(environ, "MASTER_PORT", _SOURCE))
+    if environ.get(_names.RENDEZVOUS_PORT):
+        store = Endpoint(host, port(environ, _names.RENDEZVOUS_PORT, _SOURCE))
+    return master, store
+
+
+def _malformed(what: str, text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"TF_CONFIG cannot be used: {what}. Received: TF_CONFIG={text!r}. Write it like {_EXAMPLE}"
+    )

@@ -1,0 +1,117 @@
+"""torchrun's variables, which `dream run` shares.
+
+Under `dream run` the store's address and the workers' endpoints come along. Under torchrun rank 0
+serves the store at MASTER_PORT + 1 (or DREAM_RENDEZVOUS_PORT) and the workers' endpoints are
+exchanged over it. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand are enough on one
+host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dream._errors import ConfigurationError
+from dream._topology import Cluster, Endpoint
+
+from . import _names, tf_config
+from ._read import LARGEST_PORT, endpoint, integer, is_loopback, port, require
+
+RANK = "RANK"
+LOCAL_RANK = "LOCAL_RANK"
+WORLD_SIZE = "WORLD_SIZE"
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+MASTER_ADDR = "MASTER_ADDR"
+MASTER_PORT = "MASTER_PORT"
+GROUP_RANK = "GROUP_RANK"
+
+
+def read(environ: Mapping[str, str]) -> Cluster | None:
+    if not any(environ.get(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK)):
+        return None
+    source = "dream run" if environ.get(_names.RENDEZVOUS) else "torchrun"
+    require(environ, (RANK, WORLD_SIZE), source)
+    rank = integer(environ, RANK, source)
+    world_size = integer(environ, WORLD_SIZE, source, minimum=1)
+    if world_size == 1:
+        return Cluster(source=source, rank=rank)
+    require(environ, (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), source)
+    master = Endpoint(environ[MASTER_ADDR], port(environ, MASTER_PORT, source))
+    local_rank, local_world_size = _local(environ, source, rank, world_size, master)
+    hosts = _hosts(environ, source, master, world_size, local_world_size)
+    return Cluster(
+        source=source,
+        rank=rank,
+        local_rank=local_rank,
+        node_rank=_node_rank(environ, source, rank, local_world_size, len(hosts)),
+        world_size=world_size,
+        local_world_size=local_world_size,
+        hosts=hosts,
+        master=master,
+        rendezvous=_rendezvous(environ, source, master),
+        token=environ.get(_names.TOKEN) or f"job-{master.port}",
+        serves_rendezvous=source != "dream run" and rank == 0,
+        workers=_workers(environ, source, rank, world_size),
+    )
+
+
+def _local(
+    environ: Mapping[str, str], source: str, rank: int, world_size: int, master: Endpoint
+) -> tuple[int, int]:
+    """The place on this host. It can be left out where everything is on this host."""
+    names = (LOCAL_RANK, LOCAL_WORLD_SIZE)
+    if is_loopback(master.host) and not any(environ.get(name) for name in names):
+        return rank, world_size
+    require(environ, (RANK, WORLD_SIZE, *names), source)
+    return integer(environ, LOCAL_RANK, source), integer(environ, LOCAL_WORLD_SIZE, source, 1)
+
+
+def _hosts(
+    environ: Mapping[str, str], source: str, master: Endpoint, world_size: int, local: int
+) -> tuple[str, ...]:
+    """The hosts' names. torchrun tells how many there are, and the name of the first alone."""
+    if environ.get(_names.HOSTS):
+        return tuple(environ[_names.HOSTS].split(","))
+    if local > world_size or world_size % local:
+        raise ConfigurationError(
+            f"Hosts must start equally many ranks. Received from {source}: "
+            f"{WORLD_SIZE}={world_size}, {LOCAL_WORLD_SIZE}={local}. Start as many on each host."
+        )
+    return (master.host, *(f"node{node}" for node in range(1, world_size // local)))
+
+
+def _node_rank(
+    environ: Mapping[str, str], source: str, rank: int, local_world_size: int, nodes: int
+) -> int:
+    node = rank // local_world_size
+    if environ.get(GROUP_RANK):
+        node = integer(environ, GROUP_RANK, source)
+    if node >= nodes:
+        raise ConfigurationError(
+            f"The node rank must be below the number of hosts. Received from {source}: node rank "
+            f"{node}, {nodes} hosts. Correct the launcher's environment."
+        )
+    return node
+
+
+def _rendezvous(environ: Mapping[str, str], source: str, master: Endpoint) -> Endpoint:
+    if environ.get(_names.RENDEZVOUS):
+        return endpoint(environ[_names.RENDEZVOUS], _names.RENDEZVOUS)
+    if environ.get(_names.RENDEZVOUS_PORT):
+        return Endpoint(master.host, port(environ, _names.RENDEZVOUS_PORT, source))
+    return Endpoint(master.host, master.port + 1 if master.port < LARGEST_PORT else master.port - 1)
+
+
+def _workers(
+    environ: Mapping[str, str], source: str, rank: int, world_size: int
+) -> tuple[Endpoint, ...]:
+    """TF_CONFIG's list where there is one; it must then tell the same place."""
+    task = tf_config.parse(environ)
+    if task is None:
+        return ()
+    if (task.index, len(task.workers)) != (rank, world_size):
+        raise ConfigurationError(
+            f"{source} and TF_CONFIG tell different places. Received: {RANK}={rank} of "
+            f"{WORLD_SIZE}={world_size}, TF_CONFIG worker {task.index} of {len(task.workers)}. "
+            "Unset one of them."
+        )
+    return task.workers

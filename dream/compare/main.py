@@ -1,0 +1,71 @@
+"""The whole comparison, from the names to the last line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+
+from rich.console import Console
+
+from dream import _spec
+from dream._errors import ConfigurationError
+from dream.compare import available, cells, document, judge, progress, report, runner
+from dream.compare.cells import Cell
+from dream.compare.outcome import Outcome
+from dream.compare.settings import Settings
+
+
+def main(
+    n: int,
+    frameworks: Sequence[str],
+    strategies: Sequence[str],
+    settings: Settings,
+    json: Path | None = None,
+) -> bool:
+    """Run, judge, show and write. frameworks, strategies: empty for all that are here.
+
+    Whether every row is good. Raises ConfigurationError and NotInstalled before anything runs.
+    """
+    grid = cells.grid(frameworks or cells.KINDS, strategies or _spec.SPECS, n)
+    settings.check(n)
+    _check_file(json)
+    available.require(grid, frameworks, strategies)
+    rows = judge.judge(_run(grid, settings, Console(stderr=True)))
+    cores = _cores()
+    report.show(rows, settings, cores, _screen())
+    if json is not None:
+        document.write(json, document.build(rows, settings, cores))
+    return all(row.verdict.good for row in rows)
+
+
+def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tuple[Cell, Outcome]]:
+    """Every cell that can run here, one after the other: together they would take each other's
+    cores."""
+    with TemporaryDirectory(prefix="dream-compare-") as root:
+
+        def run(cell: Cell) -> Outcome:
+            return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
+
+        return progress.follow(grid, run, console)
+
+
+def _screen() -> Console:
+    """stdout; where it is a file, as wide as the table wants to be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _check_file(json: Path | None) -> None:
+    if json is not None and not json.absolute().parent.is_dir():
+        raise ConfigurationError(
+            f"There is no folder for this file. Received: --json {json}. Make "
+            f"{json.parent} first, or name another file."
+        )
+
+
+def _cores() -> int:
+    """What this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,74 @@
+"""What `dream compare` prints at its end: the table, what it means, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from dream.compare import judge, table
+from dream.compare.judge import Row, Verdict
+from dream.compare.settings import Settings
+
+
+def show(rows: Sequence[Row], settings: Settings, cores: int, console: Console) -> None:
+    """Print everything on `console`. cores: what this machine has, for the note on speed."""
+    for each in table.tables(rows, console):
+        console.print(each)
+    _say(console, caption(settings))
+    _say(console, speed_note(rows, cores))
+    _show_curves(rows, console)
+    for row in rows:
+        if row.reason:
+            style = "dim" if row.verdict is Verdict.SKIPPED else "red"
+            console.print(Text(f"{row.cell}: {row.verdict}", style=style))
+            console.print(Text(_indent(row.reason)))
+    console.print(Text(conclusion(rows), style="bold"))
+
+
+def caption(settings: Settings) -> str:
+    """How the columns were read."""
+    job = settings.job
+    warm_up = "the first epoch" if job.epochs > 1 else "the first step"
+    return (
+        f"Digits, MLP 64-32-10, momentum SGD, {job.epochs} epochs, global batch "
+        f"{job.batch_size}, the last one uneven. Every row starts from the same weights and sees "
+        f"the same batches. samples/s: without {warm_up}, the warm-up. start-up: from the command "
+        "to the end of the first step. peak MB: resident, the largest rank. loss: mean over the "
+        "last epoch. difference: the largest of any parameter from the same framework's single; "
+        f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
+    )
+
+
+def speed_note(rows: Sequence[Row], cores: int) -> str:
+    """What the speeds are worth here."""
+    note = "This model is tiny: more replicas mean more talk than work, and are slower here."
+    most = max(row.cell.replicas for row in rows)
+    if most > cores:
+        note += f" {most} replicas on {cores} cores show that it is right, not how fast it is."
+    return note
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    ran = [row for row in rows if row.verdict is not Verdict.SKIPPED]
+    bad = [row for row in ran if not row.verdict.good]
+    skipped = f" {len(rows) - len(ran)} skipped." if len(ran) < len(rows) else ""
+    if bad:
+        return f"{len(bad)} of {len(ran)} rows broke a law or did not finish.{skipped}"
+    return f"All {len(ran)} rows learned the weights of single.{skipped}"
+
+
+def _show_curves(rows: Sequence[Row], console: Console) -> None:
+    gap = judge.between_frameworks(rows)
+    if gap is not None:
+        console.print(table.loss_table(judge.loss_curves(rows)))
+        _say(console, f"Largest difference between the frameworks' losses: {gap:.1e}.")
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(Text(sentence, style="dim"), width=min(console.width, 100))
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

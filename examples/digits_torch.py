@@ -1,0 +1,36 @@
+"""Handwritten digits in PyTorch. One word changes how it trains.
+
+python examples/digits_torch.py                  one process
+dream run -n 2 examples/digits_torch.py          two replicas, the same result
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+images, labels = load_digits(return_X_y=True)
+x, x_test, y, y_test = train_test_split(
+    torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels), random_state=0
+)
+train, test = TensorDataset(x, y), TensorDataset(x_test, y_test)
+
+with dream.strategy("mirrored"):  # or "multi_worker_mirrored", "horovod"; "single" in one process
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batches = DataLoader(train, batch_size=64, shuffle=True)
+
+    for _ in range(5):
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    with torch.no_grad():
+        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in DataLoader(test, 64))
+
+print(f"test accuracy {right / len(test):.3f}")

@@ -1,0 +1,86 @@
+"""The grid: which rows, in which order, and which names it refuses."""
+
+import pytest
+
+from dream import ConfigurationError
+from dream.compare.cells import KINDS, Cell, grid, split
+
+
+def rows(*args):
+    return [(c.framework, c.strategy, c.processes, c.devices) for c in grid(*args)]
+
+
+def test_single_comes_first_and_once_wherever_it_is_named():
+    assert rows(["torch"], ["mirrored", "single"], 3) == [
+        ("torch", "single", 1, 1),
+        ("torch", "mirrored", 3, 1),
+    ]
+    assert rows(["torch"], ["horovod"], 2)[0] == ("torch", "single", 1, 1)
+
+
+def test_tensorflow_has_a_row_for_mirrored_in_one_process():
+    assert rows(["tensorflow"], ["mirrored"], 2) == [
+        ("tensorflow", "single", 1, 1),
+        ("tensorflow", "mirrored", 2, 1),
+        ("tensorflow", "mirrored:devices=2", 1, 2),
+    ]
+
+
+def test_one_replica_has_no_devices_to_share_among():
+    assert len(rows(["tensorflow"], ["mirrored"], 1)) == 2
+
+
+def test_a_strategy_may_bring_its_devices():
+    assert rows(["tensorflow"], ["mirrored:devices=4"], 2)[1] == (
+        "tensorflow", "mirrored:devices=4", 1, 4,
+    )  # fmt: skip
+
+
+def test_names_given_twice_count_once():
+    assert len(rows(["torch", "torch"], ["mirrored", "mirrored"], 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "reduction", "place"),
+    [
+        (Cell("torch", "single", 1), "", "1"),
+        (Cell("torch", "mirrored", 2), "gloo", "2"),
+        (Cell("keras-torch", "mirrored:reduction=horovod", 2), "horovod", "2"),
+        (Cell("tensorflow", "multi_worker_mirrored", 2), "grpc", "2"),
+        (Cell("tensorflow", "horovod", 2), "horovod", "2"),
+        (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in process", "3 in 1 process"),
+    ],
+)
+def test_what_a_row_says_of_itself(cell, reduction, place):
+    assert (cell.reduction, cell.place) == (reduction, place)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((["torhc"], ["single"], 2), ("framework", "'torhc'", "keras-torch", "mean 'torch'")),
+        ((["torch"], ["mirored"], 2), ("strategy", "'mirored'", "mean 'mirrored'")),
+        ((["torch"], ["mirrored:buckets=1"], 2), ("option", "'buckets'", "bucket_mb")),
+        ((["torch"], ["mirrored"], 0), ("n=0", "-n 2")),
+        ((["torch"], ["mirrored"], -3), ("n=-3",)),
+    ],
+)
+def test_bad_names_and_numbers(args, words):
+    with pytest.raises(ConfigurationError) as caught:
+        grid(*args)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_lists_are_split_but_options_stay_with_their_strategy():
+    assert split("torch, keras-torch") == ["torch", "keras-torch"]
+    assert split("single,mirrored:reduction=gloo,bucket_mb=5,horovod") == [
+        "single",
+        "mirrored:reduction=gloo,bucket_mb=5",
+        "horovod",
+    ]
+    assert split("") == []
+
+
+def test_every_kind_names_what_to_install():
+    assert all(kind.install.startswith("pip install") for kind in KINDS.values())

@@ -1,0 +1,106 @@
+"""What is printed and written, from made-up cells."""
+
+import io
+import json
+import math
+
+import pytest
+from compare_made import MIRRORED, SINGLE, finished
+from rich.console import Console
+
+from dream.compare import document, report
+from dream.compare.cells import Cell
+from dream.compare.judge import judge
+from dream.compare.outcome import Broken, Skipped
+from dream.compare.settings import Job, Settings
+
+SETTINGS = Settings(Job(epochs=2, batch_size=64), {}, 60)
+OTHER = Cell("tensorflow", "single", 1)
+DEVICES = Cell("tensorflow", "mirrored:devices=2", 1, 2)
+RING = Cell("tensorflow", "horovod", 2)
+
+
+def cells():
+    return [
+        (SINGLE, finished(SINGLE, speed=8000)),
+        (MIRRORED, finished(MIRRORED, speed=2000, shift=1e-7)),
+        (OTHER, finished(OTHER, losses=(1.5, 0.5000001))),
+        (DEVICES, Broken("The job ended with exit code 1.\nrank 1: [boom]")),
+        (RING, Skipped("Horovod is not installed.", "dream build-horovod")),
+    ]
+
+
+def shown(width, made=None, cores=2):
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    report.show(judge(made or cells()), SETTINGS, cores, console)
+    return out.getvalue()
+
+
+def test_one_table_where_it_fits():
+    lines = shown(160).splitlines()
+    header = next(line for line in lines if "framework" in line)
+    for column in ("strategy", "replicas", "reduction", "samples/s", "x single", "start-up s"):
+        assert column in header
+    for column in ("peak MB", "loss", "accuracy", "difference", "verdict"):
+        assert column in header
+    row = next(line for line in lines if "mirrored " in line)
+    for word in ("torch", "gloo", "2,000", "0.25", "0.500000", "0.9375", "e-0", "301", "equal"):
+        assert word in row
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_line_is_wider_than_the_console_nor_a_figure_lost(width):
+    text = shown(width)
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("8,000", "0.500000", "0.9375", "CRASHED", "the oracle"):
+        assert word in text
+
+
+def test_reasons_are_below_and_taken_literally():
+    text = shown(100)
+    assert "rank 1: [boom]" in text
+    assert "Run: dream build-horovod" in text
+    assert "1 of 4 rows broke a law or did not finish. 1 skipped." in text
+
+
+def test_curves_are_laid_over_each_other():
+    text = shown(100)
+    assert "epoch 2" in text
+    assert "Largest difference between the frameworks' losses: 1.0e-07." in text
+    assert "epoch 2" not in shown(100, cells()[:2])
+
+
+def test_all_is_well():
+    assert "All 2 rows learned the weights of single." in shown(100, cells()[:2])
+
+
+def test_more_replicas_than_cores_is_said():
+    assert "2 replicas on 1 cores" in shown(200, cores=1)
+    assert "cores show" not in shown(200, cores=2)
+
+
+def test_the_document_has_every_figure(tmp_path):
+    figures = document.build(judge(cells()), SETTINGS, 2)
+    document.write(tmp_path / "out.json", figures)
+    read = json.loads((tmp_path / "out.json").read_text())
+    assert read == figures
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    first, second, _, broken, skipped = read["cells"]
+    assert (first["verdict"], first["reduction"]) == ("the oracle", None)
+    assert second["speed_against_single"] == 0.25
+    assert second["largest_parameter_difference"] <= 1e-6
+    assert len(second["parameter_digests"]) == len(second["peak_bytes_per_rank"]) == 2
+    assert second["losses"] == [1.5, 0.5]
+    assert "boom" in broken["reason"]
+    assert "losses" not in broken
+    assert skipped["good"]
+    assert not read["good"]
+    assert read["loss_difference_between_frameworks"] == pytest.approx(1e-7)
+
+
+def test_what_is_not_a_number_is_null():
+    made = [(SINGLE, finished(SINGLE)), (MIRRORED, finished(MIRRORED, losses=(math.nan, 1.0)))]
+    figures = document.build(judge(made), SETTINGS, 2)
+    assert figures["cells"][1]["losses"] == [None, 1.0]
+    assert not figures["good"]
