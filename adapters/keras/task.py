@@ -49,7 +49,7 @@ def digits(job: Job, meter: Meter) -> Learned:
 
 def _clock(job: Job, meter: Meter, samples: int) -> Any:
     clock = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda _batch, _logs: meter.step(job.batch_size),
+        on_train_batch_end=lambda *_, **__: meter.step(job.batch_size),
         on_epoch_end=lambda _epoch, logs: meter.epoch(float(logs["loss"]), samples),
     )
     clock.async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them

@@ -45,7 +45,7 @@ class Root:
         self._generation = -1
         self._handles: list[RemovableHandle] = []
         self._weight = 1.0
-        self._running = buffers.running(module)
+        self._norms = buffers.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not training_call(self._room):
@@ -103,7 +103,8 @@ class Root:
     def _run_empty(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A forward pass on no sample, which leaves no trace in running statistics."""
         assert self._ddp is not None
-        before = [buffer.clone() for buffer in self._running]
+        running = buffers.running(self._norms)
+        before = [buffer.clone() for buffer in running]
         try:
             output = self._ddp.forward(*args, **kwargs)
         except Exception as error:
@@ -112,15 +113,15 @@ class Root:
                 f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
                 "batch_size that leaves every rank a sample."
             ) from error
-        for buffer, value in zip(self._running, before, strict=True):
+        for buffer, value in zip(running, before, strict=True):
             buffer.copy_(value)
         self._average_running()
         return output
 
     def _average_running(self) -> None:
-        if self._running and self.module.training:
-            means = self._room.communicator.all_reduce(self._running)
-            torch._foreach_copy_(self._running, means)
+        running = buffers.running(self._norms) if self._norms else []
+        if running:
+            torch._foreach_copy_(running, self._room.communicator.all_reduce(running))
 
     def _refresh(self) -> None:
         """Make DDP again where what it reduces has changed since."""
@@ -139,7 +140,7 @@ class Root:
     def _build(self) -> None:
         self.release()
         if any(self._trained):
-            self._running = buffers.running(self.module)
+            self._norms = buffers.norms(self.module)
             self._ddp = self._room.wrap(self, self._runner)
 
     def _new_carrier(self) -> nn.Parameter:

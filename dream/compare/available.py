@@ -19,11 +19,14 @@ def missing(cell: Cell) -> Skipped | None:
     absent = [name for name in cell.kind.packages if find_spec(name) is None]
     if absent:
         return Skipped(f"{' and '.join(absent)} not installed.", cell.kind.install)
-    if cell.reduction == "horovod":
-        status = _registry.load(_HOROVOD_STATUS)()
-        if not status.serves(cell.kind.backend):
-            return Skipped(f"Horovod for {cell.kind.backend}: {status.reason}", BUILD)
-    return None
+    gap = horovod_gap(cell.kind.backend) if cell.reduction == "horovod" else None
+    return Skipped(f"Horovod for {cell.kind.backend}: {gap}", BUILD) if gap else None
+
+
+def horovod_gap(backend: str) -> str | None:
+    """Why the ring cannot serve a framework, if so."""
+    status = _registry.load(_HOROVOD_STATUS)()
+    return None if status.serves(backend) else str(status.reason)
 
 
 def require(cells: Sequence[Cell], frameworks: Sequence[str], strategies: Sequence[str]) -> None:

@@ -73,22 +73,22 @@ class Cell:
         return self.processes * self.devices
 
     @property
-    def place(self) -> str:
-        """How many replicas, and where if not in a process each."""
-        return f"{self.replicas} in 1 process" if self.devices > 1 else str(self.replicas)
+    def title(self) -> str:
+        """The strategy for people; where the replicas are is said when they share a process."""
+        return f"{self.name} in 1 process" if self.devices > 1 else self.strategy
 
     @property
     def reduction(self) -> str:
         """Who adds the gradients up; empty where there is nothing to add."""
         if self.processes == 1:
-            return "in process" if self.devices > 1 else ""
+            return "in place" if self.devices > 1 else ""
         asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)
         return _spec.find(self.name).reductions[self.kind.backend][0]
 
     def __str__(self) -> str:
-        return f"{self.framework} {self.strategy} x {self.processes}"
+        return f"{self.framework} {self.title} x {self.replicas}"
 
 
 def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -15,6 +14,7 @@ from dream.compare import available, cells, document, judge, progress, report, r
 from dream.compare.cells import Cell
 from dream.compare.outcome import Outcome
 from dream.compare.settings import Settings
+from dream.launch.environment import cores
 
 
 def main(
@@ -33,10 +33,10 @@ def main(
     _check_file(json)
     available.require(grid, frameworks, strategies)
     rows = judge.judge(_run(grid, settings, Console(stderr=True)))
-    cores = _cores()
-    report.show(rows, settings, cores, _screen())
+    cores_here = cores()
+    report.show(rows, settings, cores_here, _screen())
     if json is not None:
-        document.write(json, document.build(rows, settings, cores))
+        document.write(json, document.build(rows, settings, cores_here))
     return all(row.verdict.good for row in rows)
 
 
@@ -63,9 +63,3 @@ def _check_file(json: Path | None) -> None:
             f"There is no folder for this file. Received: --json {json}. Make "
             f"{json.parent} first, or name another file."
         )
-
-
-def _cores() -> int:
-    """What this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dream.compare import judge, table
+from dream.compare.digits import TRAIN
 from dream.compare.judge import Row, Verdict
 from dream.compare.settings import Settings
 
@@ -30,20 +31,21 @@ def show(rows: Sequence[Row], settings: Settings, cores: int, console: Console) 
 def caption(settings: Settings) -> str:
     """How the columns were read."""
     job = settings.job
+    last = TRAIN % job.batch_size or job.batch_size
     warm_up = "the first epoch" if job.epochs > 1 else "the first step"
     return (
-        f"Digits, MLP 64-32-10, momentum SGD, {job.epochs} epochs, global batch "
-        f"{job.batch_size}, the last one uneven. Every row starts from the same weights and sees "
-        f"the same batches. samples/s: without {warm_up}, the warm-up. start-up: from the command "
-        "to the end of the first step. peak MB: resident, the largest rank. loss: mean over the "
-        "last epoch. difference: the largest of any parameter from the same framework's single; "
+        f"Digits, MLP 64-32-10, momentum SGD, {job.epochs} epochs, global batch {job.batch_size}, "
+        f"the last one of {last}. Every row starts from the same weights and sees the same "
+        f"batches. samples/s: without {warm_up}, the warm-up. Start-up: from the command to the "
+        "end of the first step. Peak: resident memory of the largest rank. Final loss: mean over "
+        "the last epoch. Largest difference: of any parameter from the same framework's single; "
         f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
     )
 
 
 def speed_note(rows: Sequence[Row], cores: int) -> str:
     """What the speeds are worth here."""
-    note = "This model is tiny: more replicas mean more talk than work, and are slower here."
+    note = "This model is tiny: replicas spend their time on talk, not on work."
     most = max(row.cell.replicas for row in rows)
     if most > cores:
         note += f" {most} replicas on {cores} cores show that it is right, not how fast it is."

@@ -22,54 +22,59 @@ def _of(show: Callable[[Finished], str]) -> Callable[[Row], str]:
     return lambda row: show(row.outcome) if isinstance(row.outcome, Finished) else ""
 
 
-def _maybe(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
 _NAMES: list[Column] = [
     ("framework", lambda row: row.cell.framework),
-    ("strategy", lambda row: row.cell.strategy),
-    ("replicas", lambda row: row.cell.place),
+    ("strategy", lambda row: row.cell.title),
 ]
 _SPEED: list[Column] = [
+    ("replicas", lambda row: str(row.cell.replicas)),
     ("reduction", lambda row: row.cell.reduction),
     ("samples/s", _of(lambda done: f"{done.first.samples_per_second:,.0f}")),
-    ("x single", lambda row: _maybe(row.speed, ".2f")),
-    ("start-up s", _of(lambda done: f"{done.start_up:.1f}")),
-    ("peak MB", _of(lambda done: f"{done.peak_bytes / 1e6:,.0f}")),
+    ("against\nsingle", lambda row: "" if row.speed is None else f"{row.speed:.2f}x"),
+    ("start-up\nseconds", _of(lambda done: f"{done.start_up:.1f}")),
+    ("peak\nMB", _of(lambda done: f"{done.peak_bytes / 1e6:,.0f}")),
 ]
 _PROOF: list[Column] = [
-    ("loss", _of(lambda done: f"{done.first.losses[-1]:.6f}")),
-    ("accuracy", _of(lambda done: f"{done.first.accuracy:.4f}")),
-    ("difference", lambda row: _maybe(row.difference, ".1e")),
+    ("final\nloss", _of(lambda done: f"{done.first.losses[-1]:.4f}")),
+    ("test\naccuracy", _of(lambda done: f"{done.first.accuracy:.4f}")),
+    ("largest\ndifference", lambda row: "" if row.difference is None else f"{row.difference:.1e}"),
     ("verdict", lambda row: row.verdict),
 ]
-_LEFT = {"single, loss in", "framework", "strategy", "replicas", "reduction", "verdict"}
+_WORDS = {"framework", "strategy", "reduction", "verdict"}
+_FOLDED = {"framework", "strategy"}
+"""What gives way on a narrow console; figures never do."""
+_ANY_WIDTH = 1000
 
 
 def tables(rows: Sequence[Row], console: Console) -> list[Table]:
     """One table where the console is wide enough, else the speed and the proof one below the
     other."""
     whole = _table(_NAMES + _SPEED + _PROOF, rows)
-    if Measurement.get(console, console.options, whole).maximum <= console.width:
+    if Measurement.get(console, console.options.update(width=_ANY_WIDTH), whole).maximum <= (
+        console.width
+    ):
         return [whole]
     return [_table(_NAMES + _SPEED, rows), _table(_NAMES + _PROOF, rows)]
 
 
 def loss_table(curves: Mapping[str, Sequence[float]]) -> Table:
     """The frameworks' losses, epoch below epoch."""
-    table = _empty("single, loss in")
-    for epoch in range(1, 1 + max(len(curve) for curve in curves.values())):
-        table.add_column(f"epoch {epoch}", justify="right", no_wrap=True)
+    epochs = max(len(curve) for curve in curves.values())
+    table = _empty("framework", *(f"loss of\nepoch {epoch}" for epoch in range(1, epochs + 1)))
     for framework, curve in curves.items():
         table.add_row(framework, *(f"{loss:.6f}" for loss in curve))
     return table
 
 
 def _empty(*headers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for header in headers:
-        table.add_column(header, justify="left" if header in _LEFT else "right", no_wrap=True)
+        table.add_column(
+            header,
+            justify="left" if header in _WORDS else "right",
+            no_wrap=header not in _FOLDED,
+            overflow="fold",
+        )
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from dream import _registry
@@ -35,3 +36,7 @@ def _record(learned: Learned, meter: Meter) -> record.RankRecord:
         peak_bytes=record.peak_bytes(),
         digest=record.digest(learned.parameters),
     )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

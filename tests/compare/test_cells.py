@@ -41,18 +41,22 @@ def test_names_given_twice_count_once():
 
 
 @pytest.mark.parametrize(
-    ("cell", "reduction", "place"),
+    ("cell", "reduction", "title"),
     [
-        (Cell("torch", "single", 1), "", "1"),
-        (Cell("torch", "mirrored", 2), "gloo", "2"),
-        (Cell("keras-torch", "mirrored:reduction=horovod", 2), "horovod", "2"),
-        (Cell("tensorflow", "multi_worker_mirrored", 2), "grpc", "2"),
-        (Cell("tensorflow", "horovod", 2), "horovod", "2"),
-        (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in process", "3 in 1 process"),
+        (Cell("torch", "single", 1), "", "single"),
+        (Cell("torch", "mirrored", 2), "gloo", "mirrored"),
+        (
+            Cell("keras-torch", "mirrored:reduction=horovod", 2),
+            "horovod",
+            "mirrored:reduction=horovod",
+        ),
+        (Cell("tensorflow", "multi_worker_mirrored", 2), "grpc", "multi_worker_mirrored"),
+        (Cell("tensorflow", "horovod", 2), "horovod", "horovod"),
+        (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in place", "mirrored in 1 process"),
     ],
 )
-def test_what_a_row_says_of_itself(cell, reduction, place):
-    assert (cell.reduction, cell.place) == (reduction, place)
+def test_what_a_row_says_of_itself(cell, reduction, title):
+    assert (cell.reduction, cell.title) == (reduction, title)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""Callbacks across ranks: those that write files run on rank 0, and all ranks start and stop
+together."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import keras
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.sources import Passes
+from dream.adapters.keras.start import same_weights
+
+_WRITERS = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
+
+
+@final
+class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """Keeps the pass over the data in step with the epoch, and the ranks with each other."""
+
+    async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
+
+    def __init__(self, engine: Engine, passes: Passes, first_epoch: int, *, by_epoch: bool) -> None:
+        super().__init__()
+        self._engine = engine
+        self._passes = passes
+        self._offset = passes.next - first_epoch
+        self._by_epoch = by_epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if _several_processes(self._engine):
+            said = self._engine.communicator.broadcast_object(private.first_epoch(self.model))
+            private.set_first_epoch(self.model, said)
+            if said is not None:
+                same_weights(self.model, self._engine)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._by_epoch:
+            self._passes.next = epoch + self._offset
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if _several_processes(self._engine):
+            wishes = self._engine.communicator.all_gather_object(bool(self.model.stop_training))
+            self.model.stop_training = any(wishes)
+
+
+def for_rank(given: Any, engine: Engine) -> Any:
+    """The callbacks that run here. given: None, a callback, a list or a CallbackList."""
+    if isinstance(given, keras.callbacks.CallbackList) or engine.rank == 0:
+        return given
+    return [c for c in private.tree.flatten(given or []) if not isinstance(c, _WRITERS)]
+
+
+def joined(given: Any, follow: Follow) -> Any:
+    """The callbacks with `follow` after them."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.append(follow)
+        return given
+    return [*private.tree.flatten(given or []), follow]
+
+
+def _several_processes(engine: Engine) -> bool:
+    return engine.parts > 1 and not engine.pooled

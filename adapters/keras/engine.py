@@ -1,0 +1,91 @@
+"""What a backend and a reduction offer to the backend-neutral part."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from dream._adapter import Communicator
+from dream.adapters.keras.sources import Arrays, Batches
+
+SHARE = "dream.share"
+BATCH = "dream.batch"
+"""Keys of a dealt element: {SHARE: (count, total, digest), BATCH: what the model is given}.
+
+count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
+the global batch, so that ranks can tell when they read different ones.
+"""
+
+
+class Engine(ABC):
+    """How global batches are dealt to `parts` replicas, and what they compute is added up.
+
+    pooled: this process drives all the parts itself, by one step on every device.
+    """
+
+    rank: int
+    parts: int
+    seed: int
+    pooled: bool
+    communicator: Communicator
+
+    @abstractmethod
+    def total(self, tensors: Sequence[Any]) -> list[Any]:
+        """The sum over the parts of each tensor, on every part; in a step, compiled or not."""
+
+    @abstractmethod
+    def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
+        """Each tensor times `weight`; what weighs nothing becomes exactly 0, nan too."""
+
+    @abstractmethod
+    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors as they are on a part with samples, zeros on a part with none."""
+
+    @abstractmethod
+    def copies(self, variables: Sequence[Any]) -> list[Any]:
+        """The variables' values, which later assignments leave alone."""
+
+    @abstractmethod
+    def check_digests(self, share: Any, digests: Any) -> None:
+        """Raise `Desynchronized` where the parts read different batches.
+
+        digests: shape (parts,), each part's.
+        """
+
+    @abstractmethod
+    def one_hot(self, share: Any) -> Any:
+        """A float32 tensor of shape (parts,) with this part's digest in its own place."""
+
+    @abstractmethod
+    def arrays(self, source: Arrays) -> Iterable[Any]:
+        """Elements of arrays, dealt: what the backend's trainer iterates over, pass after pass."""
+
+    @abstractmethod
+    def batches(self, source: Batches) -> Iterable[Any]:
+        """The same of a source that yields global batches itself."""
+
+    @abstractmethod
+    def creating(self) -> AbstractContextManager[Any]:
+        """Where variables are created so that every part has its copy."""
+
+    @abstractmethod
+    def stepping(self) -> AbstractContextManager[Any]:
+        """Around a step's forward pass and loss."""
+
+    @abstractmethod
+    def applying(self) -> AbstractContextManager[Any]:
+        """Around the application of gradients."""
+
+    @abstractmethod
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        """Change on the instance what the backend's optimizers do across devices."""
+
+    @abstractmethod
+    def adopt_model(self, model: Any) -> None:
+        """Change on the instance what the backend's trainer does across devices."""
+
+    @abstractmethod
+    def offset_generators(self) -> None:
+        """Move the framework's own generators by the rank; rank 0's stay."""

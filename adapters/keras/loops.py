@@ -1,0 +1,174 @@
+"""fit, evaluate, predict and their one-batch forms, on data that dream deals.
+
+Keras's own loops run; they are given dealt data, this rank's callbacks, and a progress bar on
+rank 0 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import keras
+from dream.adapters.keras import callbacks, private, start
+from dream.adapters.keras.data import Dealt
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.prediction import predict
+from dream.adapters.keras.sources import Arrays, Passes, find
+
+from dream._errors import Unsupported
+
+Arguments = dict[str, Any]
+_CACHED = "_use_cached_eval_dataset"
+
+
+@final
+class State:
+    """What dream knows of one model.
+
+    passes: over training data so far. prepared: whether the ranks have agreed on variables.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.passes = Passes()
+        self.prepared = False
+
+
+def fit(model: Any, state: State, given: Arguments) -> Any:
+    engine = state.engine
+    _check_own(model, "fit", engine)
+    if given["validation_split"] and given["validation_data"] is None:
+        arrays = (given["x"], given["y"], given["sample_weight"])
+        split, given["validation_data"] = private.split(arrays, given["validation_split"])
+        given["x"], given["y"], given["sample_weight"] = split
+    given["validation_split"] = 0.0
+    if engine.parts == 1 and not _reorders(given):
+        return type(model).fit(model, **given)
+    return _fit(model, state, given)
+
+
+def _fit(model: Any, state: State, given: Arguments) -> Any:
+    engine = state.engine
+    first = given["initial_epoch"]
+    state.passes.next = max(state.passes.next, first)
+    by_epoch = given["steps_per_epoch"] is None
+    follow = callbacks.Follow(engine, state.passes, first, by_epoch=by_epoch)
+    source = find(
+        given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
+        steps=given["steps_per_epoch"], shuffle=given["shuffle"],
+        class_weight=given["class_weight"], seed=engine.seed, passes=state.passes,
+        parts=engine.parts,
+    )  # fmt: skip
+    if engine.parts > 1:
+        _prepare(model, state, source, training=True)
+        given["validation_data"] = _validation(given, engine)
+    given.update(
+        _quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None,
+        batch_size=None if engine.parts == 1 else given["batch_size"],
+        class_weight=None, shuffle=False,
+    )  # fmt: skip
+    given["callbacks"] = callbacks.joined(given["callbacks"], follow)
+    history = type(model).fit(model, **given)
+    if engine.parts > 1 and not engine.pooled:
+        engine.communicator.barrier()  # what rank 0 wrote is there for all to read
+    return history
+
+
+def _reorders(given: Mapping[str, Any]) -> bool:
+    """Whether one device, too, must take its samples in dream's order."""
+    return bool(given["shuffle"]) and not _yields_batches(given["x"])
+
+
+def _yields_batches(x: Any) -> bool:
+    return private.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
+
+
+def _validation(given: Arguments, engine: Engine) -> Any:
+    if given["validation_data"] is None:
+        return None
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
+    size = given["validation_batch_size"] or given["batch_size"]
+    source = find(
+        x, y, weight, batch_size=size, steps=given["validation_steps"], seed=engine.seed,
+        passes=Passes(), parts=engine.parts,
+    )  # fmt: skip
+    return Dealt(engine, source)
+
+
+def evaluate(model: Any, state: State, given: Arguments) -> Any:
+    engine = state.engine
+    _check_own(model, "evaluate", engine)
+    if given.get(_CACHED):
+        return type(model).evaluate(model, **given)
+    start.check_compiled(model)
+    source = find(
+        given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
+        steps=given["steps"], seed=engine.seed, passes=Passes(), parts=engine.parts,
+    )  # fmt: skip
+    _prepare(model, state, source, training=False)
+    given.update(_quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None)
+    return type(model).evaluate(model, **given)
+
+
+def train_on_batch(model: Any, state: State, given: Arguments) -> Any:
+    """Trains on a global batch, the same on every rank, of which each takes its share."""
+    return _on_batch(model, state, given, type(model).fit, "train_on_batch")
+
+
+def test_on_batch(model: Any, state: State, given: Arguments) -> Any:
+    return _on_batch(model, state, given, type(model).evaluate, "test_on_batch")
+
+
+def _on_batch(
+    model: Any, state: State, given: Arguments, loop: Callable[..., Any], name: str
+) -> Any:
+    raise Unsupported(
+        f"One batch by itself cannot be dealt to replicas yet. Received: {name}, "
+        f"replicas={state.engine.parts}. Use fit, or strategy.train_step."
+    )
+
+
+def _prepare(model: Any, state: State, source: Any, *, training: bool) -> None:
+    """Build, check, and let the ranks agree: before every fit, once before anything else."""
+    engine = state.engine
+    start.check_compiled(model)
+    if state.prepared and not training:
+        return
+    start.prepare(model, engine, _example(source))
+    if not engine.pooled:
+        start.agree(model, engine)
+    if not state.prepared:
+        start.offset_seeds(model, engine)
+        start.tell_of_statistics(model)
+    state.prepared = True
+
+
+def _example(source: Any) -> Any:
+    """What one batch looks like; None where the source would have to be read for it."""
+    return source.inputs if isinstance(source, Arrays) else None
+
+
+def _quiet(given: Mapping[str, Any], engine: Engine) -> Arguments:
+    """One progress bar for all ranks, and the callbacks that belong here."""
+    return {
+        "verbose": given["verbose"] if engine.rank == 0 else 0,
+        "callbacks": callbacks.for_rank(given["callbacks"], engine),
+    }
+
+
+def _check_own(model: Any, name: str, engine: Engine) -> None:
+    if engine.parts > 1 and getattr(type(model), name) is not getattr(keras.Model, name):
+        raise Unsupported(
+            f"A model with its own {name} cannot be distributed. Received: "
+            f"{type(model).__name__}.{name}. Override train_step or test_step in its place."
+        )
+
+
+LOOPS: dict[str, Callable[..., Any]] = {
+    "fit": fit,
+    "evaluate": evaluate,
+    "predict": predict,
+    "train_on_batch": train_on_batch,
+    "test_on_batch": test_on_batch,
+}

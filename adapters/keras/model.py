@@ -1,0 +1,68 @@
+"""A distributed model: the methods that change on the instance, for life.
+
+Its class stays, and with it how the model is saved, copied and pickled: copies are ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from types import MethodType
+from typing import Any
+
+import keras
+from dream.adapters.keras import loops, optimizer, saving, start, steps
+from dream.adapters.keras.engine import Engine
+
+
+def distribute(model: Any, engine: Engine) -> Any:
+    """The model, trained and evaluated over the engine's parts from now on."""
+    if "fit" in vars(model):
+        return model
+    state = loops.State(engine)
+    for name, loop in loops.LOOPS.items():
+        if name == "fit" or engine.parts > 1:
+            setattr(model, name, MethodType(_loop(name, loop, state), model))
+    if engine.parts > 1:
+        for name, step in (("train_step", steps.train), ("test_step", steps.test)):
+            setattr(model, name, MethodType(_step(name, step, engine), model))
+        model.compile = MethodType(_compile(engine), model)
+        saving.distribute(model, engine.rank)
+        engine.adopt_model(model)
+        _distribute_optimizers(model, engine)
+    return model
+
+
+def _loop(name: str, loop: Callable[..., Any], state: loops.State) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature(getattr(keras.Model, name)).bind(self, *args, **kwargs)
+        given.apply_defaults()
+        del given.arguments["self"]
+        extra = given.arguments.pop("kwargs", {})
+        return loop(self, state, {**given.arguments, **extra})
+
+    call.__name__ = name
+    return call
+
+
+def _step(name: str, step: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
+    def call(self: Any, data: Any) -> Any:
+        return step(self, engine, data)
+
+    call.__name__ = name
+    return call
+
+
+def _compile(engine: Engine) -> Callable[..., Any]:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        with engine.creating():
+            type(self).compile(self, *args, **kwargs)
+        start.check_jit(self, kwargs.get("jit_compile"))
+        _distribute_optimizers(self, engine)
+
+    return compile
+
+
+def _distribute_optimizers(model: Any, engine: Engine) -> None:
+    for found in start.optimizers_of(model):
+        optimizer.distribute(found, engine)

@@ -1,0 +1,78 @@
+"""What an optimizer of a distributed model does: reduce first, then all that Keras does.
+
+So clipping, accumulation, averaging of weights and loss scaling act on the global gradient.
+Methods are replaced on the instance; its class, and so how it is saved, stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any
+
+import keras
+from dream.adapters.keras import step
+from dream.adapters.keras.engine import Engine
+
+from dream._errors import ConfigurationError
+
+
+def distribute(optimizer: Any, engine: Engine) -> Any:
+    """The optimizer, whose `apply` from now on takes local gradients in a dream step."""
+    if "apply" in vars(optimizer):
+        return optimizer
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        _release(optimizer.inner_optimizer)  # its gradients come through the outer one
+
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        reduce_and_apply(self, engine, list(grads), trainable_variables)
+
+    def scale_loss(self: Any, loss: Any) -> Any:
+        scaled = type(self).scale_loss(self, loss)
+        scope = step.current()
+        return scaled if scope is None or scope.held is None else scaled * scope.weight
+
+    optimizer.apply = MethodType(apply, optimizer)
+    optimizer.scale_loss = MethodType(scale_loss, optimizer)
+    engine.adopt_optimizer(optimizer)
+    return optimizer
+
+
+def _release(optimizer: Any) -> None:
+    for name in ("apply", "scale_loss"):
+        vars(optimizer).pop(name, None)
+
+
+def reduce_and_apply(
+    optimizer: Any, engine: Engine, gradients: list[Any], variables: Any
+) -> None:
+    """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
+    scope = step.current()
+    if scope is None:
+        _refuse(optimizer, engine)
+        return
+    if variables is not None:
+        variables = list(variables)
+    if scope.reduced:
+        apply_global(optimizer, engine, gradients, variables)
+    elif scope.held is not None:
+        scope.held.append(step.Update(optimizer, gradients, variables))
+    else:
+        present = [g for g in gradients if g is not None]
+        reduced = iter(engine.total(engine.weigh(present, scope.weight / engine.parts)))
+        whole = [None if g is None else next(reduced) for g in gradients]
+        apply_global(optimizer, engine, whole, variables)
+
+
+def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
+    """Keras's own `apply` on global gradients."""
+    with step.reduced_scope(), engine.applying():
+        type(optimizer).apply(optimizer, gradients, variables)
+
+
+def _refuse(optimizer: Any, engine: Engine) -> None:
+    raise ConfigurationError(
+        "These gradients are one replica's own, and nothing says what they weigh. Received: "
+        f"{type(optimizer).__name__}.apply outside a dream step, replicas={engine.parts}. Take "
+        "the step by strategy.train_step(model, loss, optimizer), or use model.fit."
+    )

@@ -1,0 +1,97 @@
+"""Keras's private names that the neutral part needs, all of them. Read off Keras 3.15; pinned to
+>=3.15,<3.16 in pyproject.toml, and held by tests/keras_adapter/test_private_names.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src import tree
+from keras.src.random.seed_generator import global_seed_generator
+from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+__all__ = [
+    "ArrayDataAdapter",
+    "DataAdapter",
+    "GeneratorDataAdapter",
+    "get_data_adapter",
+    "global_seed_generator",
+    "is_tf_dataset",
+    "tree",
+]
+
+
+def split(arrays: Any, fraction: float) -> Any:
+    """((x, y, sample_weight), validation data): the last `fraction` of arrays apart."""
+    return array_slicing.train_validation_split(arrays, validation_split=fraction)
+
+
+def sliceable(inputs: Any, backend: str) -> Any:
+    """Arrays as Keras slices them, floats in its float type."""
+    return array_slicing.convert_to_sliceable(inputs, target_backend=backend)
+
+
+def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
+    """(inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
+    return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
+
+
+def build(model: Any, batch: Any) -> None:
+    """Create the variables of the model, its metrics, loss and optimizer.
+
+    batch: KerasTensors in the structure that the model is given.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The model and all the layers in it."""
+    return list(model._flatten_layers())
+
+
+def own_states(layer: Any) -> list[Any]:
+    """Variables of the layer itself that gradients do not change (its layers' are not among
+    them)."""
+    return [v for v in layer._non_trainable_variables if not v.trainable]
+
+
+def own_seeds(layer: Any) -> list[Any]:
+    """Seed generators of the layer itself."""
+    return list(layer._seed_generators)
+
+
+def loss_tracker(model: Any) -> Any:
+    """The metric behind the log named "loss"; None before compile."""
+    return model._loss_tracker
+
+
+def compiled_losses(model: Any) -> list[Any]:
+    """The Loss objects of a built, compiled model."""
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built:
+        return []
+    return [entry.loss for entry in compiled._flat_losses]
+
+
+def first_epoch(model: Any) -> int | None:
+    """The epoch that a callback (BackupAndRestore) wants training to start at."""
+    return model._initial_epoch  # type: ignore[no-any-return]
+
+
+def set_first_epoch(model: Any, epoch: int | None) -> None:
+    model._initial_epoch = epoch
+
+
+def symbolic(batch: Any) -> Any:
+    """KerasTensors like the tensors of a batch, their first dim open."""
+    return tree.map_structure(
+        lambda t: None if t is None else keras.KerasTensor((None, *t.shape[1:]), dtype=_dtype(t)),
+        batch,
+    )
+
+
+def _dtype(tensor: Any) -> str:
+    return str(keras.backend.standardize_dtype(tensor.dtype))

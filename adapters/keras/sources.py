@@ -1,0 +1,119 @@
+"""What a model is given, as global batches in an order that every rank agrees on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import numpy as np
+from dream.adapters.keras import private
+from numpy.typing import NDArray
+
+from dream._errors import Unsupported
+from dream._partition import check_batch_size, epoch_order
+
+
+@final
+class Passes:
+    """Which pass over the data comes next. A pass is counted when its order is drawn."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
+
+    def draw(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays alike in their first dim.
+
+    inputs: x, (x, y) or (x, y, weight), each nested. shuffle: True, False or "batch" (inside each
+    batch only).
+    """
+
+    inputs: Any
+    samples: int
+    batch_size: int
+    shuffle: Any
+    seed: int
+    passes: Passes
+
+    def order(self) -> NDArray[np.int64]:
+        """The order of the next pass, shape (samples,)."""
+        epoch = self.passes.draw()
+        if self.shuffle != "batch":
+            return epoch_order(
+                self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle)
+            )
+        drawn = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=True)
+        return np.lexsort((drawn, np.arange(self.samples) // self.batch_size)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A source that yields global batches: Keras's own adapter of it."""
+
+    adapter: Any
+
+
+@final
+class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
+    """A PyDataset with the batches of each pass in dream's order."""
+
+    def __init__(self, inner: Any, seed: int, passes: Passes) -> None:
+        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
+        self._inner = inner
+        self._seed = seed
+        self._passes = passes
+        self._order = np.arange(inner.num_batches)
+
+    @property
+    def num_batches(self) -> Any:
+        return self._inner.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self._inner[int(self._order[index])]
+
+    def on_epoch_begin(self) -> None:
+        self._order = epoch_order(
+            self._inner.num_batches, seed=self._seed, epoch=self._passes.draw(), shuffle=True
+        )
+        self._inner.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._inner.on_epoch_end()
+
+
+def find(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: Any = False,
+    class_weight: Any = None,
+    seed: int,
+    passes: Passes,
+    parts: int,
+) -> Arrays | Batches:
+    """What Keras would make of these arguments, told apart. Keras's own errors come through."""
+    if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
+        x, shuffle = OrderedDataset(x, seed, passes), False
+    adapter = private.get_data_adapter(
+        x, y, sample_weight, batch_size, steps, shuffle, class_weight
+    )
+    if isinstance(adapter, private.ArrayDataAdapter):
+        inputs, samples, size, shuffle = private.array_facts(adapter)
+        check_batch_size(size, parts)
+        return Arrays(inputs, samples, size, shuffle, seed, passes)
+    if isinstance(adapter, private.GeneratorDataAdapter) and parts > 1:
+        raise Unsupported(
+            "A generator cannot be dealt to several replicas: nothing says that each of them "
+            f"sees the same samples. Received: {type(x).__name__}, replicas={parts}. Pass "
+            "arrays, a keras.utils.PyDataset, a tf.data.Dataset or a torch DataLoader."
+        )
+    return Batches(adapter)

@@ -1,0 +1,114 @@
+"""Before a distributed model trains: the same variables on every rank, rank 0's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from dream.adapters.keras import metrics, private
+from dream.adapters.keras.engine import Engine
+
+from dream._errors import ConfigurationError, Unsupported
+from dream._layout import Layout, check_same
+from dream._log import logger
+
+
+def prepare(model: Any, engine: Engine, example: Any) -> None:
+    """Build what is not built yet, and refuse what cannot be exact.
+
+    example: a batch as the model is given it, of any length; None where there is none to show.
+    """
+    if example is not None:
+        with engine.creating():
+            private.build(model, private.symbolic(example))
+            for optimizer in optimizers_of(model):
+                if optimizer is model.optimizer and not optimizer.built:
+                    optimizer.build(model.trainable_variables)
+    metrics.check(model)
+    _check_losses(model)
+
+
+def agree(model: Any, engine: Engine) -> None:
+    """Compare the variables' layouts over the ranks and take rank 0's values."""
+    check_same(engine.communicator.all_gather_object(_layout(model)))
+    same_weights(model, engine)
+
+
+def same_weights(model: Any, engine: Engine) -> None:
+    """Rank 0's weights and optimizer states on every rank."""
+    variables = [*model.weights, *(v for o in optimizers_of(model) for v in o.variables)]
+    values = engine.communicator.broadcast(
+        [keras.ops.convert_to_numpy(v.value) for v in variables]
+    )
+    if engine.rank != 0:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+def offset_seeds(model: Any, engine: Engine) -> None:
+    """Other ranks draw other masks: seed generators move by the rank, rank 0's stay."""
+    if engine.rank == 0:
+        return
+    generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
+    for generator in {id(g): g for g in (*generators, private.global_seed_generator())}.values():
+        state = keras.ops.convert_to_numpy(generator.state.value).copy()
+        state[0] += engine.rank
+        generator.state.assign(state)
+    engine.offset_generators()
+
+
+def tell_of_statistics(model: Any) -> None:
+    """One line about layers whose batch statistics are each replica's own."""
+    local = [
+        layer.name
+        for layer in private.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+    ]
+    if local:
+        logger.info(
+            "%s normalises each replica's share by itself, which cannot equal one device; moving "
+            "statistics are the mean over the replicas", ", ".join(local),
+        )  # fmt: skip
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that the model holds as attributes, built or not."""
+    found = {
+        id(v): v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)
+    }
+    return list(found.values())
+
+
+def _layout(model: Any) -> Layout:
+    variables = [*model.weights, *(v for o in optimizers_of(model) for v in o.variables)]
+    return [(v.path, tuple(int(d) for d in v.shape), str(v.dtype)) for v in variables]
+
+
+def _check_losses(model: Any) -> None:
+    """Only a loss that is a mean over samples is the mean of the replicas' means."""
+    for loss in private.compiled_losses(model):
+        if loss.reduction not in ("sum_over_batch_size", "mean"):
+            raise Unsupported(
+                "This loss is not a mean over samples, so replicas cannot share it. Received: "
+                f"{type(loss).__name__}(reduction={loss.reduction!r}). Use "
+                "reduction='sum_over_batch_size'."
+            )
+
+
+def check_jit(model: Any, asked: Any) -> None:
+    """XLA cannot compile collectives: off where Keras would choose, refused where asked for."""
+    if asked is True:
+        raise Unsupported(
+            "A compiled step cannot hold the sum over the replicas. Received: jit_compile=True. "
+            "Leave jit_compile out."
+        )
+    if model.jit_compile:
+        model.jit_compile = False
+
+
+def check_compiled(model: Any) -> None:
+    if not model.compiled:
+        raise ConfigurationError(
+            "The model has no optimizer and loss yet. Received: compiled=False. Call "
+            "model.compile first."
+        )

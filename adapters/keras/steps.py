@@ -1,0 +1,147 @@
+"""One step of fit or evaluate on a part's share: what each part computes becomes global.
+
+One sum over the parts carries gradients, metric states, running statistics and logs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from dream.adapters.keras import metrics, optimizer, private, step
+from dream.adapters.keras.engine import BATCH, SHARE, Engine
+
+Logs = dict[str, Any]
+
+
+def train(model: Any, engine: Engine, element: Any) -> Any:
+    """A training step. element: a dealt one, or a batch that counts as an equal share."""
+    batch, share = opened(element, engine)
+    fraction = share[0] / share[1]
+    custom = type(model).train_step is not keras.Model.train_step
+    summing = _Summing(model, engine, share, statistics=True, own_loss=custom)
+    with engine.stepping():
+        if custom:
+            with step.step_scope(fraction * engine.parts):
+                logs = type(model).train_step(model, batch)
+            return summing.finish(logs, [])
+        with step.holding_scope(fraction) as held:
+            logs = type(model).train_step(model, batch)
+        return summing.finish(logs, held)
+
+
+def test(model: Any, engine: Engine, element: Any) -> Any:
+    """A step of evaluate."""
+    batch, share = opened(element, engine)
+    custom = type(model).test_step is not keras.Model.test_step
+    summing = _Summing(model, engine, share, statistics=False, own_loss=custom)
+    with engine.stepping():
+        return summing.finish(type(model).test_step(model, batch), [])
+
+
+def opened(element: Any, engine: Engine) -> tuple[Any, Any]:
+    """(batch, share) of an element."""
+    if isinstance(element, dict) and SHARE in element:
+        return element[BATCH], element[SHARE]
+    return element, (1.0, float(engine.parts), 0.0)
+
+
+class _Summing:
+    """What a step adds up over the parts, from its start to its end.
+
+    own_loss: the step is the user's, whose "loss" may be a figure that no metric keeps.
+    """
+
+    def __init__(
+        self, model: Any, engine: Engine, share: Any, *, statistics: bool, own_loss: bool
+    ) -> None:
+        self._model = model
+        self._engine = engine
+        self._share = share
+        self._metrics = metrics.states(model)
+        self._statistics = statistics_of(model) if statistics and not engine.pooled else []
+        self._tracker = private.loss_tracker(model) if own_loss else None
+        self._before = engine.copies(self._metrics)
+        if not engine.pooled:
+            for variable in self._metrics:
+                variable.assign(keras.ops.zeros_like(variable))
+
+    def finish(self, logs: Any, held: list[step.Update]) -> Any:
+        """Add up, apply the held updates, and return the global logs."""
+        engine, fraction = self._engine, self._share[0] / self._share[1]
+        own = self._own_states()
+        extra = self._extra(logs)
+        gradients = [g for update in held for g in update.gradients if g is not None]
+        groups = [
+            gradients, own, engine.weigh([v.value for v in self._statistics], fraction),
+            engine.weigh(list(extra.values()), fraction),
+            [engine.one_hot(self._share)],
+        ]  # fmt: skip
+        summed = _unflatten(engine.total([t for group in groups for t in group]), groups)
+        engine.check_digests(self._share, summed[4][0])
+        for variable, value in zip(self._statistics, summed[2], strict=True):
+            variable.assign(value)
+        reduced = iter(summed[0])
+        for update in held:
+            whole = [None if g is None else next(reduced) for g in update.gradients]
+            optimizer.apply_global(update.optimizer, engine, whole, update.variables)
+        return self._global_logs(logs, summed[1], dict(zip(extra, summed[3], strict=True)))
+
+    def _own_states(self) -> list[Any]:
+        """This part's contribution to the global metric states."""
+        if not self._engine.pooled:
+            return self._engine.keep(self._share, [v.value for v in self._metrics])
+        gained = [v.value - b for v, b in zip(self._metrics, self._before, strict=True)]
+        for variable, before, gain in zip(
+            self._metrics, self._before, self._engine.keep(self._share, gained), strict=True
+        ):
+            variable.assign(before + gain)
+        return self._engine.copies(self._metrics)
+
+    def _extra(self, logs: Any) -> Logs:
+        """Logs that no metric keeps: a custom step's own figures."""
+        if not isinstance(logs, dict):
+            return {}
+        known = set(self._model.get_metrics_result())
+        if self._tracker is not None:
+            known.discard(self._tracker.name)
+        return {key: keras.ops.cast(v, "float32") for key, v in logs.items() if key not in known}
+
+    def _global_logs(self, logs: Any, summed: list[Any], extra: Logs) -> Any:
+        if self._engine.pooled:
+            mapping = list(zip(self._metrics, summed, strict=True))
+            with keras.StatelessScope(state_mapping=mapping):
+                results = self._model.get_metrics_result()
+        else:
+            for variable, before, gain in zip(self._metrics, self._before, summed, strict=True):
+                variable.assign(before + gain)
+            results = self._model.get_metrics_result()
+        if not isinstance(logs, dict):
+            return logs
+        if self._tracker is not None and self._tracker.name in extra:
+            extra[self._tracker.name] = self._kept_loss(results, extra[self._tracker.name], summed)
+        return {key: extra[key] if key in extra else results[key] for key in logs}
+
+    def _kept_loss(self, results: Logs, said: Any, summed: list[Any]) -> Any:
+        """The tracker's loss where the step updated it, else the one that the step said."""
+        place = next(i for i, v in enumerate(self._metrics) if v is self._tracker.count)
+        return keras.ops.where(summed[place] > 0, results[self._tracker.name], said)
+
+
+def statistics_of(model: Any) -> list[Any]:
+    """Floating point states that training changes beside gradients: BatchNorm's and the like.
+    Frozen layers keep theirs."""
+    found = {
+        id(v): v
+        for layer in private.layers_of(model)
+        if layer.trainable
+        for v in private.own_states(layer)
+        if "float" in str(v.dtype)
+    }
+    return list(found.values())
+
+
+def _unflatten(flat: Sequence[Any], groups: list[list[Any]]) -> list[list[Any]]:
+    parts = iter(flat)
+    return [[next(parts) for _ in group] for group in groups]

@@ -1,0 +1,19 @@
+"""Keras on torch, in one process or several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dream.adapters.keras.block import KerasBlock
+from dream.adapters.pytorch.keras_engine import TorchEngine
+
+from dream._adapter import Communicator, Plan
+
+
+def open_block(plan: Plan, communicator: Communicator, distribution: Any = None) -> KerasBlock:
+    """The block in which Keras models, on torch, are distributed over the communicator's ranks.
+
+    distribution: has no meaning on torch, where a process drives one device.
+    """
+    del distribution
+    return KerasBlock(TorchEngine(communicator, plan.seed))

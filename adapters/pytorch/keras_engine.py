@@ -1,0 +1,149 @@
+"""What Keras's torch backend needs across processes: eager tensors and Python iterators."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import numpy as np
+import torch
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import BATCH, SHARE, Engine
+from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.pytorch.randomness import offset_by
+from keras.src.backend.torch.core import convert_to_tensor
+
+from dream._adapter import Communicator
+from dream._errors import Desynchronized
+from dream._partition import deal, global_batches
+
+_DIGESTS = 2**23
+
+
+@final
+class TorchEngine(Engine):
+    """One device a process; the communicator adds up."""
+
+    pooled = False
+
+    def __init__(self, communicator: Communicator, seed: int) -> None:
+        self.communicator = communicator
+        self.rank = communicator.rank
+        self.parts = communicator.world_size
+        self.seed = seed
+
+    def total(self, tensors: Sequence[Any]) -> list[Any]:
+        with torch.no_grad():
+            native = [convert_to_tensor(t).detach() for t in tensors]
+            return list(self.communicator.all_reduce(native, "sum"))
+
+    def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
+        with torch.no_grad():
+            if weight == 0:
+                return [torch.zeros_like(convert_to_tensor(t)) for t in tensors]
+            return [convert_to_tensor(t) * weight for t in tensors]
+
+    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
+        return list(tensors) if share[0] else [torch.zeros_like(t) for t in tensors]
+
+    def copies(self, variables: Sequence[Any]) -> list[Any]:
+        return [v.value.detach().clone() for v in variables]
+
+    def one_hot(self, share: Any) -> Any:
+        digests = torch.zeros(self.parts)
+        digests[self.rank] = share[2]
+        return digests
+
+    def check_digests(self, share: Any, digests: Any) -> None:
+        if share[2] and bool((digests != digests[0]).any()):
+            raise Desynchronized(
+                "The ranks read different batches from the same source. Received: batch digests "
+                f"{[int(d) for d in digests]} by rank. Seed what draws or shuffles the data, so "
+                "that every rank sees the same global batches."
+            )
+
+    def arrays(self, source: Arrays) -> Any:
+        return _Iterable(lambda: self._array_elements(source))
+
+    def _array_elements(self, source: Arrays) -> Iterator[Any]:
+        inputs = private.sliceable(source.inputs, "torch")
+        for batch in global_batches(source.order(), source.batch_size):
+            mine = deal(batch, self.rank, self.parts)
+            shown = mine if len(mine) else batch[:1]
+            data = private.tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
+            if self.parts == 1:
+                yield data
+            else:
+                yield {BATCH: data, SHARE: (len(mine), len(batch), 0.0)}
+
+    def batches(self, source: Batches) -> Any:
+        if self.parts == 1:
+            return source.adapter.get_torch_dataloader()
+        return _Iterable(lambda: self._batch_elements(source))
+
+    def _batch_elements(self, source: Batches) -> Iterator[Any]:
+        iterator = _without_gradients(iter(source.adapter.get_torch_dataloader()))
+        for batch in iterator:
+            flat = [t for t in private.tree.flatten(batch) if t is not None]
+            total, digest = len(flat[0]), _digest(flat)
+            count = len(range(self.rank, total, self.parts))
+            part = slice(self.rank, None, self.parts) if count else slice(0, 1)
+            data = private.tree.map_structure(
+                lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
+            )
+            yield {BATCH: data, SHARE: (count, total, digest)}
+
+    def creating(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def applying(self) -> AbstractContextManager[Any]:
+        return torch.no_grad()
+
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        """Nothing: torch optimizers know one device."""
+
+    def adopt_model(self, model: Any) -> None:
+        """Nothing: the torch trainer knows one device."""
+
+    def offset_generators(self) -> None:
+        offset_by(self.rank)
+
+
+class _Iterable:
+    """A function that makes iterators, as an iterable."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make()
+
+
+def _take(array: Any, places: Any) -> Any:
+    return None if array is None else convert_to_tensor(
+        array.convert_to_torch_compatible(array[places])
+    )
+
+
+def _without_gradients(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The batches, read where loaders made in the block yield every sample."""
+    while True:
+        with torch.no_grad():
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+        yield batch
+
+
+def _digest(tensors: Sequence[Any]) -> int:
+    """A number below 2**23, not 0, that batches with other content hardly share."""
+    crc = 0
+    for tensor in tensors:
+        crc = zlib.crc32(np.ascontiguousarray(tensor.detach().cpu().numpy()).data, crc)
+    return crc % (_DIGESTS - 1) + 1

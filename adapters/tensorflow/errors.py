@@ -1,0 +1,63 @@
+"""TensorFlow's exceptions, said in dream's words. The one place where they are mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from dream._errors import ConfigurationError, DreamError, Desynchronized, WorkerFailed
+
+_MISMATCH = ("Shape mismatch in the collective", "expected type", "Inconsistent")
+_GONE = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what a failed collective raises inside into `Desynchronized` or `WorkerFailed`."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        known = _known(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _known(error: tf.errors.OpError) -> DreamError | None:
+    text = str(error.message)
+    if any(words in text for words in _MISMATCH):
+        return Desynchronized(
+            "Ranks called a collective with different tensors. Received: "
+            f"{_first_line(text)} Make the same calls, with the same shapes and dtypes, on every "
+            "rank."
+        )
+    if isinstance(error, _GONE) or "Collective ops is aborted" in text:
+        return WorkerFailed(
+            f"A rank left or fell silent during a collective. Received: {_first_line(text)} Look "
+            "at that rank's log; then start the job again."
+        )
+    return None
+
+
+def _first_line(text: str) -> str:
+    """The first line, after TensorFlow's own node names."""
+    line = text.strip().splitlines()[0] if text.strip() else "no message."
+    line = line.rpartition("}} ")[2].replace("Collective ops is aborted by: ", "")
+    return line if line.endswith(".") else f"{line}."
+
+
+def too_late(what: str) -> ConfigurationError:
+    """TensorFlow has run an op already, and `what` must come before the first."""
+    return ConfigurationError(
+        f"TensorFlow has already started, and the block needs {what} before its first op. "
+        "Received: an op, a dataset, a model or another block before this one. Move the block up, "
+        "to right after the imports, or start the script with `dream run --strategy NAME`, which "
+        "sets this up by itself."
+    )

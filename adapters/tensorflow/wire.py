@@ -1,0 +1,135 @@
+"""How tensors travel: the few dtypes that every transport adds up, and many tensors in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dream._adapter import Op
+from dream._errors import ConfigurationError, Unsupported, unknown
+
+OPS = ("sum", "mean", "min", "max")
+CARRIED = {
+    tf.float16: tf.float32,
+    tf.bfloat16: tf.float32,
+    tf.float32: tf.float32,
+    tf.float64: tf.float64,
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.int32: tf.int32,
+    tf.uint32: tf.int64,
+    tf.int64: tf.int64,
+}
+"""A tensor's dtype -> the one it travels in. Half precision is added up in float32."""
+
+
+def check_op(op: str) -> None:
+    if op not in OPS:
+        raise unknown("op of all_reduce", op, OPS)
+
+
+def tensor(x: Any, op: Op) -> tf.Tensor:
+    """`x` as a tensor that `op` can be done on. x: tf.Tensor, tf.Variable, tf.IndexedSlices, a
+    Keras variable, NumPy array or number of NumPy's."""
+    if not _known(x):
+        raise Unsupported(
+            "A TensorFlow communicator takes TensorFlow tensors, variables and NumPy arrays. "
+            f"Received: {type(x).__name__}. Convert it first."
+        )
+    value = tf.convert_to_tensor(x)
+    check_dtype(value.dtype, op)
+    return value
+
+
+def check_dtype(dtype: tf.DType, op: Op) -> None:
+    if dtype not in CARRIED:
+        raise Unsupported(
+            f"This dtype does not travel between ranks. Received: {dtype.name}. Cast it to one "
+            f"of: {', '.join(sorted(known.name for known in CARRIED))}."
+        )
+    if (op == "mean" and not dtype.is_floating) or (op == "sum" and dtype.is_bool):
+        raise Unsupported(
+            f"There is no {op} of this dtype. Received: op={op!r}, {dtype.name}. Cast it to a "
+            "float first."
+        )
+
+
+def like(result: tf.Tensor, x: Any) -> Any:
+    """`result` in the kind of `x`: NumPy for NumPy, else a tensor."""
+    return result.numpy() if isinstance(x, (np.ndarray, np.generic)) else result
+
+
+def take(x: Any, op: Op) -> Any:
+    """What one rank alone makes of `x`: the same checks, and a copy."""
+    check_op(op)
+    return like(tf.identity(tensor(x, op)), x)
+
+
+def check_root(root: int, world_size: int) -> None:
+    if not 0 <= root < world_size:
+        raise ConfigurationError(
+            f"No such rank to broadcast from. Received: root={root}, world size {world_size}. "
+            f"Use 0 to {world_size - 1}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Tensors laid end to end, one buffer for each dtype that they travel in.
+
+    buffers: shape (n,) each. `unpack` takes buffers alike and gives tensors alike the originals.
+    """
+
+    buffers: list[tf.Tensor]
+    places: list[list[int]]
+    originals: list[tf.Tensor]
+
+    @classmethod
+    def of(cls, tensors: Sequence[tf.Tensor]) -> Pack:
+        by_dtype: dict[tf.DType, list[int]] = {}
+        for index, item in enumerate(tensors):
+            by_dtype.setdefault(CARRIED[item.dtype], []).append(index)
+        buffers = [
+            _joined([tf.reshape(tf.cast(tensors[i], dtype), [-1]) for i in indices])
+            for dtype, indices in by_dtype.items()
+        ]
+        return cls(buffers, list(by_dtype.values()), list(tensors))
+
+    def unpack(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        results = list(self.originals)
+        for buffer, indices in zip(buffers, self.places, strict=True):
+            parts = _split(buffer, [self.originals[i] for i in indices])
+            for index, part in zip(indices, parts, strict=True):
+                original = self.originals[index]
+                results[index] = tf.cast(tf.reshape(part, _shape(original)), original.dtype)
+        return results
+
+
+def _known(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic, tf.IndexedSlices, tf.Variable)) or (
+        tf.is_tensor(x) or "__tf_tensor__" in dir(type(x))
+    )
+
+
+def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+
+
+def _split(buffer: tf.Tensor, originals: list[tf.Tensor]) -> list[tf.Tensor]:
+    if len(originals) == 1:
+        return [buffer]
+    sizes = [x.shape.num_elements() for x in originals]
+    if None in sizes:
+        sizes = [tf.size(x) for x in originals]
+    return list(tf.split(buffer, sizes))
+
+
+def _shape(x: tf.Tensor) -> Any:
+    return x.shape if x.shape.is_fully_defined() else tf.shape(x)

@@ -1,0 +1,111 @@
+"""One environment for a rank that serves torch, TensorFlow, Horovod and dream at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from dream._topology import Cluster
+from dream.cluster import _names, horovod_environment, tf_config_text
+from dream.cluster._read import is_loopback
+from dream.cluster.export import LOOPBACK_INTERFACE
+
+from .job import Job
+
+_PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+"""Prefixes of what another launcher may have left behind."""
+
+_QUIET = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
+
+def rank_environment(job: Job, place: Cluster) -> dict[str, str]:
+    """The user's environment with this rank's place in it; what the user set of the rest
+    stays."""
+    user = _without_a_place(job.environ)
+    return {**_defaults(job, place, user), **user, **_place(place), **_requests(job, place)}
+
+
+def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
+    stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.STRATEGY)
+    tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",
+              "HOROVOD_GLOO_RENDEZVOUS_")  # fmt: skip
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in stale
+        and not name.startswith(tuning)
+        and (name.startswith("HOROVOD_") or not name.startswith(_PLACES))
+    }
+
+
+def _place(place: Cluster) -> dict[str, str]:
+    names = {
+        "RANK": place.rank,
+        "LOCAL_RANK": place.local_rank,
+        "WORLD_SIZE": place.world_size,
+        "LOCAL_WORLD_SIZE": place.local_world_size,
+        "GROUP_RANK": place.node_rank,
+        "GROUP_WORLD_SIZE": len(place.hosts),
+        _names.HOSTS: ",".join(place.hosts),
+        _names.RENDEZVOUS: place.rendezvous,
+        _names.TOKEN: place.token,
+    }
+    if place.master is not None:
+        names |= {"MASTER_ADDR": place.master.host, "MASTER_PORT": place.master.port}
+    if not place.alone:  # alone it would mislead MirroredStrategy, which reads it for devices
+        names["TF_CONFIG"] = tf_config_text(place.workers, place.rank)
+    return {name: str(value) for name, value in names.items()}
+
+
+def _requests(job: Job, place: Cluster) -> dict[str, str]:
+    """What `--strategy` and `--framework` asked for."""
+    requests = {}
+    framework = job.framework(place.rank)
+    if job.strategy is not None:
+        requests[_names.STRATEGY] = job.strategy
+    if framework is not None:
+        requests[_names.FRAMEWORK] = framework
+        requests["KERAS_BACKEND"] = job.environ.get("KERAS_BACKEND") or framework
+    return requests
+
+
+def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, str]:
+    defaults = {**_QUIET, **horovod_environment(place)}
+    if place.master is not None and is_loopback(place.master.host):
+        defaults["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
+    if job.n > 1:
+        defaults |= _threads(user, max(1, cores() // job.n))
+    return defaults
+
+
+def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
+    """The cores shared out. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
+    threads = user.get("OMP_NUM_THREADS") or str(share)
+    # TensorFlow's second pool waits for input and peers more than it computes
+    return {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": str(max(2, share)),
+    }
+
+
+def cores() -> int:
+    """The cores this process may use, by its affinity and its control group's quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(allowed or 1, _quota(Path("/sys/fs/cgroup/cpu.max"))))
+
+
+def _quota(file: Path) -> int:
+    try:
+        limit, period = file.read_text().split()
+    except (OSError, ValueError):
+        return 1 << 20
+    return 1 << 20 if limit == "max" else round(int(limit) / int(period))

@@ -1,0 +1,94 @@
+"""What is to be started, checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dream import _framework, _spec
+from dream._errors import ConfigurationError
+from dream._spec import Framework
+
+from .output import Show
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks of one host.
+
+    command: what each rank's interpreter runs: child.py's arguments.
+    n: ranks on this host.
+    frameworks: dealt out by rank, one after the other; empty where the script decides.
+    master_port: where node 0's launcher serves the rendezvous; None for any free port.
+    """
+
+    command: tuple[str, ...]
+    n: int
+    strategy: str | None = None
+    frameworks: tuple[Framework, ...] = ()
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int | None = None
+    log_dir: Path | None = None
+    show: Show = "first"
+    timeout: float | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def __post_init__(self) -> None:
+        _check_at_least("-n, the number of ranks,", self.n, 1)
+        _check_at_least("--nnodes", self.nnodes, 1)
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ConfigurationError(
+                "--node-rank must be at least 0 and below --nnodes. Received: "
+                f"--node-rank {self.node_rank}, --nnodes {self.nnodes}. Number the hosts from 0."
+            )
+        if self.master_port is not None and not 0 < self.master_port < 65536:
+            raise ConfigurationError(
+                f"--master-port is no port. Received: {self.master_port}. "
+                "Give a number from 1 to 65535."
+            )
+        if len(self.frameworks) > self.world_size:
+            raise ConfigurationError(
+                "More frameworks than ranks. Received: --framework "
+                f"{','.join(self.frameworks)}, {self.world_size} ranks. Start more ranks with -n."
+            )
+        if self.strategy is not None:
+            _check_strategy(self.strategy, self.frameworks, self.world_size)
+
+    @property
+    def world_size(self) -> int:
+        return self.n * self.nnodes
+
+    def framework(self, rank: int) -> Framework | None:
+        return self.frameworks[rank % len(self.frameworks)] if self.frameworks else None
+
+
+def _check_at_least(what: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ConfigurationError(
+            f"{what} must be at least {minimum}. Received: {value}. Give a larger number."
+        )
+
+
+def _check_strategy(request: str, frameworks: tuple[Framework, ...], world_size: int) -> None:
+    name, given = _spec.parse_request(request)
+    spec = _spec.find(name)
+    if not spec.several and world_size > 1:
+        raise ConfigurationError(
+            f"Strategy {name!r} runs in one process. Received: {world_size} ranks. "
+            "Use -n 1, or name another strategy."
+        )
+    options = {key: value for key, value in given.items() if key not in _spec.COMMON}
+    reduction = str(given.get("reduction", "auto"))
+    spec.check_reduction(reduction)
+    for framework in frameworks:
+        spec.check_framework(options, framework, reduction)
+
+
+def frameworks(text: str | None) -> tuple[Framework, ...]:
+    """`torch`, `tensorflow` or both with a comma, as `--framework` takes them."""
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    return tuple(_framework.check(name, "--framework") for name in names)

@@ -1,0 +1,109 @@
+"""Where a host's ranks stand, and what is reserved and served for them while they run."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from dream._topology import Cluster, Endpoint
+from dream.cluster import Rendezvous, reserve
+from dream.cluster.rendezvous import serve
+from dream.cluster.store import Store
+
+from .job import Job
+from .nodes import agree, common_token
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """The ranks' places, and the store if other hosts share it."""
+
+    places: tuple[Cluster, ...]
+    shared: Rendezvous | None
+
+
+@contextmanager
+def hosted(job: Job) -> Iterator[Hosted]:
+    """Ports and store, held from before the ranks start until after they ended."""
+    with ExitStack() as held:
+        ports = [reserve() for _ in range(job.n + 1)]
+        for port in ports:
+            held.callback(port.close)
+        numbers = [port.port for port in ports]
+        yield _alone(job, numbers, held) if job.nnodes == 1 else _together(job, numbers, held)
+
+
+def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
+    token = secrets.token_urlsafe(16)
+    store = _serve(job, token, held)
+    workers = tuple(Endpoint(LOOPBACK, port) for port in ports[1:])
+    return Hosted(
+        _places(
+            job,
+            workers=workers,
+            hosts=("localhost",),
+            master=Endpoint(LOOPBACK, ports[0]),
+            rendezvous=Endpoint(LOOPBACK, store.port),
+            token=token,
+        ),
+        shared=None,
+    )
+
+
+def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
+    token = common_token(job)
+    assert job.master_port is not None
+    at = Endpoint(job.master_addr, job.master_port)
+    if job.node_rank == 0:
+        _serve(job, token, held)
+    store = Rendezvous(at, token)
+    nodes = agree(job, store, ports)
+    return Hosted(
+        _places(
+            job,
+            workers=tuple(worker for node in nodes for worker in node.workers),
+            hosts=tuple(node.name for node in nodes),
+            master=nodes[0].master,
+            rendezvous=at,
+            token=token,
+        ),
+        shared=store,
+    )
+
+
+def _serve(job: Job, token: str, held: ExitStack) -> Store:
+    endpoint = Endpoint(job.master_addr, job.master_port or 0)
+    store = serve(endpoint, token, "another --master-port, or the --master-addr of this host")
+    held.callback(store.close)
+    return store
+
+
+def _places(
+    job: Job,
+    *,
+    workers: tuple[Endpoint, ...],
+    hosts: tuple[str, ...],
+    master: Endpoint,
+    rendezvous: Endpoint,
+    token: str,
+) -> tuple[Cluster, ...]:
+    return tuple(
+        Cluster(
+            source="dream run",
+            rank=job.node_rank * job.n + local_rank,
+            local_rank=local_rank,
+            node_rank=job.node_rank,
+            world_size=job.world_size,
+            local_world_size=job.n,
+            hosts=hosts,
+            master=master,
+            rendezvous=rendezvous,
+            token=token,
+            workers=workers,
+        )
+        for local_rank in range(job.n)
+    )

@@ -1,0 +1,47 @@
+"""Tasks that need no framework, some of them broken: what ranks of a job under test run."""
+
+import os
+import sys
+import time
+
+import numpy as np
+
+from dream import cluster
+from dream._topology import Topology
+from dream.compare.meter import Learned
+
+
+def fine(job, meter, shift=0.0):
+    """Learns the same numbers everywhere."""
+    place = cluster.detect()
+    for epoch in range(job.epochs):
+        meter.step(job.batch_size)
+        time.sleep(0.01)
+        meter.epoch(1 / (1 + epoch), 640)
+    topology = Topology.of(place, num_replicas=place.world_size, device="cpu")
+    return Learned({"kernel": np.full((2, 3), 0.5 + shift, np.float32)}, 0.9, topology)
+
+
+def broken_mirrored(job, meter):
+    """Under `mirrored` the second rank raises; else fine."""
+    if cluster.requested_strategy() == "mirrored" and cluster.detect().rank == 1:
+        raise ValueError("rank one cannot add")
+    return fine(job, meter)
+
+
+def wrong_when_several(job, meter):
+    return fine(job, meter, shift=0.0 if cluster.detect().alone else 3e-6)
+
+
+def leaves(job, meter):
+    """Exits with 0 before it has learned anything, wherever there are several ranks."""
+    if not cluster.detect().alone:
+        sys.stdout.flush()
+        os._exit(0)
+    return fine(job, meter)
+
+
+def hangs(job, meter):
+    if not cluster.detect().alone:
+        time.sleep(600)
+    return fine(job, meter)

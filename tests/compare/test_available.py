@@ -1,0 +1,78 @@
+"""What is missing is skipped with the way to get it, or refused where it was named."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dream import NotInstalled
+from dream.compare import available
+from dream.compare.cells import grid
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A machine without some packages; Horovod only for the backends named."""
+
+    def make(*packages, ring=()):
+        there = lambda name: None if name in packages else object()  # noqa: E731
+        monkeypatch.setattr(available, "find_spec", there)
+        monkeypatch.setattr(available, "horovod_gap", lambda of: None if of in ring else "absent")
+
+    return make
+
+
+def test_what_is_here_is_not_missing(without):
+    without(ring=("torch", "tensorflow"))
+    cells = grid(["torch", "tensorflow", "keras-torch"], ["mirrored", "horovod"], 2)
+    assert not any(map(available.missing, cells))
+    available.require(cells, ["torch"], ["horovod"])
+
+
+def test_a_missing_framework_names_its_extra(without):
+    without("tensorflow")
+    torch, tensorflow = grid(["torch", "tensorflow"], ["single"], 2)
+    assert available.missing(torch) is None
+    assert "tensorflow not installed" in available.missing(tensorflow).reason
+    assert "dream-systems[tensorflow]" in available.missing(tensorflow).install
+    available.require([torch, tensorflow], [], [])
+    with pytest.raises(NotInstalled, match=r"'tensorflow'.*dream-systems"):
+        available.require([torch, tensorflow], ["torch", "tensorflow"], [])
+
+
+def test_a_missing_ring_names_its_command_under_either_spelling(without):
+    without()
+    cells = grid(["torch"], ["horovod", "mirrored:reduction=horovod"], 2)
+    assert [gap and gap.install for gap in map(available.missing, cells)] == [
+        None,
+        "dream build-horovod",
+        "dream build-horovod",
+    ]
+    with pytest.raises(NotInstalled, match="build-horovod"):
+        available.require(cells, [], ["horovod"])
+
+
+def test_a_ring_for_one_framework_is_enough(without):
+    without(ring=("torch",))
+    cells = grid(["torch", "tensorflow"], ["horovod"], 2)
+    available.require(cells, [], ["horovod"])
+    assert "Horovod for tensorflow: absent" in available.missing(cells[-1]).reason
+
+
+def test_nothing_at_all_is_refused(without):
+    without("torch", "tensorflow", "keras")
+    with pytest.raises(NotInstalled, match="pip install"):
+        available.require(grid(["torch", "tensorflow"], ["single"], 2), [], [])
+
+
+def test_looking_imports_no_framework():
+    code = (
+        "import sys; from dream.compare import available, cells, main;"
+        "grid = cells.grid(cells.KINDS, ['single', 'horovod'], 2);"
+        "[available.missing(cell) for cell in grid];"
+        "print(sorted({'torch', 'tensorflow', 'keras', 'numpy', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,95 @@
+"""Cells that break a law, crash or hang: real jobs, on tasks that need no framework."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import dream.compare.command
+from dream import ConfigurationError
+from dream.compare.cells import Cell
+from dream.compare.main import main
+from dream.compare.outcome import Broken, Finished
+from dream.compare.runner import run
+from dream.compare.settings import Job, Settings
+
+MIRRORED = Cell("torch", "mirrored", 2)
+
+
+@pytest.fixture(autouse=True)
+def _ranks_find_the_tasks(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def settings(task, timeout=60.0, epochs=2, batch_size=64):
+    place = f"compare_tasks:{task}"
+    return Settings(Job(epochs, batch_size), {"torch": place, "keras": place}, timeout)
+
+
+def test_a_job_that_finishes(tmp_path):
+    outcome = run(MIRRORED, settings("fine"), tmp_path)
+    assert isinstance(outcome, Finished)
+    assert [record.rank for record in outcome.records] == [0, 1]
+    assert outcome.first.losses == [1.0, 0.5]
+    assert 0 < outcome.start_up < 60
+    assert outcome.peak_bytes > 10**6
+    assert outcome.first.samples_per_second == pytest.approx(640 / 0.01, rel=0.9)
+
+
+def test_a_rank_that_leaves_without_a_word(tmp_path):
+    outcome = run(MIRRORED, settings("leaves"), tmp_path)
+    assert isinstance(outcome, Broken)
+    assert not outcome.timed_out
+
+
+def test_a_job_that_hangs_is_ended(tmp_path):
+    outcome = run(MIRRORED, settings("hangs", timeout=5), tmp_path)
+    assert isinstance(outcome, Broken)
+    assert outcome.timed_out
+    assert "5 s" in outcome.reason
+
+
+def test_the_rest_runs_where_one_row_is_broken(tmp_path, capsys):
+    file = tmp_path / "out.json"
+    good = main(
+        2, ["torch"], ["mirrored", "multi_worker_mirrored"], settings("broken_mirrored"), file
+    )
+    assert not good
+    single, mirrored, multi = json.loads(file.read_text())["cells"]
+    assert [c["verdict"] for c in (single, mirrored, multi)] == ["the oracle", "CRASHED", "equal"]
+    assert "rank one cannot add" in mirrored["reason"]
+    shown = capsys.readouterr()
+    assert "rank one cannot add" in shown.out
+    assert "[3/3] torch multi_worker_mirrored x 2" in shown.err
+
+
+def test_the_exit_code_is_1_where_a_law_is_broken(monkeypatch):
+    tasks = settings("wrong_when_several").tasks
+    monkeypatch.setattr("dream.compare.settings.DIGITS", tasks)
+    app = typer.Typer()
+    app.command()(dream.compare.command.command)
+    result = CliRunner().invoke(app, ["--frameworks", "torch", "--strategies", "mirrored"])
+    assert result.exit_code == 1
+    assert "DIFFERS" in result.output
+    assert "3.0e-06 > 1e-06" in result.output
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 1}, "batch_size=1, replicas=2"),
+        ({"timeout": 0}, "timeout=0"),
+    ],
+)
+def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
+    with pytest.raises(ConfigurationError, match=word):
+        main(2, ["torch"], [], settings("fine", **bad))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path):
+    with pytest.raises(ConfigurationError, match="no folder"):
+        main(2, ["torch"], ["single"], settings("fine"), tmp_path / "absent" / "out.json")

@@ -1,0 +1,83 @@
+"""The cells of framework x strategy x reduction that the laws are held over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Kind = Literal["torch", "keras_tf", "keras_torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to train.
+
+    kind: which cases it runs: native loops in torch, or Keras on a backend.
+    replicas: how many share a global batch. processes: how many ranks there are.
+    unavailable: why it cannot run here; empty where it can.
+    """
+
+    kind: Kind
+    strategy: str
+    reduction: str
+    replicas: int
+    processes: int
+    unavailable: str = ""
+
+    def __str__(self) -> str:
+        where = "" if self.processes == self.replicas else "-one_process"
+        return f"{self.kind}-{self.strategy}-{self.reduction}-{self.replicas}{where}"
+
+    @property
+    def framework(self) -> str:
+        return "tensorflow" if self.kind == "keras_tf" else "torch"
+
+    @property
+    def devices(self) -> int | None:
+        """Devices in each process, where that is not the default."""
+        return self.replicas if self.processes < self.replicas else None
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Cell:
+        return cls(**json.loads(text))
+
+
+_NO_GPU = "nccl adds up CUDA tensors only, and this machine has no GPU"
+
+
+def _over(kind: Kind, strategy: str, reduction: str, unavailable: str = "") -> list[Cell]:
+    return [Cell(kind, strategy, reduction, n, n, unavailable) for n in (2, 3)]
+
+
+TORCH: list[Cell] = [
+    *_over("torch", "mirrored", "gloo"),
+    *_over("torch", "multi_worker_mirrored", "gloo"),
+    *_over("torch", "horovod", "auto"),
+    *_over("torch", "mirrored", "horovod"),
+    *_over("torch", "mirrored", "nccl", _NO_GPU),
+    *_over("torch", "multi_worker_mirrored", "nccl", _NO_GPU),
+]
+KERAS_TF: list[Cell] = [
+    *(Cell("keras_tf", "mirrored", "auto", n, 1) for n in (2, 3)),
+    *_over("keras_tf", "mirrored", "grpc"),
+    *_over("keras_tf", "multi_worker_mirrored", "grpc"),
+    *_over("keras_tf", "horovod", "auto"),
+    *_over("keras_tf", "mirrored", "horovod"),
+    *_over("keras_tf", "mirrored", "nccl", _NO_GPU),
+    *_over("keras_tf", "multi_worker_mirrored", "nccl", _NO_GPU),
+]
+KERAS_TORCH: list[Cell] = [
+    *_over("keras_torch", "mirrored", "gloo"),
+    *_over("keras_torch", "multi_worker_mirrored", "gloo"),
+    *_over("keras_torch", "horovod", "auto"),
+    *_over("keras_torch", "mirrored", "nccl", _NO_GPU),
+]
+
+
+def oracle(kind: Kind) -> Cell:
+    """One device: plain framework code first, then the same under `single`."""
+    return Cell(kind, "single", "auto", 1, 1)

@@ -1,0 +1,43 @@
+"""The examples, as they stand: by themselves and under `dream run`."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DIGITS = [("digits_torch.py", ""), ("digits_keras.py", "tensorflow"), ("digits_keras.py", "torch")]
+RUN = ["-m", "dream.cli", "run", "-n", "2"]
+
+
+def accuracy(backend, *line):
+    """What the script prints at its end, and that it prints it once."""
+    env = os.environ | ({"KERAS_BACKEND": backend} if backend else {})
+    done = subprocess.run(
+        [sys.executable, *line], capture_output=True, text=True, timeout=180, env=env, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = re.findall(r"test accuracy ([\d.]+)", done.stdout)
+    return float(found)
+
+
+@pytest.mark.parametrize(("script", "backend"), DIGITS)
+def test_alone(script, backend):
+    assert accuracy(backend, str(EXAMPLES / script)) > 0.9
+
+
+@pytest.mark.parametrize(("script", "backend"), DIGITS)
+def test_on_two_ranks(script, backend):
+    assert accuracy(backend, *RUN, str(EXAMPLES / script)) > 0.9
+
+
+@pytest.mark.parametrize(("script", "backend"), DIGITS)
+def test_one_word_changes_the_strategy(script, backend, tmp_path):
+    text = (EXAMPLES / script).read_text()
+    assert text.count('strategy("mirrored")') == 1
+    changed = tmp_path / script
+    changed.write_text(text.replace('strategy("mirrored")', 'strategy("multi_worker_mirrored")'))
+    assert accuracy(backend, *RUN, str(changed)) > 0.9
