@@ -12,6 +12,7 @@ from dream._errors import (
 )
 from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
+from dream.launch.function import launch
 
 __all__ = [
     "CheckpointError",
@@ -25,6 +26,7 @@ __all__ = [
     "Unsupported",
     "WorkerFailed",
     "current",
+    "launch",
     "strategy",
 ]
 __version__ = "0.1.0"

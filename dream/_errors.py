@@ -34,7 +34,15 @@ class NotInstalled(DreamError, ImportError):
 
 
 class WorkerFailed(DreamError, RuntimeError):
-    """A rank of the job died, left early or never came."""
+    """A rank of the job died, left early or never came.
+
+    rank: which, where one is to be named; traceback: its own, as text, where it left one.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None, traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
 
 
 class Desynchronized(DreamError, RuntimeError):

@@ -47,7 +47,7 @@ def _pack(value: object) -> NDArray[np.int32]:
     import numpy as np
 
     data = pickle.dumps(value)
-    return np.frombuffer(data + bytes(-len(data) % 4), np.int32)
+    return np.frombuffer(bytearray(data) + bytes(-len(data) % 4), np.int32)
 
 
 def _unpack(words: NDArray[np.int32]) -> Any:

@@ -101,7 +101,8 @@ def _try(wheel: Path, key: BuildKey, into: Path, log: Path) -> None:
     """Import what was built, each frontend in its own process: a linker leaves much for then."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into)
-    environ = {**os.environ, "PYTHONPATH": str(into), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    path = os.pathsep.join(filter(None, [str(into), os.environ.get("PYTHONPATH")]))
+    environ = {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     for framework, module in _IMPORTS.items():
         if key.version_of(framework) is None:
             continue

@@ -71,6 +71,10 @@ class Engine(ABC):
         """Where variables are created so that every part has its copy."""
 
     @abstractmethod
+    def looping(self) -> AbstractContextManager[Any]:
+        """Around fit, evaluate and predict as a whole."""
+
+    @abstractmethod
     def stepping(self) -> AbstractContextManager[Any]:
         """Around a step's forward pass and loss."""
 
@@ -85,6 +89,10 @@ class Engine(ABC):
     @abstractmethod
     def adopt_model(self, model: Any) -> None:
         """Change on the instance what the backend's trainer does across devices."""
+
+    @abstractmethod
+    def take_over(self, model: Any) -> None:
+        """The model is about to be trained by fit: whatever else had hold of it lets go."""
 
     @abstractmethod
     def offset_generators(self) -> None:

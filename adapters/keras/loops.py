@@ -135,6 +135,7 @@ def _prepare(model: Any, state: State, source: Any, *, training: bool) -> None:
     start.check_compiled(model)
     if state.prepared and not training:
         return
+    engine.take_over(model)
     start.prepare(model, engine, _example(source))
     if not engine.pooled:
         start.agree(model, engine)

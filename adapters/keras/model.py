@@ -39,7 +39,8 @@ def _loop(name: str, loop: Callable[..., Any], state: loops.State) -> Callable[.
         given.apply_defaults()
         del given.arguments["self"]
         extra = given.arguments.pop("kwargs", {})
-        return loop(self, state, {**given.arguments, **extra})
+        with state.engine.looping():
+            return loop(self, state, {**given.arguments, **extra})
 
     call.__name__ = name
     return call

@@ -12,7 +12,10 @@ import torch
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.pytorch.loader import leave_loaders_alone
+from dream.adapters.pytorch.modules import Adopted
 from dream.adapters.pytorch.randomness import offset_by
+from dream.adapters.pytorch.root import Root
 from keras.src.backend.torch.core import convert_to_tensor
 
 from dream._adapter import Communicator
@@ -98,6 +101,9 @@ class TorchEngine(Engine):
     def creating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def looping(self) -> AbstractContextManager[Any]:
+        return leave_loaders_alone()
+
     def stepping(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -109,6 +115,15 @@ class TorchEngine(Engine):
 
     def adopt_model(self, model: Any) -> None:
         """Nothing: the torch trainer knows one device."""
+
+    def take_over(self, model: Any) -> None:
+        """A Keras model is a torch module too, which the block would hand to DDP."""
+        for part in model.modules():
+            held = part._compiled_call_impl
+            if isinstance(held, Root):
+                held.release()
+            if isinstance(held, (Root, Adopted)):
+                part._compiled_call_impl = None
 
     def offset_generators(self) -> None:
         offset_by(self.rank)
@@ -125,8 +140,10 @@ class _Iterable:
 
 
 def _take(array: Any, places: Any) -> Any:
-    return None if array is None else convert_to_tensor(
-        array.convert_to_torch_compatible(array[places])
+    return (
+        None
+        if array is None
+        else convert_to_tensor(array.convert_to_torch_compatible(array[places]))
     )
 
 

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, final
 from weakref import WeakSet
 
+import torch
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.hooks import GradientHook
 from dream.adapters.pytorch.root import Root, training_call
@@ -68,21 +69,34 @@ class Modules:
                 self.roots.discard(part._compiled_call_impl)
             if isinstance(part._compiled_call_impl, (Root, Adopted)):
                 part._compiled_call_impl = None
+        self.generation += 1
         root = Root(module, self)
         self.roots.add(root)
         module._compiled_call_impl = root
         return root
 
-    def wrap(self, root: Root, runner: Runner) -> DistributedDataParallel:
-        """DDP over a root, after a look at whether every rank built the same."""
-        check_same(self.communicator.all_gather_object(_layout(root.module)))
-        taken = {id(p) for other in self.roots if other is not root for p in other.trained}
+    def taken(self, root: Root) -> set[int]:
+        """The ids of the parameters that other roots reduce."""
+        return {id(p) for other in self.roots if other is not root for p in other.trained}
+
+    def wrap(self, module: nn.Module, runner: Runner, taken: set[int]) -> DistributedDataParallel:
+        """DDP over a module, after a look at whether every rank built the same."""
+        check_same(self.communicator.all_gather_object(_layout(module)))
+        self._start_as_rank_0(module)
         ddp = wrap(runner, self._options, self._hook, taken)
         if not self._offset:
             self._offset = True
             randomness.offset_by(self.communicator.rank)
-        buffers.tell_local_statistics(root.module)
+        buffers.tell_local_statistics(module)
         return ddp
+
+    def _start_as_rank_0(self, module: nn.Module) -> None:
+        """Rank 0's parameters and buffers, written only where they differ: a graph that holds
+        them already (a penalty on the weights) must not find them touched."""
+        own = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+        for tensor, first in zip(own, self.communicator.broadcast(own), strict=True):
+            if not torch.equal(tensor, first):
+                tensor.copy_(first)
 
     def weigh_by_hand(self, weight: float) -> None:
         """The user has weighed the loss, so shares count as equal; but nothing at all must not

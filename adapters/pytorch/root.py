@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
@@ -41,6 +42,8 @@ class Root:
         self._runner = Runner(module, None)
         self._runner._compiled_call_impl = None  # it is made in the block, but is no user's
         self._parameters: list[nn.Parameter] = []
+        self._own: list[nn.Parameter] = []
+        self._reduced: tuple[int, ...] = ()
         self._trained: tuple[bool, ...] = ()
         self._generation = -1
         self._handles: list[RemovableHandle] = []
@@ -76,8 +79,8 @@ class Root:
     @property
     def trained(self) -> list[nn.Parameter]:
         """The parameters that this module's DDP reduces, the carrier among them."""
-        own = [p for p in self._parameters if p.requires_grad]
-        return own if self._runner.carrier is None else [*own, self._runner.carrier]
+        carrier = self._runner.carrier
+        return self._own if carrier is None else [*self._own, carrier]
 
     def release(self) -> None:
         """Stop reducing: another module's DDP takes over."""
@@ -87,26 +90,27 @@ class Root:
             self._ddp = None
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self._ddp is not None
         room = self._room
         room.calls += 1
         room.inside = True
+        forward = self._runner.forward if self._ddp is None else self._ddp.forward
         try:
             if self._weight == 0.0:
-                return self._run_empty(args, kwargs)
-            output = self._ddp.forward(*args, **kwargs)
+                return self._run_empty(forward, args, kwargs)
+            output = forward(*args, **kwargs)
         finally:
             room.inside = False
         self._average_running()
         return output
 
-    def _run_empty(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_empty(
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A forward pass on no sample, which leaves no trace in running statistics."""
-        assert self._ddp is not None
         running = buffers.running(self._norms)
         before = [buffer.clone() for buffer in running]
         try:
-            output = self._ddp.forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         except Exception as error:
             raise ConfigurationError(
                 f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
@@ -128,20 +132,24 @@ class Root:
         room = self._room
         if self._generation != room.generation:
             self._generation = room.generation
-            parameters = list(self.module.parameters())
-            if [*map(id, parameters)] != [*map(id, self._parameters)]:
-                self._parameters = parameters
-                self._trained = ()
+            self._parameters = list(self.module.parameters())
+            self._trained = ()
         trained = tuple(map(_requires_grad, self._parameters))
         if trained != self._trained:
             self._trained = trained
             self._build()
 
     def _build(self) -> None:
+        taken = self._room.taken(self)
+        self._own = [p for p in self._parameters if p.requires_grad and id(p) not in taken]
+        reduced = tuple(map(id, self.trained))
+        if self._ddp is not None and reduced == self._reduced:
+            return
         self.release()
-        if any(self._trained):
-            self._norms = buffers.norms(self.module)
-            self._ddp = self._room.wrap(self, self._runner)
+        self._reduced = reduced
+        self._norms = buffers.norms(self.module)
+        if reduced:
+            self._ddp = self._room.wrap(self.module, self._runner, taken)
 
     def _new_carrier(self) -> nn.Parameter:
         like = next(p for p in self.module.parameters() if p.requires_grad)

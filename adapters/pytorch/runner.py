@@ -38,6 +38,7 @@ def wrap(
     ]
     ddp = DistributedDataParallel(
         runner,
+        init_sync=False,
         forward_sync_buffers=False,
         gradient_as_bucket_view=True,
         bucket_cap_mb=options["bucket_mb"],

@@ -14,6 +14,13 @@ from ._read import is_loopback
 from .rendezvous import startup_seconds
 from .tf_config import TF_CONFIG
 
+_PATIENCE = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1800",
+}
+"""Seconds after which the core warns that a rank has not sent a tensor, and gives up. Its own
+default is never to give up."""
+
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -54,8 +61,12 @@ def tf_config_text(workers: Sequence[Endpoint], rank: int) -> str:
 
 
 def export_horovod(cluster: Cluster) -> None:
-    """Put `horovod_environment` into this process's environment."""
-    os.environ.update(horovod_environment(cluster))
+    """Put `horovod_environment` into this process's environment. The user's timeout stays."""
+    for name, value in horovod_environment(cluster).items():
+        if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
+            os.environ[name] = value
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
 
 
 def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:

@@ -17,6 +17,7 @@ def show(rows: Sequence[Row], settings: Settings, cores: int, console: Console) 
     """Print everything on `console`. cores: what this machine has, for the note on speed."""
     for each in table.tables(rows, console):
         console.print(each)
+        console.print()
     _say(console, caption(settings))
     _say(console, speed_note(rows, cores))
     _show_curves(rows, console)
@@ -45,7 +46,10 @@ def caption(settings: Settings) -> str:
 
 def speed_note(rows: Sequence[Row], cores: int) -> str:
     """What the speeds are worth here."""
-    note = "This model is tiny: replicas spend their time on talk, not on work."
+    note = (
+        "This model is tiny: replicas spend their time on talk, not on work, and a run is short: "
+        "more --epochs, steadier speeds."
+    )
     most = max(row.cell.replicas for row in rows)
     if most > cores:
         note += f" {most} replicas on {cores} cores show that it is right, not how fast it is."
@@ -64,7 +68,9 @@ def conclusion(rows: Sequence[Row]) -> str:
 def _show_curves(rows: Sequence[Row], console: Console) -> None:
     gap = judge.between_frameworks(rows)
     if gap is not None:
+        console.print()
         console.print(table.loss_table(judge.loss_curves(rows)))
+        console.print()
         _say(console, f"Largest difference between the frameworks' losses: {gap:.1e}.")
 
 

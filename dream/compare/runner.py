@@ -11,8 +11,8 @@ from dream.compare import record, worker
 from dream.compare.cells import Cell
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
-from dream.launch import watch
-from dream.launch.ending import describe
+from dream.launch import start
+from dream.launch.command import explain
 from dream.launch.job import Job
 
 
@@ -21,11 +21,9 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     said = {"task": settings.tasks[cell.kind.flavour], "job": asdict(settings.job)}
     (folder / worker.JOB).write_text(json.dumps(said))
     started = time()
-    ended = watch.run(_job(cell, settings, folder))
-    if ended.cause is not None:
-        return Broken(describe(ended.cause, ended.seconds, ended.ended))
-    if ended.lost:
-        return Broken(f"The job was ended: {ended.lost}.", timed_out=True)
+    ended = start.run(_job(cell, settings, folder))
+    if ended.exit_code != 0:
+        return Broken(explain(ended), timed_out=bool(ended.lost))
     return _collect(cell, folder, started)
 
 

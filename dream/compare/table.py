@@ -67,7 +67,7 @@ def loss_table(curves: Mapping[str, Sequence[float]]) -> Table:
 
 
 def _empty(*headers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for header in headers:
         table.add_column(
             header,

@@ -65,11 +65,15 @@ def main() -> None:
     try:
         _RUNNERS[kind](name, rest)
     except SystemExit as error:
-        if error.code not in (None, 0):
-            _write(report, f"SystemExit: {error.code}", victim=False)
+        if error.code in (None, 0):
+            _write(report, "left", "")
+        else:
+            _write(report, "error", f"SystemExit: {error.code}")
         raise
     except BaseException as error:
         _fail(report, error)
+    else:
+        _write(report, "left", "")
 
 
 def _fail(report: str, error: BaseException) -> None:
@@ -81,7 +85,7 @@ def _fail(report: str, error: BaseException) -> None:
         trace = trace.tb_next
     error = error.with_traceback(trace)
     text = "".join(traceback.format_exception(error))
-    _write(report, text, victim=looks_like_a_victim(error, str(error)))
+    _write(report, "victim" if looks_like_a_victim(error, str(error)) else "error", text)
     sys.excepthook(type(error), error, trace)
     raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
@@ -90,16 +94,14 @@ def _ours(filename: str) -> bool:
     return filename in (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
 
 
-def _write(report: str, text: str, *, victim: bool) -> None:
-    """Whole or not at all, since the launcher may look at any moment."""
+def _write(report: str, kind: str, text: str) -> None:
+    """Whole or not at all, since the launcher may look at any moment. "left" is told before the
+    interpreter ends: peers may fail of it while this one still tidies up."""
     if report:
-        import json
-        from pathlib import Path
-
-        content = {"time": time.time(), "victim": victim, "text": text}
-        part = Path(f"{report}.part")
-        part.write_text(json.dumps(content))
-        part.replace(report)
+        # pathlib's import would cost each start
+        with open(f"{report}.part", "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            file.write(f"{kind} {time.time()}\n{text}")
+        os.replace(f"{report}.part", report)  # noqa: PTH105
 
 
 def _run_script(path: str, arguments: list[str]) -> None:
@@ -147,9 +149,7 @@ def _run_function(call: str, rest: list[str]) -> None:
     result = function(*arguments, **keywords)
     from dream.launch.pickles import dump
 
-    part = Path(f"{rest[0]}.part")
-    part.write_bytes(dump(result, "The result"))
-    part.replace(rest[0])
+    Path(f"{rest[0]}{os.environ['RANK']}").write_bytes(dump(result, "The result"))
 
 
 _RUNNERS = {"script": _run_script, "module": _run_module, "function": _run_function}

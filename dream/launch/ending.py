@@ -6,13 +6,16 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_SECONDS_APART = 1.0
+"""A peer's connection closes before the launcher hears of its end: ends so close have no order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What is known of a rank's end.
 
-    code: its exit code, minus the signal's number if a signal ended it; None while it still runs
-        and has reported an error.
+    code: its exit code, minus the signal's number if a signal ended it; while it still runs, 0
+        if its script came to its end, None if an error did.
     time: when it failed, by its own report, else when it ended; seconds since the epoch.
     victim: it failed as ranks do whose peer is gone.
     text: its traceback, else the end of what it wrote to stderr.
@@ -30,12 +33,13 @@ class Ending:
 
     @property
     def how(self) -> str:
-        """"exit code 3" or "SIGKILL (signal 9)"."""
+        """ "failed with exit code 3" or "was killed by SIGKILL (signal 9)"."""
         if self.code is None:
-            return "an error"
-        if self.code >= 0:
-            return f"exit code {self.code}"
-        return f"{_signal_name(-self.code)} (signal {-self.code})"
+            return "raised an error"
+        if self.code < 0:
+            hint = ", as the system does when memory runs out" if self.code == -9 else ""
+            return f"was killed by {_signal_name(-self.code)} (signal {-self.code}{hint})"
+        return f"failed with exit code {self.code}"
 
 
 def _signal_name(number: int) -> str:
@@ -45,8 +49,16 @@ def _signal_name(number: int) -> str:
         return "a signal"
 
 
-def first_cause(endings: Sequence[Ending]) -> Ending:
-    """The rank to name, of endings one of which at least failed.
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The rank to name, and where it left with exit code 0, a rank that failed of it."""
+
+    first: Ending
+    victim: Ending | None = None
+
+
+def find_cause(endings: Sequence[Ending]) -> Cause | None:
+    """Whom to name; None where nobody failed.
 
     The earliest that failed of itself. Where all who failed are victims: the rank that left
     before them with exit code 0, else the earliest victim.
@@ -54,29 +66,38 @@ def first_cause(endings: Sequence[Ending]) -> Ending:
     failed = sorted((e for e in endings if e.failed), key=lambda e: e.time)
     culprits = [e for e in failed if not e.victim]
     if culprits:
-        return culprits[0]
-    left = sorted((e for e in endings if not e.failed), key=lambda e: e.time)
-    return left[0] if left and left[0].time <= failed[0].time else failed[0]
+        return Cause(culprits[0])
+    if not failed:
+        return None
+    left = first_left(endings)
+    if left is not None and left.time < failed[0].time + _SECONDS_APART:
+        return Cause(left, failed[0])
+    return Cause(failed[0])
 
 
-def describe(cause: Ending, seconds: float, others: Sequence[int]) -> str:
-    """The last message. seconds: since the start; others: ranks that had to be ended."""
-    ended = f" Ended with it: {_ranks(others)}." if others else ""
-    if not cause.failed:
-        return (
-            f"Rank {cause.rank} left with exit code 0 after {seconds:.1f} s, while others still "
-            f"trained.{ended} Every rank must run the same steps to the same end."
-        )
-    verb = "was killed by" if cause.code is not None and cause.code < 0 else "failed with"
-    head = f"Rank {cause.rank} {verb} {cause.how} after {seconds:.1f} s.{ended}"
-    return f"{head}\n{_indent(cause.text)}" if cause.text.strip() else head
+def first_left(endings: Sequence[Ending]) -> Ending | None:
+    """The rank that was the first to end with exit code 0."""
+    return min((e for e in endings if not e.failed), key=lambda e: e.time, default=None)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
+def describe(cause: Cause, seconds: float, ended: Sequence[int]) -> str:
+    """The last message. seconds: since the start; ended: ranks that had to be ended with it."""
+    first, victim = cause.first, cause.victim
+    others = f" Ended with it: {ranks(ended)}." if ended else ""
+    if first.failed:
+        head = f"Rank {first.rank} {first.how} after {seconds:.1f} s.{others}"
+        return head + _quoted(first.text)
+    head = f"Rank {first.rank} left with exit code 0 while others still trained."
+    if victim is None:
+        return f"{head} They wait for it.{others} Every rank must run to the same end."
+    return f"{head}{others} Rank {victim.rank} then {victim.how}:{_quoted(victim.text)}"
 
 
-def _indent(text: str, lines: int = 40) -> str:
+def ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
+
+
+def _quoted(text: str, lines: int = 40) -> str:
     kept = text.rstrip().splitlines()
     cut = ["..."] if len(kept) > lines else []
-    return "\n".join(f"  {line}" for line in cut + kept[-lines:])
+    return "".join(f"\n  {line}" for line in cut + kept[-lines:])

@@ -13,6 +13,8 @@ _BUSY = 0.05
 """Share of a core below which a rank counts as waiting; heartbeats of idle frameworks need
 some."""
 
+_LEAST_SECONDS = 0.5
+
 
 class IdleWatch:
     """Tells for how long processes have neither computed nor printed."""
@@ -24,6 +26,8 @@ class IdleWatch:
     def idle_seconds(self, processes: Sequence[Process]) -> float:
         """Call it every second or so. A process that ended meanwhile counts as activity."""
         now = time.monotonic()
+        if now - self._checked < _LEAST_SECONDS and self._seen:
+            return now - self._busy_at
         seen = {p.group: (_cpu_seconds(p.group), p.output.lines) for p in processes}
         if seen.keys() != self._seen.keys() or any(
             self._active(self._seen[group], state, now - self._checked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import Any
 
@@ -13,12 +12,13 @@ def dump(value: object, what: str) -> bytes:
     """cloudpickle where it is installed, which takes functions of `__main__` and lambdas; else
     pickle. ConfigurationError for what cannot travel."""
     try:
-        return _pickler().dumps(value)
+        data: bytes = _pickler().dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"{what} cannot travel between processes. Received: {_short(value)} ({error}). Take "
             "a function of an importable module and values that pickle."
         ) from error
+    return data
 
 
 def can_carry_main() -> bool:
@@ -28,7 +28,7 @@ def can_carry_main() -> bool:
 
 def _pickler() -> Any:
     try:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return pickle
     return cloudpickle
@@ -40,4 +40,5 @@ def _short(value: object) -> str:
 
 
 def load(data: bytes) -> Any:
-    return pickle.load(io.BytesIO(data))
+    """What `dump` packed in this job."""
+    return pickle.loads(data)

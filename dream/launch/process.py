@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -37,6 +36,7 @@ class Process:
         self._report = report
         self._code: int | None = None
         self._ended_at = 0.0
+        self._ending: Ending | None = None
         self._reaping = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, CHILD, *command],
@@ -82,20 +82,33 @@ class Process:
             os.killpg(self.group, number)
 
     def ending(self) -> Ending | None:
-        """How it ended, or what it reported and has not ended of yet; None while all is well."""
-        report = self._read_report()
-        if self._code is None and report is None:
-            return None
-        if report is not None:
-            return Ending(self.rank, self._code, *report)
+        """How it ended, or what it reported before it does; None while all is well."""
+        if self._ending is None:
+            code = self._code
+            ending = self._ending_of(code)
+            if code is None:
+                return ending
+            self._ending = ending
+        return self._ending
+
+    def _ending_of(self, code: int | None) -> Ending | None:
+        kind, time_, text = self._read_report()
+        if kind == "left" and not code:
+            return Ending(self.rank, 0, time_)
+        if kind in ("error", "victim") and code != 0:
+            return Ending(self.rank, code, time_, kind == "victim", text)
+        if not code:
+            return None if code is None else Ending(self.rank, 0, self._ended_at)
         self.output.finish(_STREAM_SECONDS)
         text = self.output.tail
-        victim = self._code not in (None, 0, -signal.SIGKILL) and looks_like_a_victim(None, text)
-        return Ending(self.rank, self._code, self._ended_at, victim, text if self._code else "")
+        victim = code != -signal.SIGKILL and looks_like_a_victim(None, text)
+        return Ending(self.rank, code, self._ended_at, victim, text)
 
-    def _read_report(self) -> tuple[float, bool, str] | None:
+    def _read_report(self) -> tuple[str, float, str]:
+        """What the rank told: "left", "error", "victim", or "" for nothing; when; its words."""
         try:
-            content = json.loads(self._report.read_text())
+            head, _, text = self._report.read_text(encoding="utf-8").partition("\n")
         except FileNotFoundError:
-            return None
-        return float(content["time"]), bool(content["victim"]), str(content["text"])
+            return "", 0.0, ""
+        kind, _, seconds = head.partition(" ")
+        return kind, float(seconds), text

@@ -1,176 +1,170 @@
-"""Start a host's ranks, watch them, end them together."""
+"""Wait for what happens to a host's ranks, and find out why the job ended."""
 
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from dream.cluster import _names
-
-from .ending import Ending, first_cause
-from .environment import rank_environment
-from .guard import Guard
+from .ending import Cause, Ending, find_cause, first_left
 from .idle import IdleWatch
-from .job import Job
-from .link import Link
-from .output import Output
-from .place import Hosted, hosted
+from .link import DONE, FAULT, Link
 from .process import Process
 
 _GRACE_SECONDS = 1.0
-"""How long reports are waited for after a failure: the first cause may be heard of second."""
+"""How long reports are waited for when only victims are known: the first cause may be heard of
+second, since an interpreter takes its time to end."""
 
-_TERM_SECONDS = 2.0
-"""Between SIGTERM and SIGKILL. TensorFlow catches the first, so the second always comes."""
-
+_SHORT_GRACE_SECONDS = 0.2
 _TICK_SECONDS = 1.0
+
+Event = int | signal.Signals | str | None
+"""A rank that ended, a signal that came, what a Link tells, or nothing for a while."""
+
+Events = SimpleQueue[Event]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a job ended on this host.
 
-    cause: the rank to name, None where every rank ended well.
+    seconds: since its ranks started.
+    cause: the rank to name; None where no rank's failure ended the job.
     ended: ranks of this host that had to be ended.
-    lost: what ended the job that was no rank: a signal's name, a timeout, another host.
+    stopped: the signal that ended the job.
+    lost: what else ended it: a time limit, another host.
     """
 
     seconds: float
-    cause: Ending | None = None
+    cause: Cause | None = None
     ended: tuple[int, ...] = ()
-    signal: signal.Signals | None = None
+    stopped: signal.Signals | None = None
     lost: str = ""
 
     @property
     def exit_code(self) -> int:
-        if self.signal is not None:
-            return 128 + self.signal
-        if self.cause is None:
-            return 1 if self.lost else 0
-        code = self.cause.code or 1
-        return code if code > 0 else 128 - code
+        if self.stopped is not None:
+            return 128 + self.stopped
+        if self.cause is not None:
+            code = self.cause.first.code or 1
+            return code if code > 0 else 128 - code
+        return 1 if self.lost else 0
 
 
-Event = int | signal.Signals | str | None
-"""A rank that ended, a signal that came, or what the link to other hosts tells: "fault" or what
-was lost."""
-
-
-def run(job: Job, events: SimpleQueue[Event] | None = None) -> Outcome:
-    """Run a job to its end. events: where signal handlers may put a signal to stop it by."""
-    queue: SimpleQueue[Event] = SimpleQueue() if events is None else events
-    with hosted(job) as place, _started(job, place, queue) as processes:
-        link = None if place.shared is None else Link(job, place.shared, queue.put)
-        try:
-            outcome = _Watch(job, processes, queue, link).until_the_end()
-        finally:
-            if link is not None:
-                link.close()
-    return outcome
-
-
-@contextmanager
-def _started(
-    job: Job, place: Hosted, queue: SimpleQueue[Event]
-) -> Iterator[tuple[Process, ...]]:
-    """The running ranks. However the block is left, none is left behind."""
-    with ExitStack() as held:
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="dream-")))
-        guard = Guard()
-        held.callback(guard.close)
-        processes: list[Process] = []
-        held.callback(lambda: end_all(processes, queue))
-        for cluster in place.places:
-            show = job.show == "all" or (job.show == "first" and cluster.local_rank == 0)
-            process = Process(
-                cluster.rank,
-                job.command,
-                rank_environment(job, cluster),
-                folder / f"rank{cluster.rank}.json",
-                Output(cluster.rank, show, job.log_dir),
-            )
-            processes.append(process)
-            guard.add(process.group)
-            process.watch(queue.put)
-        yield tuple(processes)
-
-
-def end_all(processes: list[Process], queue: SimpleQueue[Event]) -> None:
-    """SIGTERM, then SIGKILL to those that are left, and the rest of their output."""
-    for process in processes:
-        process.send(signal.SIGTERM)
-    limit = time.monotonic() + _TERM_SECONDS
-    while any(process.running for process in processes) and time.monotonic() < limit:
-        _next(queue, 0.05)
-    for process in processes:
-        process.send(signal.SIGKILL)
-    for process in processes:
-        process.output.finish(0.5)
-
-
-def _next(queue: SimpleQueue[Event], timeout: float) -> Event:
-    try:
-        return queue.get(timeout=max(0.0, timeout))
-    except Empty:
-        return None
-
-
-class _Watch:
-    """The loop that waits for what happens next."""
+class Watch:
+    """The loop over events."""
 
     def __init__(
         self,
-        job: Job,
-        processes: tuple[Process, ...],
-        queue: SimpleQueue[Event],
+        processes: Sequence[Process],
+        events: Events,
+        *,
         link: Link | None,
+        timeout: float | None,
+        exit_seconds: float,
     ) -> None:
-        self._job = job
         self._processes = processes
-        self._queue = queue
+        self._events = events
         self._link = link
         self._start = time.monotonic()
+        self._timeout = timeout
+        self._exit_seconds = exit_seconds
         self._idle: IdleWatch | None = None
-        self._exit_seconds = float(job.environ.get(_names.EXIT_SECONDS) or 60)
+        self._all_done = link is None
 
     def until_the_end(self) -> Outcome:
-        while any(process.running for process in self._processes):
-            event = _next(self._queue, _TICK_SECONDS)
-            if isinstance(event, signal.Signals):
-                return self._outcome(signal=event)
-            if event == "fault" or self._failed():
-                return self._outcome(cause=self._find_cause())
-            if isinstance(event, str):
-                return self._outcome(lost=event)
-            if self._out_of_time():
-                return self._outcome(lost=f"the time limit of {self._job.timeout:g} s passed")
-            if self._left_behind():
-                return self._outcome(cause=first_left(self._endings()))
-        if self._failed():
-            return self._outcome(cause=self._find_cause())
+        """How the job ended. Ranks that have to be ended still run."""
+        while self._running() or not self._all_done:
+            event = next_event(self._events, _TICK_SECONDS)
+            outcome = self._outcome_of(event)
+            if outcome is not None:
+                return outcome
         return self._outcome()
+
+    def _outcome_of(self, event: Event) -> Outcome | None:
+        """The end that an event brings, if it does."""
+        if isinstance(event, signal.Signals):
+            self._tell(f"another host was stopped by {event.name}")
+            return self._outcome(stopped=event)
+        if event == FAULT or self._failed():
+            return self._failure()
+        if isinstance(event, str) and event != DONE:
+            return self._outcome(lost=event)
+        if event == DONE:
+            self._all_done = True
+        elif isinstance(event, int) and not self._running() and self._link is not None:
+            self._link.finished(self._endings())
+        return self._overdue()
+
+    def _overdue(self) -> Outcome | None:
+        if self._timeout is not None and time.monotonic() - self._start > self._timeout:
+            lost = f"the time limit of {self._timeout:g} s passed"
+            self._tell(lost)
+            return self._outcome(lost=lost)
+        left = first_left([*self._endings(), *(self._link.left() if self._link else ())])
+        training = [process for process in self._running() if process.ending() is None]
+        if left is None or not training:
+            return None
+        self._idle = self._idle or IdleWatch()
+        if self._idle.idle_seconds(training) < self._exit_seconds:
+            return None
+        self._tell("")
+        return self._outcome(cause=Cause(left))
+
+    def _failure(self) -> Outcome:
+        """Wait a little for reports, here and from other hosts, then name the first cause."""
+        running = tuple(process.rank for process in self._running())
+        self._wait_for_reports()
+        endings = self._endings()
+        lost = ""
+        if self._link is not None:
+            self._link.publish(endings)
+            told, lost = self._link.faults(timeout=_GRACE_SECONDS)
+            endings += told
+        cause = find_cause(endings)
+        named = {cause.first.rank} if cause else set()
+        return self._outcome(cause, lost=lost, ended=[r for r in running if r not in named])
+
+    def _wait_for_reports(self) -> None:
+        start = time.monotonic()
+        while self._running():
+            cause = find_cause(self._endings())
+            clear = cause is not None and not cause.first.victim
+            grace = _SHORT_GRACE_SECONDS if clear else _GRACE_SECONDS
+            if time.monotonic() - start > grace:
+                return
+            next_event(self._events, 0.05)
 
     def _outcome(
         self,
-        cause: Ending | None = None,
-        signal: signal.Signals | None = None,
+        cause: Cause | None = None,
+        *,
+        stopped: signal.Signals | None = None,
         lost: str = "",
+        ended: Sequence[int] | None = None,
     ) -> Outcome:
-        running = tuple(process.rank for process in self._processes if process.running)
-        return Outcome(time.monotonic() - self._start, cause, running, signal, lost)
+        if ended is None:
+            ended = [process.rank for process in self._running()]
+        return Outcome(time.monotonic() - self._start, cause, tuple(ended), stopped, lost)
+
+    def _tell(self, lost: str) -> None:
+        if self._link is not None:
+            self._link.publish(self._endings(), lost)
+
+    def _running(self) -> list[Process]:
+        return [process for process in self._processes if process.running]
 
     def _endings(self) -> list[Ending]:
         return [ending for p in self._processes if (ending := p.ending()) is not None]
 
     def _failed(self) -> bool:
-        return any(not p.running and e.failed for p in self._processes if (e := p.ending()))
+        return any(ending.failed and ending.code is not None for ending in self._endings())
 
-    def _out_of_time(self) -> bool:
-        limit = self._job.timeout
-        return limit is not None and time.monotonic() - self._start > limit
+
+def next_event(events: Events, timeout: float) -> Event:
+    try:
+        return events.get(timeout=timeout)
+    except Empty:
+        return None

@@ -13,6 +13,8 @@ from contract_cells import Cell
 
 Mode = Literal["plain", "single", "cell"]
 Figures = dict[str, Any]
+EVERYWHERE: tuple[Mode, ...] = ("plain", "single", "cell")
+WITH_DREAM: tuple[Mode, ...] = ("single", "cell")
 
 
 @dataclass(frozen=True, slots=True)

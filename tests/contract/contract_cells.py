@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Kind = Literal["torch", "keras_tf", "keras_torch"]
+Kind = Literal["torch", "keras_tf", "keras_torch", "raw_torch", "raw_keras_tf"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ MODULES = {
     "raw_torch": "contract_raw_torch",
     "raw_keras_tf": "contract_raw_keras",
 }
+PATIENCE = 40.0  # seconds that a rank done with a case waits for the others
+ONLY = os.environ.get("CONTRACT_ONLY", "").split()  # for whoever looks into a case
 
 
 def main() -> None:
@@ -37,15 +39,15 @@ def main() -> None:
     for mode in modes:
         env = Env(mode, cell, rank, folder)
         for case in cases.of(mode):
-            if f"{mode}.{case.name}" not in skipped:
+            if f"{mode}.{case.name}" not in skipped and case.name in (ONLY or [case.name]):
                 module.start(case)
                 _run(case, env, seconds)
 
 
 def _run(case: Case, env: Env, seconds: float) -> None:
     """One case. It may fail, and the next one runs; if it hangs, the process ends."""
-    place = env.folder / f"{env.mode}.{case.name}.rank{env.rank}"
-    place.with_suffix(f"{place.suffix}.begun").touch()
+    place = env.folder / f"{env.mode}.{case.name}.{env.rank}"
+    place.with_name(f"{place.name}.begun").touch()
     faulthandler.dump_traceback_later(seconds, exit=True)
     begin = time.monotonic()
     try:
@@ -53,13 +55,35 @@ def _run(case: Case, env: Env, seconds: float) -> None:
     except Exception:
         outcome = ("error", traceback.format_exc())
     faulthandler.cancel_dump_traceback_later()
-    part = place.with_suffix(f"{place.suffix}.part")
+    part = place.with_name(f"{place.name}.part")
     part.write_bytes(pickle.dumps((*outcome, time.monotonic() - begin)))
     part.replace(place)
     if case.ends_job:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        _leave(0)
+    if not _all_alike(case, env, outcome[0]):
+        _leave(3)
+
+
+def _all_alike(case: Case, env: Env, kind: str) -> bool:
+    """Wait for the other ranks; whether all succeeded or all failed. Ranks of which only some
+    failed are out of step, and what they did next would prove nothing."""
+    end = time.monotonic() + PATIENCE
+    for rank in range(env.ranks):
+        other = env.folder / f"{env.mode}.{case.name}.{rank}"
+        while not other.exists():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.003)
+        if pickle.loads(other.read_bytes())[0] != kind:
+            return False
+    return True
+
+
+def _leave(code: int) -> None:
+    """End here, whatever exit handlers would wait for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

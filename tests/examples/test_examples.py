@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = [("digits_torch.py", ""), ("digits_keras.py", "tensorflow"), ("digits_keras.py", "torch")]
-RUN = ["-m", "dream.cli", "run", "-n", "2"]
+RUN = ["-c", "from dream.cli import main; main()", "run", "-n", "2"]
 
 
 def accuracy(backend, *line):

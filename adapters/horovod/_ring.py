@@ -1,0 +1,42 @@
+"""Standing in the ring: started once for a process and framework, the same way in both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dream import cluster
+from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
+from dream._topology import Cluster
+
+
+def stand_in(core: Any, place: Cluster, framework: str) -> None:
+    """Initialise one framework's side of the core, or take the one that is up.
+
+    core: the module with Horovod's `init`, `is_initialized`, `rank` and `size`. It leaves the
+    ring by itself when the interpreter ends. A core that cannot connect aborts the process, so
+    the ranks meet first.
+    """
+    if not core.is_initialized():
+        cluster.meet(place, f"horovod-{framework}")
+        cluster.export_horovod(place)
+        core.init()
+    if (core.rank(), core.size()) != (place.rank, place.world_size):
+        raise ConfigurationError(
+            "Horovod was started for another place. Received: "
+            f"rank {core.rank()} of {core.size()} from horovod, rank {place.rank} of "
+            f"{place.world_size} from {place.source}. Leave hvd.init() to dream."
+        )
+
+
+def explained(error: Exception) -> DreamError:
+    """What the core says when a collective fails, in dream's words."""
+    text = (str(error).strip() or "no message").splitlines()[0].rpartition("}} ")[2]
+    if "ismatched" in text or "ops must match" in text:
+        return Desynchronized(
+            f"Ranks called a collective with different tensors. Received: {text} Make the same "
+            "calls, with the same shapes and dtypes, on every rank."
+        )
+    return WorkerFailed(
+        f"A rank left the ring or fell silent during a collective. Received: {text} Look at that "
+        "rank's log; then start the job again."
+    )

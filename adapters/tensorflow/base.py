@@ -1,0 +1,120 @@
+"""What every TensorFlow strategy is: replicas, who adds up, and Keras's block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+from dream.adapters.tensorflow import calling, evaluation, starting, training, weighing
+from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
+from dream.adapters.tensorflow.keras_block import open_block
+
+from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Who trains.
+
+    distribution: the strategy that drives this process's several devices; None where it has one.
+    """
+
+    topology: Topology
+    communicator: Communicator
+    distribution: tf.distribute.Strategy | None = None
+
+
+class TensorFlowAdapter(Adapter):
+    """A strategy in TensorFlow; what differs between them is `_replicas`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._who = self._replicas(plan)
+        self._block = open_block(plan, self._who.communicator, self._who.distribution)
+
+    @abstractmethod
+    def _replicas(self, plan: Plan) -> Replicas:
+        """Set up what must be there before TensorFlow's first op."""
+
+    @property
+    def topology(self) -> Topology:
+        return self._who.topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._who.communicator
+
+    def enter(self) -> None:
+        self._block.enter()
+
+    def exit(self) -> None:
+        self._block.exit()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(self._prepare(item) for item in objects)
+
+    def _prepare(self, item: Any) -> Any:
+        if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
+            return self._block.prepare(item)
+        return Dealt(item, self._cut(), self.communicator)
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        distribution = self._who.distribution
+        total = self._total()
+        local = training.LocalStep(
+            model, loss, optimizer, weight, total,
+            statistics=total is not None and distribution is None,
+        )  # fmt: skip
+
+        def start(batch: calling.Batch) -> None:
+            with self._block.creating():
+                starting.build(model, optimizer, batch)
+            starting.agree(model, optimizer, self.communicator)
+            self._block.start(model)
+
+        if distribution is None:
+            return training.process_step(local, start)
+        return training.replica_step(local, distribution, start)
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return evaluation.evaluate(
+            model, data, metrics, self.communicator, self._cut(), self._run
+        )
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        return weighing.weigh(loss, count, self.topology.num_replicas, self._total())
+
+    def _cut(self) -> Cut:
+        if self._who.distribution is not None:
+            return replica_cut(self._who.distribution)
+        return share_cut(self.topology.rank, self.topology.world_size)
+
+    def _total(self) -> training.Total | None:
+        """Who adds up inside a step: the replicas of this process, the ranks, or nobody."""
+        if self._who.distribution is not None:
+            return lambda tensors: tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tensors
+            )
+        if self.topology.world_size == 1:
+            return None
+        return lambda tensors: self.communicator.all_reduce(tensors, "sum")
+
+    def _run(self, function: Callable[..., Any], batch: calling.Batch) -> list[tf.Tensor]:
+        """`function` on every share that is here."""
+        distribution = self._who.distribution
+        if distribution is None:
+            return [function(*batch)]
+        results = distribution.run(function, args=batch)
+        return list(distribution.experimental_local_results(results))

@@ -1,0 +1,96 @@
+"""Global batches dealt out: this rank's share of each, or one share for each local replica."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from dream._adapter import Communicator
+from dream._errors import ConfigurationError, Desynchronized, Unsupported
+
+Cut = Callable[[Any], Any]
+_GLANCE = 1024
+"""Elements of each tensor that the ranks compare."""
+
+
+@final
+class Dealt:
+    """A dataset of global batches, iterated as often as one likes, an epoch each time.
+
+    Every rank reads the same global batches and keeps its share. That they are the same is
+    looked at with the first batch and at the end of an epoch.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, cut: Cut, communicator: Communicator) -> None:
+        _check_dataset(dataset)
+        self._dataset = dataset
+        self._cut = cut
+        self._communicator = communicator
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        digest = 0
+        for index, batch in enumerate(self._dataset):
+            digest = _digest(batch, digest)
+            if index == 0:
+                self._compare(digest, "the first batch")
+            yield self._cut(batch)
+        self._compare(digest, "an epoch's batches")
+
+    def _compare(self, digest: int, what: str) -> None:
+        if self._communicator.world_size == 1:
+            return
+        pair = self._communicator.all_reduce(np.array([digest, -digest], np.int64), "max")
+        if pair[0] != -pair[1]:
+            raise Desynchronized(
+                f"The ranks read different data. Received: {what} that differ between ranks. Give "
+                "shuffle() a seed, and read the same files in the same order on every rank; dream "
+                "deals the batches out."
+            )
+
+
+def share_cut(rank: int, parts: int) -> Cut:
+    """Every parts-th sample, starting at `rank`."""
+    return lambda batch: tf.nest.map_structure(lambda x: x[rank::parts], batch)
+
+
+def replica_cut(strategy: tf.distribute.Strategy) -> Cut:
+    """A batch whose tensors hold a share for each replica of `strategy`, on its device."""
+    parts = strategy.num_replicas_in_sync
+
+    def place(x: tf.Tensor) -> Any:
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: x[context.replica_id_in_sync_group :: parts]
+        )
+
+    return lambda batch: tf.nest.map_structure(place, batch)
+
+
+def _check_dataset(data: Any) -> None:
+    if not isinstance(data, tf.data.Dataset):
+        raise Unsupported(
+            "prepare takes Keras models, Keras optimizers and tf.data.Dataset of global batches. "
+            f"Received: {type(data).__name__}. Make it one with "
+            "tf.data.Dataset.from_tensor_slices(...).batch(size); fit takes the rest as it is."
+        )
+    for spec in tf.nest.flatten(data.element_spec):
+        if spec.shape.rank == 0:
+            raise ConfigurationError(
+                "The dataset yields single numbers, not batches. Received: element "
+                f"{data.element_spec}. Call .batch(size) with the global batch size."
+            )
+
+
+def _digest(batch: Any, before: int) -> int:
+    """A number made of the batches so far."""
+    for x in tf.nest.flatten(batch):
+        before = zlib.crc32(repr(tuple(x.shape)).encode(), before)
+        start = tf.reshape(x, [-1])[:_GLANCE].numpy()
+        before = zlib.crc32(np.ascontiguousarray(start).tobytes(), before)
+    return before

@@ -1,0 +1,70 @@
+"""Figures over every sample, each used once, the work shared by the ranks and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from dream.adapters.tensorflow import calling
+from dream.adapters.tensorflow.dealing import Cut, Dealt
+from dream.adapters.tensorflow.errors import translated
+
+from dream._adapter import Communicator, Metric
+from dream._errors import ConfigurationError
+
+Run = Callable[..., list[tf.Tensor]]
+"""Calls a function on a batch's shares that are here: its value for each of them."""
+
+
+def evaluate(
+    model: Any,
+    data: Iterable[Any],
+    metrics: Mapping[str, Metric],
+    communicator: Communicator,
+    cut: Cut,
+    run: Run,
+) -> dict[str, float]:
+    """The mean of each metric over every sample of `data`."""
+    for name, metric in metrics.items():
+        calling.check_metric(name, metric)
+
+    def sums_of(*batch: Any) -> tf.Tensor:
+        return _sums(model, batch, metrics)
+
+    compiled = tf.function(
+        lambda *batch: tf.add_n(run(sums_of, batch)), reduce_retracing=True, jit_compile=False
+    )
+    sums = tf.zeros(len(metrics) + 1, tf.float64)
+    for batch in data if isinstance(data, Dealt) else map(cut, _tensors(data)):
+        sums += compiled(*batch)
+    with translated():
+        *totals, count = communicator.all_reduce(sums, "sum").numpy().tolist()
+    if count == 0:
+        raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
+    return {name: total / count for name, total in zip(metrics, totals, strict=True)}
+
+
+def _tensors(data: Iterable[Any]) -> Iterable[Any]:
+    return (tuple(tf.nest.map_structure(tf.convert_to_tensor, batch)) for batch in data)
+
+
+def _sums(model: Any, batch: calling.Batch, metrics: Mapping[str, Metric]) -> tf.Tensor:
+    """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
+    inputs, target = calling.split(batch)
+    count = tf.cast(calling.count(batch), tf.float64)
+    prediction = calling.predict(model, inputs, training=False)
+    totals = [
+        tf.where(count > 0, _total(name, calling.judge(metric, prediction, target)), 0.0)
+        for name, metric in metrics.items()
+    ]
+    return tf.stack([*totals, count])
+
+
+def _total(name: str, values: tf.Tensor) -> tf.Tensor:
+    if values.shape.rank != 1:
+        raise ConfigurationError(
+            f"Metric {name!r} must give one value for each sample. Received: shape "
+            f"{tuple(values.shape)}. Return a tensor of shape (samples,)."
+        )
+    return tf.reduce_sum(tf.cast(values, tf.float64))

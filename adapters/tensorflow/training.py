@@ -1,0 +1,141 @@
+"""The explicit training step: one sum over the parts for gradients, loss and running statistics.
+
+Each part adds up what it has times what it counts for, and the counts themselves; the quotient is
+the mean over the global batch, however uneven the shares are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from dream.adapters.keras.step import reduced_scope
+from dream.adapters.keras.steps import statistics_of
+from dream.adapters.tensorflow import calling
+from dream.adapters.tensorflow.errors import translated
+
+from dream._adapter import Step
+from dream._errors import ConfigurationError
+
+Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
+"""The sum of each tensor over the parts."""
+
+
+class LocalStep:
+    """What one part does with its share of a batch.
+
+    total: None where there is one part. statistics: whether running statistics are reduced here.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+        total: Total | None,
+        *,
+        statistics: bool,
+    ) -> None:
+        calling.check_loss(loss)
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._weight = weight
+        self._total = total
+        self._statistics = statistics
+
+    def __call__(self, *batch: Any) -> tf.Tensor:
+        """Train, and return the global mean loss, penalties of the model's layers included."""
+        value, gradients = self._differentiate(batch)
+        if self._total is not None:
+            value, gradients = self._reduce(batch, value, gradients)
+        with reduced_scope():
+            self._optimizer.apply(gradients, self._model.trainable_variables)
+        return value
+
+    def _differentiate(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
+        inputs, target = calling.split(batch)
+        with tf.GradientTape() as tape:
+            prediction = calling.predict(self._model, inputs, training=True)
+            value = tf.reduce_mean(calling.judge(self._loss, prediction, target))
+            penalties = getattr(self._model, "losses", [])
+            value = tf.add_n([value, *(tf.cast(p, value.dtype) for p in penalties)])
+            scaled = self._optimizer.scale_loss(value)
+        return value, tape.gradient(scaled, self._model.trainable_variables)
+
+    def _reduce(
+        self, batch: calling.Batch, value: tf.Tensor, gradients: list[Any]
+    ) -> tuple[tf.Tensor, list[Any]]:
+        assert self._total is not None
+        count = self._count(batch)
+        present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        states = statistics_of(self._model) if self._statistics else []
+        mine = [value, *present, *(state.value for state in states)]
+        *sums, counts = self._total([*(_times(x, count) for x in mine), count])
+        means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
+        for state, mean in zip(states, means[1 + len(present) :], strict=True):
+            state.assign(mean)
+        reduced = iter(means[1:])
+        return means[0], [None if g is None else next(reduced) for g in gradients]
+
+    def _count(self, batch: calling.Batch) -> tf.Tensor:
+        if self._weight is None:
+            return calling.count(batch)
+        return tf.cast(tf.reshape(self._weight(*batch), []), tf.float32)
+
+
+def _times(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """x * count; exactly 0 where the count is 0, whatever x is."""
+    return tf.math.multiply_no_nan(x, tf.cast(count, x.dtype))
+
+
+def process_step(local: LocalStep, start: Callable[[calling.Batch], None]) -> Step:
+    """The step of a process with one part. start: what comes before the first."""
+    compiled = tf.function(local, reduce_retracing=True, jit_compile=False)
+    return _started(lambda batch: compiled(*_tensors(batch)), start)
+
+
+def replica_step(
+    local: LocalStep, strategy: tf.distribute.Strategy, start: Callable[[calling.Batch], None]
+) -> Step:
+    """The step of a process with several replicas. Its batch holds a share for each."""
+
+    def run(*batch: Any) -> tf.Tensor:
+        return strategy.experimental_local_results(strategy.run(local, args=batch))[0]
+
+    compiled = tf.function(run, reduce_retracing=True, jit_compile=False)
+
+    def call(batch: calling.Batch) -> tf.Tensor:
+        for x in tf.nest.flatten(batch):
+            if not isinstance(x, tf.distribute.DistributedValues):
+                raise ConfigurationError(
+                    "This batch is not dealt out to the replicas. Received: "
+                    f"{type(x).__name__} for {strategy.num_replicas_in_sync} replicas. Take the "
+                    "batches from strategy.prepare(dataset)."
+                )
+        return compiled(*batch)
+
+    return _started(call, start)
+
+
+def _started(
+    call: Callable[[calling.Batch], tf.Tensor], start: Callable[[calling.Batch], None]
+) -> Step:
+    fresh = True
+
+    def step(*batch: Any) -> tf.Tensor:
+        nonlocal fresh
+        with translated():
+            if fresh:
+                start(batch)
+                fresh = False
+            return call(batch)
+
+    return step
+
+
+def _tensors(batch: calling.Batch) -> calling.Batch:
+    tensors: calling.Batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
+    return tensors

@@ -1,0 +1,94 @@
+"""What works on this machine, found without importing a framework."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dream import _registry
+from dream._spec import FRAMEWORKS, Framework, Spec
+
+HOROVOD_STATUS = "dream.adapters.horovod.build:status"
+_DISTRIBUTIONS = {
+    "dream-systems": ("dream-systems",),
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow-cpu", "tensorflow"),
+    "keras": ("keras",),
+    "horovod": ("horovod",),
+    "numpy": ("numpy",),
+    "cloudpickle": ("cloudpickle",),
+}
+
+
+def installed(framework: Framework) -> bool:
+    return find_spec(framework) is not None
+
+
+def gpus() -> int:
+    """NVIDIA devices that the driver shows."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def obstacle(spec: Spec, framework: Framework, reduction: str) -> str:
+    """Why a strategy cannot run with a reduction here and now, and what to do; empty where it
+    can. reduction "auto" asks for the strategy alone."""
+    if (framework, spec.name) not in _registry.STRATEGIES:
+        return "not in this framework"
+    if not installed(framework):
+        return f"pip install 'dream-systems[{framework}]'"
+    if reduction == "nccl" and not gpus():
+        return "needs GPUs"
+    if reduction == "horovod" or (spec.reductions[framework] == ("horovod",)):
+        return "" if horovod_status().serves(framework) else "dream build-horovod"
+    return ""
+
+
+def horovod_status() -> Any:
+    """The ring's BuildStatus."""
+    return _registry.load(HOROVOD_STATUS)()
+
+
+def facts() -> dict[str, Any]:
+    """Versions, devices and backends, for `dream env`."""
+    ring = horovod_status()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": _cores(),
+        "memory_gib": _memory_gib(),
+        "gpus": gpus(),
+        "versions": {name: _version(names) for name, names in _DISTRIBUTIONS.items()},
+        "horovod": {"usable": {f: bool(ring.serves(f)) for f in FRAMEWORKS}, "why": ring.reason},
+        "reductions": {framework: _reductions(framework) for framework in FRAMEWORKS},
+    }
+
+
+def _reductions(framework: Framework) -> dict[str, str]:
+    from dream._spec import find
+
+    spec = find("mirrored")
+    return {name: obstacle(spec, framework, name) or "works" for name in spec.reductions[framework]}
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _cores() -> int:
+    from dream.launch.environment import cores
+
+    return cores()
+
+
+def _memory_gib() -> float:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return round(pages / 2**30, 1)

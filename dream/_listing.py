@@ -1,0 +1,72 @@
+"""The tables of `dream strategies` and `dream env`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dream import _here, _spec
+from dream._spec import COMMON, FRAMEWORKS, SEED, SPECS, Framework, Option, Spec
+
+
+def strategies(console: Console) -> None:
+    """Every strategy, with what works of it here and now."""
+    table = Table("strategy", "meaning", "replicas", *FRAMEWORKS, box=None, pad_edge=False)
+    for spec in SPECS.values():
+        cells = (_cell(spec, framework) for framework in FRAMEWORKS)
+        table.add_row(spec.name, spec.summary, _processes(spec), *cells)
+    console.print(table)
+    console.print("\nOptions of one: dream strategies NAME", highlight=False)
+
+
+def strategy(console: Console, name: str) -> None:
+    """One strategy's options."""
+    spec = _spec.find(name)
+    console.print(f"{spec.name}: {spec.summary}", highlight=False)
+    for framework in FRAMEWORKS:
+        console.print(f"  {framework}: {_cell(spec, framework)}", highlight=False)
+    table = Table("option", "type", "default", "where", "meaning", box=None, pad_edge=False)
+    for option in (*COMMON.values(), SEED, *spec.options):
+        table.add_row(*_row(option))
+    console.print()
+    console.print(table)
+
+
+def _processes(spec: Spec) -> str:
+    return "one process" if not spec.several else "one process or many"
+
+
+def _cell(spec: Spec, framework: Framework) -> str:
+    """What runs, else what is in the way."""
+    blocked = _here.obstacle(spec, framework, "auto")
+    if blocked:
+        return f"no: {blocked}"
+    reductions = spec.reductions[framework]
+    if not reductions:
+        return "yes"
+    words = ((name, _here.obstacle(spec, framework, name)) for name in reductions)
+    return "yes: " + ", ".join(f"{name} ({why})" if why else name for name, why in words)
+
+
+def _row(option: Option) -> Iterable[str]:
+    where = "" if option.frameworks == FRAMEWORKS else ", ".join(option.frameworks)
+    return option.name, option.kind.__name__, str(option.default), where, option.help
+
+
+def environment(console: Console, facts: Mapping[str, Any]) -> None:
+    """What `dream env` tells, a line each."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in _flat(facts):
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name} ")
+        else:
+            yield prefix + name, "not installed" if value is None else str(value)

@@ -1,0 +1,75 @@
+"""A function called on every rank: what `dream.launch` does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
+
+from .command import explain
+from .job import Job, frameworks
+from .pickles import can_carry_main, dump, load
+from .start import run
+from .watch import Outcome
+
+
+def call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    n: int,
+    framework: str | None,
+    strategy: str | None,
+    timeout: float | None,
+    env: Mapping[str, str] | None,
+) -> list[Any]:
+    """What `dream.launch` does."""
+    _check(function)
+    packed = dump((function, args, dict(kwargs)), "The function or an argument")
+    with tempfile.TemporaryDirectory(prefix="dream-") as folder:
+        file = Path(folder) / "call"
+        file.write_bytes(dump(list(sys.path), "sys.path") + packed)
+        job = Job(
+            command=("function", str(file), str(Path(folder) / "result")),
+            n=n,
+            strategy=strategy,
+            frameworks=frameworks(framework),
+            timeout=timeout,
+            environ={**os.environ, **(env or {})},
+        )
+        outcome = run(job)
+        if outcome.exit_code != 0:
+            raise _error(outcome)
+        return [load(_result(folder, rank)) for rank in range(n)]
+
+
+def _check(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise ConfigurationError(
+            f"dream.launch calls a function. Received: {function!r}. Give the function itself, "
+            "and its arguments after it."
+        )
+    if getattr(function, "__module__", None) == "__main__" and not can_carry_main():
+        raise NotInstalled(
+            f"A function of a notebook or script travels by cloudpickle, which is not installed. "
+            f"Received: {function!r}. Run: pip install cloudpickle; or move it to a module."
+        )
+
+
+def _result(folder: str, rank: int) -> bytes:
+    return (Path(folder) / f"result{rank}").read_bytes()
+
+
+def _error(outcome: Outcome) -> WorkerFailed:
+    cause = outcome.cause
+    return WorkerFailed(
+        explain(outcome),
+        rank=cause.first.rank if cause else None,
+        traceback=(cause.victim or cause.first).text if cause else "",
+    )

@@ -1,0 +1,74 @@
+"""`dream run`, once its arguments are parsed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+
+from dream._errors import ConfigurationError
+
+from .ending import describe, ranks
+from .job import Job
+from .start import run
+from .watch import Events, Outcome
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[str, ...]:
+    """What each rank's interpreter is given."""
+    if module:
+        return ("module", target, *arguments)
+    if not Path(target).is_file():
+        raise ConfigurationError(
+            f"No such script. Received: {target!r} in {Path.cwd()}. Give the path of a Python "
+            "file, or -m and a module."
+        )
+    return ("script", target, *arguments)
+
+
+def run_command(job: Job) -> int:
+    """Run a job until its end or a signal; the exit code, with the reason on stderr."""
+    if job.log_dir is not None:
+        job.log_dir.mkdir(parents=True, exist_ok=True)
+    with _signals() as events:
+        outcome = run(job, events)
+    message = explain(outcome)
+    if message:
+        print(f"dream run: {message}", file=sys.stderr)
+    return outcome.exit_code
+
+
+@contextmanager
+def _signals() -> Iterator[Events]:
+    """SIGINT, SIGTERM and SIGHUP as events, for as long as ranks run."""
+    events: Events = SimpleQueue()
+
+    def put(number: int, frame: FrameType | None) -> None:
+        del frame
+        events.put(signal.Signals(number))
+
+    before = {number: signal.signal(number, put) for number in _STOPPING}
+    try:
+        yield events
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def explain(outcome: Outcome) -> str:
+    """The last message; empty where all ended well."""
+    if outcome.stopped is not None:
+        return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
+    if outcome.cause is not None:
+        return describe(outcome.cause, outcome.seconds, outcome.ended)
+    return f"Ended because {outcome.lost}. {_ended(outcome)}" if outcome.lost else ""
+
+
+def _ended(outcome: Outcome) -> str:
+    return f"Ended with it: {ranks(outcome.ended)}." if outcome.ended else "No rank was left."

@@ -1,0 +1,56 @@
+"""`dream compare` on the digits, as the user runs it."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dream.compare.command import command
+
+
+def compare(tmp_path, *arguments):
+    """The exit code, what was shown, and the cells as written."""
+    app = typer.Typer()
+    app.command()(command)
+    file = tmp_path / "out.json"
+    result = CliRunner().invoke(app, [*arguments, "--json", str(file)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output, json.loads(file.read_text())
+
+
+def test_torch(tmp_path):
+    code, shown, read = compare(
+        tmp_path, "-n", "2", "--epochs", "1", "--strategies", "single,mirrored",
+        "--frameworks", "torch",
+    )  # fmt: skip
+    assert code == 0, shown
+    single, mirrored = read["cells"]
+    assert mirrored["verdict"] == "equal"
+    assert 0 < mirrored["largest_parameter_difference"] <= 1e-6
+    assert mirrored["losses"] == pytest.approx(single["losses"], abs=1e-6)
+    assert mirrored["test_accuracy"] == pytest.approx(single["test_accuracy"], abs=0.003)
+    assert len(set(mirrored["parameter_digests"])) == 1
+    assert min(mirrored["peak_bytes_per_rank"]) > 5e7
+    assert "without the first step" in " ".join(shown.split())
+    assert "All 2 rows learned the weights of single." in shown
+
+
+@pytest.mark.slow
+def test_the_frameworks_walk_the_same_curve(tmp_path):
+    code, shown, read = compare(tmp_path, "--strategies", "single")
+    assert code == 0, shown
+    assert [cell["framework"] for cell in read["cells"]] == ["torch", "tensorflow", "keras-torch"]
+    assert read["loss_difference_between_frameworks"] < 2e-6
+    for cell in read["cells"]:
+        assert cell["losses"][-1] < 0.3
+        assert cell["test_accuracy"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras-torch"])
+def test_every_row_at_three_ranks(tmp_path, framework):
+    code, shown, read = compare(tmp_path, "-n", "3", "--epochs", "2", "--frameworks", framework)
+    assert code == 0, shown
+    assert {cell["replicas"] for cell in read["cells"][1:]} == {3}
+    assert all(cell["good"] for cell in read["cells"])

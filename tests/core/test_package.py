@@ -1,0 +1,99 @@
+"""What the package promises as a whole: names, laziness, arrows, and a whole wheel."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dream
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod"}
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(dream.__all__) == [
+        "CheckpointError",
+        "Communicator",
+        "ConfigurationError",
+        "Desynchronized",
+        "DreamError",
+        "NotInstalled",
+        "Strategy",
+        "Topology",
+        "Unsupported",
+        "WorkerFailed",
+        "current",
+        "launch",
+        "strategy",
+    ]
+    for name in dream.__all__:
+        assert callable(getattr(dream, name))
+
+
+@pytest.mark.parametrize("module", ["dream", "dream.cli"])
+def test_importing_loads_no_framework(module: str) -> None:
+    heavy = sorted(FRAMEWORKS | {"numpy"})
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_frameworks_are_imported_in_their_own_rooms_only() -> None:
+    allowed = {
+        "pytorch": {"torch", "keras"},
+        "tensorflow": {"tensorflow", "keras"},
+        "keras": {"keras"},
+        "horovod": {"torch", "tensorflow", "horovod"},
+    }
+    for path in (ROOT / "dream").rglob("*.py"):
+        assert not {name.partition(".")[0] for name in imports(path)} & FRAMEWORKS, path
+        assert not any(name.startswith("dream.adapters") for name in imports(path)), path
+    for room, own in allowed.items():
+        for path in (ROOT / "adapters" / room).rglob("*.py"):
+            foreign = {name.partition(".")[0] for name in imports(path)} & FRAMEWORKS - own
+            assert not foreign, path
+
+
+def test_only_the_cluster_and_the_launcher_touch_the_environment() -> None:
+    for folder in ("dream", "adapters"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if not {"cluster", "launch"} & set(path.parts):
+                assert "os.environ" not in path.read_text(), path
+
+
+def test_every_package_is_listed_for_the_wheel() -> None:
+    listed = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    )
+    found = {
+        "dream.adapters" if folder == "adapters" else folder.replace("/", ".")
+        for top in ("dream", "adapters")
+        for path in (ROOT / top).rglob("__init__.py")
+        if (folder := str(path.parent.relative_to(ROOT)))
+    }
+    found = {f"dream.{name}" if name.startswith("adapters.") else name for name in found}
+    assert listed == found
+
+
+def test_adapters_refuse_their_bare_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import adapters"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "dream.adapters" in done.stderr

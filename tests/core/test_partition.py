@@ -1,0 +1,73 @@
+"""Every sample once, in an order that the number of replicas does not change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dream import ConfigurationError
+from dream._partition import (
+    check_batch_size,
+    deal,
+    epoch_order,
+    global_batches,
+    share_of,
+)
+
+sizes = st.integers(0, 200)
+parts = st.integers(1, 7)
+batch_sizes = st.integers(1, 64)
+
+
+@given(sizes, batch_sizes, parts, st.integers(0, 9), st.integers(0, 9), st.booleans())
+def test_every_sample_once(
+    samples: int, batch_size: int, ranks: int, seed: int, epoch: int, shuffle: bool
+) -> None:
+    order = epoch_order(samples, seed=seed, epoch=epoch, shuffle=shuffle)
+    dealt = [
+        deal(batch, rank, ranks)
+        for batch in global_batches(order, batch_size)
+        for rank in range(ranks)
+    ]
+    assert sorted(np.concatenate([*dealt, order[:0]]).tolist()) == list(range(samples))
+
+
+@given(sizes, batch_sizes)
+def test_drop_last_leaves_whole_batches(samples: int, batch_size: int) -> None:
+    order = epoch_order(samples, seed=0, epoch=0, shuffle=False)
+    batches = list(global_batches(order, batch_size, drop_last=True))
+    assert [len(batch) for batch in batches] == [batch_size] * (samples // batch_size)
+
+
+@given(st.integers(1, 200), parts)
+def test_weights_average_to_the_global_mean(total: int, ranks: int) -> None:
+    shares = [share_of(total, rank, ranks) for rank in range(ranks)]
+    assert sum(share.count for share in shares) == total
+    assert sum(share.weight for share in shares) / ranks == pytest.approx(1.0)
+    assert max(share.count for share in shares) - min(share.count for share in shares) <= 1
+
+
+def test_even_shares_weigh_exactly_one() -> None:
+    assert [share_of(64, rank, 4).weight for rank in range(4)] == [1.0] * 4
+
+
+def test_no_sample_weighs_nothing() -> None:
+    assert share_of(1, 1, 2).weight == 0.0
+
+
+def test_epochs_and_seeds_differ() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return epoch_order(50, seed=seed, epoch=epoch, shuffle=True).tolist()
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+    assert order(0, 1) != order(1, 0)
+
+
+def test_a_batch_smaller_than_the_replicas_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"batch_size=2, replicas=3.*batch_size=3 or more"):
+        check_batch_size(2, 3)
+    check_batch_size(3, 3)

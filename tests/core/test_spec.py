@@ -1,0 +1,67 @@
+"""Names and options: what is known is checked, what is not is named with the nearest."""
+
+from __future__ import annotations
+
+import pytest
+
+from dream import ConfigurationError, Unsupported
+from dream._spec import SPECS, find, parse_request
+
+
+def test_an_unknown_strategy_lists_the_known_and_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"'miror'.*Known: .*single.*mean 'mirrored'"):
+        find("miror")
+
+
+def test_an_unknown_option_lists_the_known_and_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"'buket_mb'.*find_unused.*mean 'bucket_mb'"):
+        find("mirrored").resolve({"buket_mb": 1})
+
+
+@pytest.mark.parametrize(("value", "why"), [("5", "wrong type"), (0, "too small"), (-1, "small")])
+def test_an_option_of_a_wrong_kind_is_refused(value: object, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        find("mirrored").resolve({"bucket_mb": value})
+
+
+def test_options_have_defaults() -> None:
+    assert find("mirrored").resolve({"bucket_mb": 5}) == {"bucket_mb": 5.0, "find_unused": False}
+
+
+def test_a_request_is_parsed_and_checked() -> None:
+    assert parse_request("mirrored:reduction=gloo,bucket_mb=2.5,find_unused=true") == (
+        "mirrored",
+        {"reduction": "gloo", "bucket_mb": 2.5, "find_unused": True},
+    )
+    assert parse_request("single") == ("single", {})
+
+
+@pytest.mark.parametrize(
+    "text", ["mirrored:gloo", "mirrored:bucket_mb=much", "mirrored:nothing=1", "solo"]
+)
+def test_a_malformed_request_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_request(text)
+
+
+def test_a_reduction_of_the_other_framework_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"reduction='grpc'.*gloo"):
+        find("mirrored").check_framework({}, "torch", "grpc")
+    find("mirrored").check_framework({}, "tensorflow", "grpc")
+
+
+def test_horovod_takes_no_other_reduction() -> None:
+    with pytest.raises(ConfigurationError, match="'gloo'"):
+        find("horovod").check_reduction("gloo")
+
+
+def test_an_option_without_meaning_in_a_framework_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"bucket_mb.*tensorflow.*torch"):
+        find("mirrored").check_framework({"bucket_mb": 5.0}, "tensorflow", "auto")
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_every_option_has_its_default_and_a_line(name: str) -> None:
+    for option in SPECS[name].options:
+        assert option.help
+        assert option.check(option.default) == option.default

@@ -1,0 +1,46 @@
+"""Loops as people write them, at 2 and 3 ranks, held against one device."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch_loops
+
+import dream
+
+RANKS = (2, 3)
+
+
+@cache
+def results(ranks: int) -> list[dict[str, Any]]:
+    return dream.launch(torch_loops.run_all, n=ranks, framework="torch", timeout=240)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("loop", torch_loops.LOOPS)
+def test_a_loop_ends_with_the_weights_of_one_device(loop: str, ranks: int) -> None:
+    alone, together = results(1)[0][loop], [rank[loop] for rank in results(ranks)]
+    for found in (alone, *together):
+        assert not isinstance(found, str), found
+    assert np.abs(alone - together[0]).max() < 1e-6
+    for other in together[1:]:
+        np.testing.assert_array_equal(together[0], other)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("part_of_a_model_called_alone", "ConfigurationError: These gradients were not averaged"),
+        ("parameter_of_no_module", "ConfigurationError: A parameter's gradient was not averaged"),
+        ("model_without_shapes", "Unsupported: A parameter has no shape yet"),
+        ("stream_of_samples", "Unsupported: A stream of samples"),
+        ("average_of_whole_numbers", "Unsupported: A mean of whole numbers"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(fault: str, said: str, ranks: int) -> None:
+    for rank in results(ranks):
+        assert rank[fault].startswith(said), rank[fault]

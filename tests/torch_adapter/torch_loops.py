@@ -1,0 +1,329 @@
+"""Ordinary torch loops, each of which must end with the weights of one device."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import dream
+
+CLASSES, FEATURES, RATE = 5, 12, 0.1
+
+
+def data(samples: int = 49) -> TensorDataset:
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(samples, FEATURES, generator=draw)
+    return TensorDataset(inputs, torch.randint(0, CLASSES, (samples,), generator=draw))
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+def momentum(*modules: nn.Module) -> torch.optim.SGD:
+    parameters = [p for module in modules for p in module.parameters()]
+    return torch.optim.SGD(parameters, lr=RATE, momentum=0.9)
+
+
+def weights(*modules: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for m in modules for p in m.parameters()])
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: torch.Tensor, **backward: Any) -> None:
+    optimizer.zero_grad()
+    loss.backward(**backward)
+    optimizer.step()
+
+
+def epochs(loader: DataLoader[Any], times: int = 3) -> Iterator[Any]:
+    for _ in range(times):
+        yield from loader
+
+
+def loader(samples: int = 49, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data(samples), batch_size=16, **{"shuffle": True, **options})
+
+
+def batches_kept_in_a_list() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    kept = list(loader())
+    for x, y in kept * 3:
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def batch_read_ahead() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    batches = epochs(loader())
+    held = next(batches)
+    for ahead in batches:
+        descend(optimizer, F.cross_entropy(model(held[0]), held[1]))
+        held = ahead
+    descend(optimizer, F.cross_entropy(model(held[0]), held[1]))
+    return weights(model)
+
+
+def loader_workers() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in epochs(loader(num_workers=2, persistent_workers=True), 2):
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def freezing_and_thawing() -> torch.Tensor:
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = momentum(model)
+    batches = loader()
+    for epoch in range(4):
+        model[0].requires_grad_(epoch >= 2)
+        model[2].requires_grad_(epoch < 3)
+        for x, y in batches:
+            descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def head_replaced() -> torch.Tensor:
+    model = net()
+    batches = loader()
+    optimizer = momentum(model)
+    for x, y in batches:
+        descend(optimizer, F.cross_entropy(model(x), y))
+    torch.manual_seed(4)
+    model[2] = nn.Linear(32, CLASSES)
+    optimizer = momentum(model)
+    for x, y in batches:
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def recomputed_activations() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in loader():
+        descend(optimizer, F.cross_entropy(checkpoint(model, x, use_reentrant=False), y))
+    return weights(model)
+
+
+def users_own_accumulation() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    for index, (x, y) in enumerate(loader(61)):
+        (F.cross_entropy(model(x), y) / 2).backward()
+        if index % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    return weights(model)
+
+
+def compiled_model() -> torch.Tensor:
+    model = net()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = momentum(model)
+    for x, y in loader(61):
+        descend(optimizer, F.cross_entropy(compiled(x), y))
+    return weights(model)
+
+
+class Coder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(FEATURES, 8)
+        self.decoder = nn.Linear(8, CLASSES)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.encoder(x))
+
+    def decode(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(x)  # type: ignore[no-any-return]
+
+
+def methods_beside_forward() -> torch.Tensor:
+    model = Coder()
+    optimizer = momentum(model)
+    for x, y in epochs(loader()):
+        descend(optimizer, F.cross_entropy(model.decode(model.encode(x)), y))
+    return weights(model)
+
+
+def part_called_before_the_whole() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    batches = loader()
+    model[0](next(iter(batches))[0])
+    for x, y in batches:
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def two_players() -> torch.Tensor:
+    maker, judge = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)
+    make, judged = momentum(maker), momentum(judge)
+    for x, _ in epochs(loader(61)):
+        descend(judged, judge(x).mean() - judge(maker(x).detach()).mean())
+        descend(make, judge(maker(x)).mean())
+    return weights(maker, judge)
+
+
+def tied_weights_across_modules() -> torch.Tensor:
+    first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+    second.weight = first.weight
+    optimizer = torch.optim.SGD([first.weight, first.bias, second.bias], lr=RATE)
+    for x, y in epochs(loader(61)):
+        descend(optimizer, F.cross_entropy(second(torch.relu(first(x))), y))
+    return torch.cat([weights(first), second.bias.detach()])
+
+
+def penalty_on_the_weights() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in epochs(loader()):
+        penalty = sum(p.square().sum() for p in model.parameters())
+        descend(optimizer, F.cross_entropy(model(x), y) + 0.01 * penalty)
+    return weights(model)
+
+
+def scaled_gradients() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in epochs(loader(61)):
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    return weights(model)
+
+
+def users_sampler() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    dataset = data(61)
+    draw = torch.Generator().manual_seed(8 + (dream_rank() > 0))
+    sampler = RandomSampler(dataset, generator=draw)
+    for x, y in epochs(DataLoader(dataset, batch_size=16, sampler=sampler)):
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
+def dream_rank() -> int:
+    strategy = dream.current()
+    assert strategy is not None
+    return strategy.topology.rank
+
+
+def closure_optimizer() -> torch.Tensor:
+    model = nn.Linear(FEATURES, CLASSES)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=RATE, max_iter=3)
+    for x, y in loader(61):
+
+        def loss(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            optimizer.zero_grad()
+            value = F.cross_entropy(model(x), y)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+    return weights(model)
+
+
+LOOPS: dict[str, Callable[[], torch.Tensor]] = {
+    loop.__name__: loop
+    for loop in (
+        batches_kept_in_a_list,
+        batch_read_ahead,
+        loader_workers,
+        freezing_and_thawing,
+        head_replaced,
+        recomputed_activations,
+        users_own_accumulation,
+        compiled_model,
+        methods_beside_forward,
+        part_called_before_the_whole,
+        two_players,
+        tied_weights_across_modules,
+        penalty_on_the_weights,
+        scaled_gradients,
+        users_sampler,
+    )
+}
+
+
+def part_of_a_model_called_alone() -> None:
+    model = net()
+    optimizer = momentum(model)
+    for index, (x, _) in enumerate(loader(64)):
+        descend(optimizer, (model[0] if index else model)(x).mean())
+
+
+def parameter_of_no_module() -> None:
+    model = net()
+    scale = nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=RATE)
+    for x, y in loader(64):
+        descend(optimizer, F.cross_entropy(model(x) * scale, y))
+
+
+def model_without_shapes() -> None:
+    model = nn.LazyLinear(CLASSES)
+    for x, y in loader(64):
+        F.cross_entropy(model(x), y).backward()
+
+
+def stream_of_samples() -> None:
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    DataLoader(Stream(), batch_size=2)
+
+
+def average_of_whole_numbers() -> None:
+    strategy = dream.current()
+    assert strategy is not None
+    strategy.communicator.all_reduce(torch.arange(3))
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    fault.__name__: fault
+    for fault in (
+        part_of_a_model_called_alone,
+        parameter_of_no_module,
+        model_without_shapes,
+        stream_of_samples,
+        average_of_whole_numbers,
+    )
+}
+
+
+def run_all() -> dict[str, Any]:
+    """Every loop's weights and every fault's error, on this rank."""
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {}
+    for name, loop in LOOPS.items():
+        torch.manual_seed(1)
+        with dream.strategy():
+            try:
+                results[name] = loop().numpy()
+            except Exception:
+                results[name] = traceback.format_exc()
+    for name, fault in FAULTS.items():
+        try:
+            with dream.strategy():
+                fault()
+            results[name] = "nothing was raised"
+        except dream.DreamError as error:
+            results[name] = f"{type(error).__name__}: {error}"
+    return results
