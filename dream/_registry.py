@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
@@ -67,6 +66,8 @@ def reduction(framework: str, name: str) -> Any:
 def _find(table: Mapping[tuple[str, str], str], group: str, framework: str, name: str) -> Any:
     if (framework, name) in table:
         return load(table[framework, name])
+    from importlib.metadata import entry_points  # on use: it is a third of `import dream`
+
     for point in entry_points(group=group, name=f"{framework}.{name}"):
         return point.load()
     here = [known for kind, known in table if kind == framework]

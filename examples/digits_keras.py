@@ -27,7 +27,7 @@ with dream.strategy("mirrored"):  # or "multi_worker_mirrored", "horovod"; "sing
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    model.fit(x, y, batch_size=64, epochs=5, verbose=2)
+    model.fit(x, y, batch_size=64, epochs=20, verbose=2)
     loss, accuracy = model.evaluate(x_test, y_test, verbose=0)
 
 print(f"test accuracy {accuracy:.3f}")

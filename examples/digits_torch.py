@@ -24,7 +24,7 @@ with dream.strategy("mirrored"):  # or "multi_worker_mirrored", "horovod"; "sing
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = DataLoader(train, batch_size=64, shuffle=True)
 
-    for _ in range(5):
+    for _ in range(20):
         for x, y in batches:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()

@@ -7,30 +7,17 @@ from typing import Any, final
 
 import horovod.torch as hvd
 import torch
-from dream.adapters.horovod._ring import explained, stand_in
-from dream.adapters.pytorch.collectives import on_tensors
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
-from horovod.common.exceptions import HorovodInternalError
-from torch._C._distributed_c10d import GradBucket
 
 from dream import _objects
 from dream._adapter import Op, Plan, Tensor
 from dream._errors import ConfigurationError, Unsupported, unknown
+from dream.adapters.horovod._buckets import Buckets
+from dream.adapters.horovod._ring import stand_in
+from dream.adapters.horovod._travel import carried, wait
+from dream.adapters.pytorch.collectives import on_tensors
+from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
 
 _OPS: dict[Op, Any] = {"sum": hvd.Sum, "mean": hvd.Average, "min": hvd.Min, "max": hvd.Max}
-_CARRIED = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-    torch.bool: torch.int32,
-    torch.int8: torch.int32,
-    torch.uint8: torch.int32,
-    torch.int16: torch.int32,
-    torch.int32: torch.int32,
-    torch.int64: torch.int64,
-}
-"""A tensor's dtype -> the one it travels in. Half precision is added up in float32."""
 
 
 def connect(plan: Plan) -> Ring:
@@ -103,52 +90,6 @@ def _through(flat: torch.Tensor, start: Callable[[torch.Tensor], int]) -> torch.
     """What a collective that works in place makes of `flat`, in its own dtype."""
     if flat.numel() == 0:
         return flat
-    carried = _carried(flat)
-    _wait(start(carried))
-    return carried.to(flat.dtype)
-
-
-def _carried(flat: torch.Tensor) -> torch.Tensor:
-    if flat.dtype not in _CARRIED or flat.device.type != "cpu":
-        raise Unsupported(
-            "This tensor does not travel in the ring. Received: "
-            f"{flat.dtype} on {flat.device}. The ring takes CPU tensors of: "
-            f"{', '.join(str(dtype).removeprefix('torch.') for dtype in _CARRIED)}."
-        )
-    return flat.to(_CARRIED[flat.dtype])
-
-
-def _wait(handle: int) -> None:
-    try:
-        hvd.synchronize(handle)
-    except HorovodInternalError as error:
-        raise explained(error) from error
-
-
-class Buckets:
-    """DDP's buckets on their way round.
-
-    Each is sent off as soon as it is full; all are waited for with the last one of a backward,
-    so that the reduction overlaps with it and is over when it returns.
-    """
-
-    def __init__(self) -> None:
-        self._away: list[tuple[int, torch.Tensor, torch.Tensor, Any]] = []
-
-    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:  # noqa: ARG002
-        """A DDP communication hook: the mean over the ranks."""
-        buffer = bucket.buffer()
-        carried = _carried(buffer)
-        name = f"dream.bucket.{len(self._away)}.{buffer.numel()}"
-        handle = hvd.allreduce_async_(carried, name=name, op=hvd.Average)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._away.append((handle, carried, buffer, future))
-        if bucket.is_last():
-            self._land()
-        return future
-
-    def _land(self) -> None:
-        away, self._away = self._away, []
-        for handle, carried, buffer, future in away:
-            _wait(handle)
-            future.set_result(carried if carried is buffer else buffer.copy_(carried))
+    travelling = carried(flat)
+    wait(start(travelling))
+    return travelling.to(flat.dtype)

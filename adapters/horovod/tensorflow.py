@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import final
 
 import tensorflow as tf
-from dream.adapters.horovod._ring import explained, stand_in
-from dream.adapters.tensorflow import wire
-from dream.adapters.tensorflow.communicator import Combine, TensorCommunicator, Transport
 from horovod.tensorflow import mpi_ops
 
 from dream._adapter import Communicator, Plan
 from dream._alone import Alone
+from dream.adapters.horovod._ring import explained, stand_in
+from dream.adapters.tensorflow import wire
+from dream.adapters.tensorflow.communicator import Combine, TensorCommunicator, Transport
 
 _OPS: dict[Combine, int] = {"sum": mpi_ops.Sum, "min": mpi_ops.Min, "max": mpi_ops.Max}
 
@@ -52,9 +52,7 @@ class Ring(Transport):
         """The ring stays up for what comes later in the process; it ends with it."""
 
 
-def _each(
-    buffers: list[tf.Tensor], send: Callable[[tf.Tensor], tf.Tensor]
-) -> list[tf.Tensor]:
+def _each(buffers: list[tf.Tensor], send: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
     """`send` for every buffer, on the CPU: the core is built without NCCL."""
     with _translated(), tf.device("CPU:0"):
         return [buffer if buffer.shape == (0,) else send(buffer) for buffer in buffers]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import wraps
 from typing import Any, final
 
 import keras
-from dream.adapters.keras import model, optimizer
+from dream.adapters.keras import model, optimizer, start
 from dream.adapters.keras.engine import Engine
 
 
@@ -18,13 +19,25 @@ class KerasBlock:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._kept: list[tuple[type[Any], Any]] = []
+        self._open = ExitStack()
+
+    def creating(self) -> AbstractContextManager[Any]:
+        """Where variables are created so that every replica has its copy."""
+        return self._engine.creating()
+
+    def start(self, built: Any) -> None:
+        """A built model is about to be trained by hand: what fit would do first."""
+        start.offset_seeds(built, self._engine)
+        start.tell_of_statistics(built)
 
     def enter(self) -> None:
+        self._open.enter_context(self.creating())
         self._change(keras.Model, model.distribute)
         if self._engine.parts > 1:
             self._change(keras.optimizers.Optimizer, optimizer.distribute)
 
     def exit(self) -> None:
+        self._open.close()
         while self._kept:
             owner, init = self._kept.pop()
             if init is None:
@@ -39,6 +52,12 @@ class KerasBlock:
         if isinstance(item, keras.optimizers.Optimizer) and self._engine.parts > 1:
             return optimizer.distribute(item, self._engine)
         return item
+
+    def start(self, item: Any) -> None:
+        """What `fit` does beside agreeing on variables, for a first step taken by hand."""
+        if self._engine.parts > 1 and isinstance(item, keras.Layer):
+            start.offset_seeds(item, self._engine)
+            start.tell_of_statistics(item)
 
     def _change(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
         own = vars(owner).get("__init__")

@@ -55,8 +55,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def one_hot(self, share: Any) -> Any:
-        """A float32 tensor of shape (parts,) with this part's digest in its own place."""
+    def one_hot(self, share: Any) -> list[Any]:
+        """What `check_digests` wants the sum of: a float32 tensor of shape (parts,) with this
+        part's digest in its own place; nothing where one process reads for all."""
 
     @abstractmethod
     def arrays(self, source: Arrays) -> Iterable[Any]:
@@ -65,6 +66,10 @@ class Engine(ABC):
     @abstractmethod
     def batches(self, source: Batches) -> Iterable[Any]:
         """The same of a source that yields global batches itself."""
+
+    @abstractmethod
+    def example(self, source: Arrays | Batches) -> Any:
+        """Something with the structure, dtypes and inner dims of what the model is given."""
 
     @abstractmethod
     def creating(self) -> AbstractContextManager[Any]:
@@ -93,6 +98,10 @@ class Engine(ABC):
     @abstractmethod
     def take_over(self, model: Any) -> None:
         """The model is about to be trained by fit: whatever else had hold of it lets go."""
+
+    @abstractmethod
+    def offset_seed(self, state: Any) -> None:
+        """Move a seed generator's state, a variable of shape (2,), by the part it is used on."""
 
     @abstractmethod
     def offset_generators(self) -> None:

@@ -14,7 +14,7 @@ from dream.adapters.keras import callbacks, private, start
 from dream.adapters.keras.data import Dealt
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.prediction import predict
-from dream.adapters.keras.sources import Arrays, Passes, find
+from dream.adapters.keras.sources import Passes, find
 
 from dream._errors import Unsupported
 
@@ -136,18 +136,13 @@ def _prepare(model: Any, state: State, source: Any, *, training: bool) -> None:
     if state.prepared and not training:
         return
     engine.take_over(model)
-    start.prepare(model, engine, _example(source))
+    start.prepare(model, engine, engine.example(source))
     if not engine.pooled:
         start.agree(model, engine)
     if not state.prepared:
         start.offset_seeds(model, engine)
         start.tell_of_statistics(model)
     state.prepared = True
-
-
-def _example(source: Any) -> Any:
-    """What one batch looks like; None where the source would have to be read for it."""
-    return source.inputs if isinstance(source, Arrays) else None
 
 
 def _quiet(given: Mapping[str, Any], engine: Engine) -> Arguments:

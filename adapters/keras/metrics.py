@@ -24,7 +24,7 @@ def check(model: Any) -> None:
         for variable in metric.variables:
             if variable.aggregation != "sum":
                 _refuse(metric, f"{variable.name} has aggregation={variable.aggregation!r}")
-            if np.any(keras.ops.convert_to_numpy(variable.value) != 0):
+            if np.any(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable)) != 0):
                 _refuse(metric, f"{variable.name} starts at another value than 0")
 
 

@@ -35,6 +35,8 @@ def distribute(optimizer: Any, engine: Engine) -> Any:
     optimizer.apply = MethodType(apply, optimizer)
     optimizer.scale_loss = MethodType(scale_loss, optimizer)
     engine.adopt_optimizer(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        engine.adopt_optimizer(optimizer.inner_optimizer)
     return optimizer
 
 
@@ -47,10 +49,9 @@ def reduce_and_apply(
     optimizer: Any, engine: Engine, gradients: list[Any], variables: Any
 ) -> None:
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
-    scope = step.current()
+    scope = step.current() or (step.Scope() if step.take_announced() else None)
     if scope is None:
-        _refuse(optimizer, engine)
-        return
+        raise _unweighed(optimizer, engine)
     if variables is not None:
         variables = list(variables)
     if scope.reduced:
@@ -70,8 +71,8 @@ def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables
         type(optimizer).apply(optimizer, gradients, variables)
 
 
-def _refuse(optimizer: Any, engine: Engine) -> None:
-    raise ConfigurationError(
+def _unweighed(optimizer: Any, engine: Engine) -> ConfigurationError:
+    return ConfigurationError(
         "These gradients are one replica's own, and nothing says what they weigh. Received: "
         f"{type(optimizer).__name__}.apply outside a dream step, replicas={engine.parts}. Take "
         "the step by strategy.train_step(model, loss, optimizer), or use model.fit."

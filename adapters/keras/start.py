@@ -16,14 +16,12 @@ from dream._log import logger
 def prepare(model: Any, engine: Engine, example: Any) -> None:
     """Build what is not built yet, and refuse what cannot be exact.
 
-    example: a batch as the model is given it, of any length; None where there is none to show.
+    example: a batch as the model is given it, of any length.
     """
-    if example is not None:
-        with engine.creating():
-            private.build(model, private.symbolic(example))
-            for optimizer in optimizers_of(model):
-                if optimizer is model.optimizer and not optimizer.built:
-                    optimizer.build(model.trainable_variables)
+    with engine.creating():
+        private.build(model, private.symbolic(example))
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
     metrics.check(model)
     _check_losses(model)
 
@@ -47,13 +45,10 @@ def same_weights(model: Any, engine: Engine) -> None:
 
 def offset_seeds(model: Any, engine: Engine) -> None:
     """Other ranks draw other masks: seed generators move by the rank, rank 0's stay."""
-    if engine.rank == 0:
-        return
     generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
-    for generator in {id(g): g for g in (*generators, private.global_seed_generator())}.values():
-        state = keras.ops.convert_to_numpy(generator.state.value).copy()
-        state[0] += engine.rank
-        generator.state.assign(state)
+    generators.append(private.global_seed_generator())
+    for state in {id(g): g.state for g in generators}.values():
+        engine.offset_seed(state)
     engine.offset_generators()
 
 

@@ -39,6 +39,22 @@ class Scope:
 _scope: ContextVar[Scope | None] = ContextVar("dream.keras_step", default=None)
 
 
+_announced: ContextVar[bool] = ContextVar("dream.keras_announced", default=False)
+
+
+def announce() -> None:
+    """The loss has been weighed by the user: the optimizer applied next reduces its gradients as
+    they are."""
+    _announced.set(True)
+
+
+def take_announced() -> bool:
+    """Whether the loss has been weighed; asking uses it up."""
+    said = _announced.get()
+    _announced.set(False)
+    return said
+
+
 def current() -> Scope | None:
     """The step that is going on here, or None."""
     return _scope.get()

@@ -60,7 +60,7 @@ class _Summing:
         self._engine = engine
         self._share = share
         self._metrics = metrics.states(model)
-        self._statistics = statistics_of(model) if statistics and not engine.pooled else []
+        self._statistics = statistics_of(model) if statistics else []
         self._tracker = private.loss_tracker(model) if own_loss else None
         self._before = engine.copies(self._metrics)
         if not engine.pooled:
@@ -76,10 +76,11 @@ class _Summing:
         groups = [
             gradients, own, engine.weigh([v.value for v in self._statistics], fraction),
             engine.weigh(list(extra.values()), fraction),
-            [engine.one_hot(self._share)],
+            engine.one_hot(self._share),
         ]  # fmt: skip
         summed = _unflatten(engine.total([t for group in groups for t in group]), groups)
-        engine.check_digests(self._share, summed[4][0])
+        for digests in summed[4]:
+            engine.check_digests(self._share, digests)
         for variable, value in zip(self._statistics, summed[2], strict=True):
             variable.assign(value)
         reduced = iter(summed[0])

@@ -9,13 +9,13 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
 from torch import distributed
 
 from dream._adapter import Op, Plan, Tensor
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
+from dream.adapters.pytorch.errors import peers_may_fail
+from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
 
 _OPS: dict[Op, Any] = {
     "sum": distributed.ReduceOp.SUM,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from dream.adapters.pytorch.sampling import DealtBatches
-from dream.adapters.pytorch.step import split
 from torch import nn
 from torch.utils.data import DataLoader
 
 from dream._adapter import Communicator, Metric
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.sampling import DealtBatches
+from dream.adapters.pytorch.step import split
 
 
 def evaluate(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dream._adapter import Communicator, Plan
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.pytorch.keras_engine import TorchEngine
-
-from dream._adapter import Communicator, Plan
 
 
 def open_block(plan: Plan, communicator: Communicator, distribution: Any = None) -> KerasBlock:

@@ -9,18 +9,18 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from dream.adapters.keras import private
-from dream.adapters.keras.engine import BATCH, SHARE, Engine
-from dream.adapters.keras.sources import Arrays, Batches
-from dream.adapters.pytorch.loader import leave_loaders_alone
-from dream.adapters.pytorch.modules import Adopted
-from dream.adapters.pytorch.randomness import offset_by
-from dream.adapters.pytorch.root import Root
 from keras.src.backend.torch.core import convert_to_tensor
 
 from dream._adapter import Communicator
 from dream._errors import Desynchronized
 from dream._partition import deal, global_batches
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import BATCH, SHARE, Engine
+from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.pytorch.loader import leave_loaders_alone
+from dream.adapters.pytorch.randomness import offset_by
+from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 _DIGESTS = 2**23
 
@@ -54,10 +54,10 @@ class TorchEngine(Engine):
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [v.value.detach().clone() for v in variables]
 
-    def one_hot(self, share: Any) -> Any:
+    def one_hot(self, share: Any) -> list[Any]:
         digests = torch.zeros(self.parts)
         digests[self.rank] = share[2]
-        return digests
+        return [digests]
 
     def check_digests(self, share: Any, digests: Any) -> None:
         if share[2] and bool((digests != digests[0]).any()):
@@ -98,6 +98,11 @@ class TorchEngine(Engine):
             )
             yield {BATCH: data, SHARE: (count, total, digest)}
 
+    def example(self, source: Arrays | Batches) -> Any:
+        if isinstance(source, Arrays):
+            return source.inputs
+        return next(_without_gradients(iter(source.adapter.get_torch_dataloader())))
+
     def creating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -119,11 +124,15 @@ class TorchEngine(Engine):
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
-            held = part._compiled_call_impl
+            held = slot_of(part)
             if isinstance(held, Root):
                 held.release()
-            if isinstance(held, (Root, Adopted)):
-                part._compiled_call_impl = None
+            if isinstance(held, Slot):
+                set_slot(part, None)
+
+    def offset_seed(self, state: Any) -> None:
+        if self.rank:
+            state.assign(state + torch.tensor([self.rank, 0], dtype=state.value.dtype))
 
     def offset_generators(self) -> None:
         offset_by(self.rank)

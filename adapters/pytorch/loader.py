@@ -9,8 +9,6 @@ from functools import wraps
 from inspect import signature
 from typing import Any, Self, final
 
-from dream.adapters.pytorch.sampling import DealtBatches, SeededBatches
-from dream.adapters.pytorch.shares import Shares, empty
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -23,6 +21,8 @@ from torch.utils.data import (
 from dream._adapter import Communicator
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
+from dream.adapters.pytorch.sampling import DealtBatches, SeededBatches
+from dream.adapters.pytorch.shares import Shares, empty
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
 

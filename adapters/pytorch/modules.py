@@ -8,11 +8,6 @@ from typing import Any, final
 from weakref import WeakSet
 
 import torch
-from dream.adapters.pytorch import buffers, randomness
-from dream.adapters.pytorch.hooks import GradientHook
-from dream.adapters.pytorch.root import Root, training_call
-from dream.adapters.pytorch.runner import Runner, wrap
-from dream.adapters.pytorch.shares import Shares
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
@@ -20,6 +15,12 @@ from torch.nn.parameter import UninitializedParameter
 from dream._adapter import Communicator
 from dream._errors import Unsupported
 from dream._layout import check_same
+from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.root import Root, training_call
+from dream.adapters.pytorch.runner import Runner, wrap
+from dream.adapters.pytorch.shares import Shares
+from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 
 @final
@@ -27,7 +28,7 @@ class Modules:
     """The modules of one strategy.
 
     inside: a distributed module is running, so those it calls are its parts.
-    calls: training calls so far. generation: grows whenever parameters may have been replaced.
+    generation: grows whenever parameters may have been replaced.
     """
 
     def __init__(
@@ -40,7 +41,6 @@ class Modules:
         self.communicator = communicator
         self.shares = shares
         self.inside = False
-        self.calls = 0
         self.generation = 0
         self.roots: WeakSet[Root] = WeakSet()
         self._options = options
@@ -53,26 +53,24 @@ class Modules:
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             init(module, *args, **kwargs)
-            module._compiled_call_impl = Adopted(module, self)
+            set_slot(module, Adopted(module, self))
 
         return wrapped
 
     def distribute(self, module: nn.Module) -> Root:
         """The module's root, made on first use; the module's parts are then parts, not roots."""
-        slot = module._compiled_call_impl
+        slot = slot_of(module)
         if isinstance(slot, Root) and slot in self.roots:
             return slot
         _refuse_uninitialised(module)
         for part in module.modules():
-            if isinstance(part._compiled_call_impl, Root):
-                part._compiled_call_impl.release()
-                self.roots.discard(part._compiled_call_impl)
-            if isinstance(part._compiled_call_impl, (Root, Adopted)):
-                part._compiled_call_impl = None
+            if isinstance(slot_of(part), Root):
+                slot_of(part).release()
+                self.roots.discard(slot_of(part))
         self.generation += 1
-        root = Root(module, self)
+        root = Root(module, self, slot.inner if isinstance(slot, Slot) else None)
         self.roots.add(root)
-        module._compiled_call_impl = root
+        set_slot(module, root)
         return root
 
     def taken(self, root: Root) -> set[int]:
@@ -104,28 +102,28 @@ class Modules:
         for root in self.roots:
             root.weigh(0.0 if weight == 0.0 else 1.0)
 
-    def reduced(self) -> set[int]:
-        """The ids of all parameters whose gradients are reduced."""
-        return {id(parameter) for root in self.roots for parameter in root.trained}
+    def reduced(self) -> dict[int, Root]:
+        """The root that reduces each parameter's gradient, by the parameter's id."""
+        return {id(parameter): root for root in self.roots for parameter in root.trained}
 
 
 @final
-class Adopted:
+class Adopted(Slot):
     """Takes the calls of a module made in the block until it is known whose part it is."""
 
     def __init__(self, module: nn.Module, room: Modules) -> None:
-        self._module = module
+        super().__init__(module)
         self._room = room
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module
+        module = self.module
         if training_call(self._room):
             parameters = list(module.parameters())
-            if not parameters:
-                module._compiled_call_impl = None
+            if not parameters and self.inner == module._call_impl:
+                set_slot(module, None)
             elif any(parameter.requires_grad for parameter in parameters):
                 return self._room.distribute(module)(*args, **kwargs)
-        return module._call_impl(*args, **kwargs)
+        return self.inner(*args, **kwargs)
 
 
 def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:

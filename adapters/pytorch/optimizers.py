@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, final
 
-from dream.adapters.pytorch.modules import Modules
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.modules import Modules
+from dream.adapters.pytorch.root import Root
 
 
 @final
@@ -41,36 +42,35 @@ class _Watch:
 
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
-        self._calls = 0
-        self._checked: tuple[int, int] | None = None
+        self._generation = -1
+        self._seen: dict[Root, int] = {}
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        modules = self._modules
-        parameters = len(optimizer.param_groups[0]["params"]), len(optimizer.param_groups)
-        if modules.calls == self._calls:
-            self._refuse_unreduced(optimizer, args, kwargs)
-        elif self._checked != parameters:
-            self._refuse_foreign(optimizer)
-            self._checked = parameters
-        self._calls = modules.calls
-
-    def _refuse_unreduced(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure computes the gradients
-        if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
-            raise ConfigurationError(
-                "These gradients were not averaged over the ranks: no distributed module was "
-                "called since the last step. Received: gradients from a part of a model, called "
-                "by itself. Call the model as model(...), or the part alone from the start."
-            )
+        if self._generation != self._modules.generation:
+            self._find_roots(optimizer)
+        for root, seen in self._seen.items():
+            root.backwards.check()
+            if root.backwards.count == seen and _has_gradients(root):
+                raise ConfigurationError(
+                    "These gradients were not averaged over the ranks: no backward() followed a "
+                    "call of the model since the last step. Received: gradients of "
+                    f"{type(root.module).__name__} that were set by hand, or computed by "
+                    "torch.autograd.grad. Call backward() on the loss."
+                )
+            self._seen[root] = root.backwards.count
 
-    def _refuse_foreign(self, optimizer: Optimizer) -> None:
+    def _find_roots(self, optimizer: Optimizer) -> None:
+        """The modules whose parameters are stepped; each with a gradient must be of one."""
         reduced = self._modules.reduced()
+        seen, self._seen = self._seen, {}
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
-                if parameter.grad is not None and id(parameter) not in reduced:
+                root = reduced.get(id(parameter))
+                if root is not None:
+                    self._seen[root] = seen.get(root, 0)
+                elif parameter.grad is not None:
                     raise ConfigurationError(
                         "A parameter's gradient was not averaged over the ranks, since no module "
                         "that was made in the block and called holds it. Received: parameter "
@@ -78,3 +78,8 @@ class _Watch:
                         "it part of a module and call that, or pass the module to "
                         "strategy.prepare."
                     )
+        self._generation = self._modules.generation
+
+
+def _has_gradients(root: Root) -> bool:
+    return any(parameter.grad is not None for parameter in root.trained)

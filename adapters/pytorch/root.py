@@ -7,13 +7,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.runner import Runner, scale_gradients
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.backwards import Backwards
+from dream.adapters.pytorch.runner import Runner, scale_gradients
+from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.modules import Modules
@@ -28,19 +30,18 @@ def training_call(room: Modules) -> bool:
 
 
 @final
-class Root:
+class Root(Slot):
     """Takes the calls of one module and runs them under DDP.
 
-    It sits in the slot that `Module.compile` uses for the same purpose, so the module keeps its
-    class, its names and its state; copies and pickles leave the slot behind.
+    The module keeps its class, its names and its state.
     """
 
-    def __init__(self, module: nn.Module, room: Modules) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, room: Modules, inner: Callable[..., Any] | None) -> None:
+        super().__init__(module, inner)
         self._room = room
         self._ddp: DistributedDataParallel | None = None
-        self._runner = Runner(module, None)
-        self._runner._compiled_call_impl = None  # it is made in the block, but is no user's
+        self._runner = Runner(self, None)
+        set_slot(self._runner, None)  # it is made in the block, but is no user's
         self._parameters: list[nn.Parameter] = []
         self._own: list[nn.Parameter] = []
         self._reduced: tuple[int, ...] = ()
@@ -49,10 +50,11 @@ class Root:
         self._handles: list[RemovableHandle] = []
         self._weight = 1.0
         self._norms = buffers.norms(module)
+        self.backwards = Backwards()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not training_call(self._room):
-            return self.module._call_impl(*args, **kwargs)
+            return self.inner(*args, **kwargs)
         self._set_carrier(None)
         self.weigh(self._room.shares.weight((*args, *kwargs.values())))
         return self._run(args, kwargs)
@@ -88,10 +90,11 @@ class Root:
         if self._ddp is not None:
             self._ddp._remove_autograd_hooks()
             self._ddp = None
+            self.backwards.stop()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         room = self._room
-        room.calls += 1
+        self.backwards.arm()
         room.inside = True
         forward = self._runner.forward if self._ddp is None else self._ddp.forward
         try:
@@ -132,6 +135,7 @@ class Root:
         room = self._room
         if self._generation != room.generation:
             self._generation = room.generation
+            self._claim_parts()
             self._parameters = list(self.module.parameters())
             self._trained = ()
         trained = tuple(map(_requires_grad, self._parameters))
@@ -150,6 +154,13 @@ class Root:
         self._norms = buffers.norms(self.module)
         if reduced:
             self._ddp = self._room.wrap(self.module, self._runner, taken)
+            self.backwards.watch(self.trained[0])
+
+    def _claim_parts(self) -> None:
+        """Know when one of the module's parts is called by itself."""
+        for part in self.module.modules():
+            if part is not self.module and not isinstance(slot_of(part), Part):
+                set_slot(part, Part(part, self))
 
     def _new_carrier(self) -> nn.Parameter:
         like = next(p for p in self.module.parameters() if p.requires_grad)
@@ -166,3 +177,19 @@ class Root:
             handle.remove()
         self._handles = []
         self._weight = 1.0
+
+
+@final
+class Part(Slot):
+    """Takes the calls of a part of a distributed module. It changes nothing; where the part is
+    called by itself in training, it has the gradients from there watched."""
+
+    def __init__(self, module: nn.Module, root: Root) -> None:
+        super().__init__(module)
+        self._root = root
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.inner(*args, **kwargs)
+        if training_call(self._root._room):
+            self._root.backwards.part_called(output)
+        return output

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any, final
 
 import torch
-from dream.adapters.pytorch.hooks import GradientHook
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.slot import Slot
 
 
 @final
@@ -20,13 +22,14 @@ class Runner(nn.Module):
         reduced in the gradients' own bucket; None where nobody asked for it.
     """
 
-    def __init__(self, module: nn.Module, carrier: nn.Parameter | None) -> None:
+    def __init__(self, slot: Slot, carrier: nn.Parameter | None) -> None:
         super().__init__()
-        self.inner = module
+        self._slot = slot
+        self.inner = slot.module
         self.carrier = carrier
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.inner._call_impl(*args, **kwargs)
+        return self._slot.inner(*args, **kwargs)
 
 
 def wrap(

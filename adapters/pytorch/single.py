@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
-from dream.adapters.pytorch import devices, evaluation
-from dream.adapters.pytorch.keras_entry import KerasEntry
-from dream.adapters.pytorch.loader import Dealer
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.shares import Shares
-from dream.adapters.pytorch.step import plain_step
-from dream.adapters.pytorch.weighing import count_of
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -19,6 +13,13 @@ from torch.utils.data import DataLoader
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
 from dream._alone import Alone
 from dream._topology import Topology
+from dream.adapters.pytorch import devices, evaluation, saving
+from dream.adapters.pytorch.keras_entry import KerasEntry
+from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.shares import Shares
+from dream.adapters.pytorch.step import plain_step
+from dream.adapters.pytorch.weighing import count_of
 
 
 @final
@@ -43,6 +44,7 @@ class Single(Adapter):
 
     def enter(self) -> None:
         self._patches.replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
+        self._patches.replace(torch, "save", saving.on_rank(0, torch.save))
         self._keras.enter()
 
     def exit(self) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from dream.adapters.pytorch.root import Root
 from torch import nn
 from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.root import Root
 
 
 def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:

@@ -6,16 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
-from dream.adapters.pytorch import collectives, devices, evaluation, saving
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
-from dream.adapters.pytorch.keras_entry import KerasEntry
-from dream.adapters.pytorch.loader import Dealer
-from dream.adapters.pytorch.modules import Modules
-from dream.adapters.pytorch.optimizers import Guard
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.shares import Shares
-from dream.adapters.pytorch.step import plain_step, synchronous_step
-from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -24,6 +14,17 @@ from dream import _registry
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
 from dream._alone import Alone
 from dream._topology import Topology
+from dream.adapters.pytorch import collectives, devices, evaluation, saving
+from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
+from dream.adapters.pytorch.keras_entry import KerasEntry
+from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.modules import Modules
+from dream.adapters.pytorch.optimizers import Guard
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.shares import Shares
+from dream.adapters.pytorch.slot import wrap_compile
+from dream.adapters.pytorch.step import plain_step, synchronous_step
+from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
 
 
 @final
@@ -54,10 +55,11 @@ class Synchronous(Adapter):
     def enter(self) -> None:
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
+        replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
         if self._topology.world_size > 1:
             replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
+            replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
             replace(Optimizer, "__init__", self._guard.wrap_init(Optimizer.__init__))
-            replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
         self._keras.enter()
 
     def exit(self) -> None:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
-from dream.adapters.tensorflow import calling, evaluation, starting, training, weighing
-from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
-from dream.adapters.tensorflow.keras_block import open_block
 
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
 from dream._topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """Who trains.
-
-    distribution: the strategy that drives this process's several devices; None where it has one.
-    """
-
-    topology: Topology
-    communicator: Communicator
-    distribution: tf.distribute.Strategy | None = None
+from dream.adapters.tensorflow import calling, evaluation, starting, training, weighing
+from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
+from dream.adapters.tensorflow.keras_block import open_block
+from dream.adapters.tensorflow.replicas import Replicas
 
 
 class TensorFlowAdapter(Adapter):
@@ -73,11 +62,11 @@ class TensorFlowAdapter(Adapter):
         total = self._total()
         local = training.LocalStep(
             model, loss, optimizer, weight, total,
-            statistics=total is not None and distribution is None,
+            ranks=distribution is None,
         )  # fmt: skip
 
         def start(batch: calling.Batch) -> None:
-            with self._block.creating():
+            with distribution.scope() if distribution is not None else nullcontext():
                 starting.build(model, optimizer, batch)
             starting.agree(model, optimizer, self.communicator)
             self._block.start(model)
@@ -89,12 +78,13 @@ class TensorFlowAdapter(Adapter):
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(
-            model, data, metrics, self.communicator, self._cut(), self._run
-        )
+        return evaluation.evaluate(model, data, metrics, self.communicator, self._cut(), self._run)
 
     def weigh(self, loss: Any, count: Any) -> Any:
-        return weighing.weigh(loss, count, self.topology.num_replicas, self._total())
+        return weighing.weigh(
+            loss, count, self.topology.num_replicas, self._total(),
+            ranks=self._who.distribution is None,
+        )  # fmt: skip
 
     def _cut(self) -> Cut:
         if self._who.distribution is not None:

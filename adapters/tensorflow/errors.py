@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from dream._errors import ConfigurationError, DreamError, Desynchronized, WorkerFailed
+from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
 
 _MISMATCH = ("Shape mismatch in the collective", "expected type", "Inconsistent")
 _GONE = (

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
-from dream.adapters.tensorflow import calling
-from dream.adapters.tensorflow.dealing import Cut, Dealt
-from dream.adapters.tensorflow.errors import translated
 
 from dream._adapter import Communicator, Metric
 from dream._errors import ConfigurationError
+from dream.adapters.tensorflow import calling
+from dream.adapters.tensorflow.dealing import Cut, Dealt
+from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.tracing import Compiled
 
+Metrics = tuple[tuple[str, Metric], ...]
 Run = Callable[..., list[tf.Tensor]]
 """Calls a function on a batch's shares that are here: its value for each of them."""
 
@@ -26,15 +29,7 @@ def evaluate(
     run: Run,
 ) -> dict[str, float]:
     """The mean of each metric over every sample of `data`."""
-    for name, metric in metrics.items():
-        calling.check_metric(name, metric)
-
-    def sums_of(*batch: Any) -> tf.Tensor:
-        return _sums(model, batch, metrics)
-
-    compiled = tf.function(
-        lambda *batch: tf.add_n(run(sums_of, batch)), reduce_retracing=True, jit_compile=False
-    )
+    compiled = _compiled(model, tuple(metrics.items()), run)
     sums = tf.zeros(len(metrics) + 1, tf.float64)
     for batch in data if isinstance(data, Dealt) else map(cut, _tensors(data)):
         sums += compiled(*batch)
@@ -45,18 +40,33 @@ def evaluate(
     return {name: total / count for name, total in zip(metrics, totals, strict=True)}
 
 
+@lru_cache(maxsize=8)
+def _compiled(model: Any, metrics: Metrics, run: Run) -> Callable[..., tf.Tensor]:
+    """Kept, so that an evaluation after every epoch is traced once."""
+    for name, metric in metrics:
+        calling.check_metric(name, metric)
+
+    def sums_of(*batch: Any) -> tf.Tensor:
+        return _sums(model, batch, metrics)
+
+    def total(*batch: Any) -> tf.Tensor:
+        return tf.add_n(run(sums_of, batch))
+
+    return Compiled(total)
+
+
 def _tensors(data: Iterable[Any]) -> Iterable[Any]:
     return (tuple(tf.nest.map_structure(tf.convert_to_tensor, batch)) for batch in data)
 
 
-def _sums(model: Any, batch: calling.Batch, metrics: Mapping[str, Metric]) -> tf.Tensor:
+def _sums(model: Any, batch: calling.Batch, metrics: Metrics) -> tf.Tensor:
     """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
     inputs, target = calling.split(batch)
     count = tf.cast(calling.count(batch), tf.float64)
     prediction = calling.predict(model, inputs, training=False)
     totals = [
         tf.where(count > 0, _total(name, calling.judge(metric, prediction, target)), 0.0)
-        for name, metric in metrics.items()
+        for name, metric in metrics
     ]
     return tf.stack([*totals, count])
 

@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Endpoint
 
-START_TIMEOUT = 300.0
-"""Seconds that a rank waits for the others to start."""
 _PAUSE = 0.05
 _KNOCK_TIMEOUT = 2.0
 
 
-def wait_for_all(workers: Sequence[Endpoint], rank: int, timeout: float = START_TIMEOUT) -> None:
+def wait_for_all(workers: Sequence[Endpoint], rank: int, timeout: float) -> None:
     """Return once every rank's endpoint answers; raise `WorkerFailed` naming those that do not."""
     missing = [other for other in range(len(workers)) if other != rank]
     deadline = time.monotonic() + timeout

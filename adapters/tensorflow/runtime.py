@@ -110,7 +110,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
 def _bring_up(place: Cluster, *, nccl: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
     _check_cold()
     workers = place.workers or cluster.exchange_endpoints(place)
-    wait_for_all(workers, place.rank)
+    wait_for_all(workers, place.rank, cluster.startup_seconds())
     kind = tf.distribute.experimental.CommunicationImplementation
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(

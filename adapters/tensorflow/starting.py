@@ -1,4 +1,4 @@
-"""Before the first step taken by hand: variables are there, alike on every rank, rank 0's values."""
+"""Before the first step taken by hand: variables are there, and rank 0's values in them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from dream.adapters.tensorflow import calling
 
 from dream._adapter import Communicator
 from dream._errors import ConfigurationError
 from dream._layout import check_same
+from dream.adapters.tensorflow import calling
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:

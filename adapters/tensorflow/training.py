@@ -7,16 +7,19 @@ the mean over the global batch, however uneven the shares are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
+
+from dream._adapter import Step
+from dream._errors import ConfigurationError
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
 from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.errors import translated
-
-from dream._adapter import Step
-from dream._errors import ConfigurationError
+from dream.adapters.tensorflow.keras_private import unscaled_losses
+from dream.adapters.tensorflow.tracing import Compiled
 
 Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 """The sum of each tensor over the parts."""
@@ -25,7 +28,8 @@ Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 class LocalStep:
     """What one part does with its share of a batch.
 
-    total: None where there is one part. statistics: whether running statistics are reduced here.
+    total: None where there is one part. ranks: whether the parts are processes, whose running
+    statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class LocalStep:
         weight: Callable[..., Any] | None,
         total: Total | None,
         *,
-        statistics: bool,
+        ranks: bool,
     ) -> None:
         calling.check_loss(loss)
         self._model = model
@@ -44,7 +48,7 @@ class LocalStep:
         self._optimizer = optimizer
         self._weight = weight
         self._total = total
-        self._statistics = statistics
+        self._ranks = ranks
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
@@ -59,7 +63,8 @@ class LocalStep:
         inputs, target = calling.split(batch)
         with tf.GradientTape() as tape:
             prediction = calling.predict(self._model, inputs, training=True)
-            value = tf.reduce_mean(calling.judge(self._loss, prediction, target))
+            with nullcontext() if self._ranks else unscaled_losses():
+                value = tf.reduce_mean(calling.judge(self._loss, prediction, target))
             penalties = getattr(self._model, "losses", [])
             value = tf.add_n([value, *(tf.cast(p, value.dtype) for p in penalties)])
             scaled = self._optimizer.scale_loss(value)
@@ -71,7 +76,7 @@ class LocalStep:
         assert self._total is not None
         count = self._count(batch)
         present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        states = statistics_of(self._model) if self._statistics else []
+        states = statistics_of(self._model) if self._ranks else []
         mine = [value, *present, *(state.value for state in states)]
         *sums, counts = self._total([*(_times(x, count) for x in mine), count])
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
@@ -93,7 +98,7 @@ def _times(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def process_step(local: LocalStep, start: Callable[[calling.Batch], None]) -> Step:
     """The step of a process with one part. start: what comes before the first."""
-    compiled = tf.function(local, reduce_retracing=True, jit_compile=False)
+    compiled = Compiled(local)
     return _started(lambda batch: compiled(*_tensors(batch)), start)
 
 
@@ -105,7 +110,7 @@ def replica_step(
     def run(*batch: Any) -> tf.Tensor:
         return strategy.experimental_local_results(strategy.run(local, args=batch))[0]
 
-    compiled = tf.function(run, reduce_retracing=True, jit_compile=False)
+    compiled = Compiled(run)
 
     def call(batch: calling.Batch) -> tf.Tensor:
         for x in tf.nest.flatten(batch):

@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+
+from dream._errors import Unsupported
 from dream.adapters.keras import step
 from dream.adapters.tensorflow.training import Total
 
 
-def weigh(loss: Any, count: Any, parts: int, total: Total | None) -> Any:
+def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool) -> Any:
     """`loss`, a mean over `count` things on this part, such that the mean over the parts is the
     mean over all things; exactly 0 where the count is 0. The optimizer that is applied next
     reduces its gradients as they are."""
     if total is None:
         return loss
+    if not ranks:
+        _check_place(parts)
     mine = tf.cast(tf.reshape(count, []), loss.dtype)
     (everyone,) = total([mine])
     step.announce()
     return tf.math.multiply_no_nan(loss, tf.math.divide_no_nan(mine * parts, everyone))
+
+
+def _check_place(parts: int) -> None:
+    """Replicas of one process compute inside TensorFlow's own strategy.run."""
+    if tf.distribute.get_strategy().num_replicas_in_sync != parts:
+        raise Unsupported(
+            "A loop of your own runs on one of this process's devices. Received: weigh, replicas="
+            f"{parts} in one process. Use strategy.train_step(model, loss, optimizer, weight=...), "
+            "or one process per device: dream run -n."
+        )

@@ -1,4 +1,4 @@
-"""How tensors travel: the few dtypes that every transport adds up, and many tensors in one buffer."""
+"""How tensors travel: the few dtypes that every transport adds up, many tensors in a buffer."""
 
 from __future__ import annotations
 

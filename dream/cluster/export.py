@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 
 from dream._topology import Cluster, Endpoint
 
-from ._read import is_loopback
+from .ports import interface_toward
 from .rendezvous import startup_seconds
 from .tf_config import TF_CONFIG
 
@@ -20,8 +19,6 @@ _PATIENCE = {
 }
 """Seconds after which the core warns that a rank has not sent a tensor, and gives up. Its own
 default is never to give up."""
-
-LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:
@@ -45,8 +42,9 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
     }
-    if is_loopback(store.host):
-        place["GLOO_IFACE"] = LOOPBACK_INTERFACE
+    interface = interface_toward(store.host)
+    if interface is not None:
+        place["GLOO_IFACE"] = interface
     return {f"HOROVOD_{name}": str(value) for name, value in place.items()}
 
 

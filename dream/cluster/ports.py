@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
+import struct
+import sys
+
+from ._read import is_loopback
+
+LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 
 
 class Reservation:
@@ -52,3 +60,26 @@ def own_address(toward: str) -> str:
         probe.connect((toward, 9))
         address: str = probe.getsockname()[0]
     return address
+
+
+def interface_toward(host: str) -> str | None:
+    """The network interface that `host` is reached by; None where the system does not tell.
+
+    gloo would go by the host's own name otherwise, which many systems resolve to loopback.
+    """
+    if is_loopback(host):
+        return LOOPBACK_INTERFACE
+    address = own_address(host)
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if _address(name) == address), None)
+
+
+def _address(interface: str) -> str | None:
+    """An interface's IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("256s", interface.encode()[:15])
+        try:
+            answer: bytes = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])

@@ -91,9 +91,8 @@ class Rendezvous:
                 value = self.find(key)
             except ConnectionError:
                 return found
-            if value is None:
-                return found
-            found[key] = value
+            if value is not None:
+                found[key] = value
         return found
 
     def _call(self, method: str, key: str, body: bytes = b"") -> bytes | None:

@@ -7,7 +7,7 @@ too: given the address `host:port/TOKEN` and the port once more, it asks for
 
 from __future__ import annotations
 
-import hmac
+import contextlib
 import socket
 import socketserver
 import threading
@@ -29,19 +29,36 @@ class Store(socketserver.ThreadingTCPServer):
     def __init__(self, host: str, port: int, token: str) -> None:
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Request)
+        self._host = host
         self.values: dict[str, bytes] = {}
         self.port: int = self.server_address[1]
         self._token = token.encode()
-        threading.Thread(target=self.serve_forever, name="dream-store", daemon=True).start()
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="dream-store", daemon=True)
+        self._thread.start()
 
     def admits(self, word: str) -> bool:
         """Whether the first part of a path is the token, with or without Horovod's `:port`."""
+        import hmac  # on use: clients do without its import
+
         bare = word.removesuffix(f":{self.port}").encode()
         return hmac.compare_digest(bare, self._token)
 
     def close(self) -> None:
-        self.shutdown()
+        self._closing = True
+        with contextlib.suppress(OSError):  # a call that wakes the thread, where it still waits
+            socket.create_connection((self._host, self.port), timeout=1.0).close()
+        self._thread.join(timeout=1.0)
         self.server_close()
+
+    def _accept(self) -> None:
+        """serve_forever would look twice a second whether it is over, and end as late."""
+        while not self._closing:
+            try:
+                request, address = self.get_request()
+            except OSError:
+                return
+            self.process_request(request, address)
 
 
 class _Request(socketserver.StreamRequestHandler):

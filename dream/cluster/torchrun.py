@@ -32,8 +32,9 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
     require(environ, (RANK, WORLD_SIZE), source)
     rank = integer(environ, RANK, source)
     world_size = integer(environ, WORLD_SIZE, source, minimum=1)
+    alone = Cluster(source=source, rank=rank, world_size=world_size)  # which checks the rank
     if world_size == 1:
-        return Cluster(source=source, rank=rank)
+        return alone
     require(environ, (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), source)
     master = Endpoint(environ[MASTER_ADDR], port(environ, MASTER_PORT, source))
     local_rank, local_world_size = _local(environ, source, rank, world_size, master)

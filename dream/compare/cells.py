@@ -81,7 +81,7 @@ class Cell:
     def reduction(self) -> str:
         """Who adds the gradients up; empty where there is nothing to add."""
         if self.processes == 1:
-            return "in place" if self.devices > 1 else ""
+            return "in process" if self.devices > 1 else ""
         asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)

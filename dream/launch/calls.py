@@ -13,9 +13,9 @@ from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
 
 from .command import explain
 from .job import Job, frameworks
+from .outcome import Outcome
 from .pickles import can_carry_main, dump, load
 from .start import run
-from .watch import Outcome
 
 
 def call(

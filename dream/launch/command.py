@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from types import FrameType
 
 from dream._errors import ConfigurationError
 
 from .ending import describe, ranks
 from .job import Job
+from .outcome import Outcome
 from .start import run
-from .watch import Events, Outcome
+from .watch import Events
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,8 +36,7 @@ def run_command(job: Job) -> int:
     """Run a job until its end or a signal; the exit code, with the reason on stderr."""
     if job.log_dir is not None:
         job.log_dir.mkdir(parents=True, exist_ok=True)
-    with _signals() as events:
-        outcome = run(job, events)
+    outcome = run(job, _signals)
     message = explain(outcome)
     if message:
         print(f"dream run: {message}", file=sys.stderr)
@@ -45,9 +44,8 @@ def run_command(job: Job) -> int:
 
 
 @contextmanager
-def _signals() -> Iterator[Events]:
-    """SIGINT, SIGTERM and SIGHUP as events, for as long as ranks run."""
-    events: Events = SimpleQueue()
+def _signals(events: Events) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP as events."""
 
     def put(number: int, frame: FrameType | None) -> None:
         del frame
@@ -55,7 +53,7 @@ def _signals() -> Iterator[Events]:
 
     before = {number: signal.signal(number, put) for number in _STOPPING}
     try:
-        yield events
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

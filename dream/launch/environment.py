@@ -8,8 +8,6 @@ from pathlib import Path
 
 from dream._topology import Cluster
 from dream.cluster import _names, horovod_environment, tf_config_text
-from dream.cluster._read import is_loopback
-from dream.cluster.export import LOOPBACK_INTERFACE
 
 from .job import Job
 
@@ -77,8 +75,8 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
 
 def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, str]:
     defaults = {**_QUIET, **horovod_environment(place)}
-    if place.master is not None and is_loopback(place.master.host):
-        defaults["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
+    if "HOROVOD_GLOO_IFACE" in defaults:  # torch's gloo has a name of its own for it
+        defaults["GLOO_SOCKET_IFNAME"] = defaults["HOROVOD_GLOO_IFACE"]
     if job.n > 1:
         defaults |= _threads(user, max(1, cores() // job.n))
     return defaults

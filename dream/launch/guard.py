@@ -6,7 +6,8 @@ import contextlib
 import subprocess
 
 # Reads process groups until it is told that all is done. A pipe that closes without that word
-# means that the launcher is gone. A shell starts in a millisecond.
+# means that the launcher is gone. A shell starts in a millisecond. `-s KILL --` is how
+# every shell takes a group.
 _SCRIPT = """
 trap '' HUP INT TERM
 groups=
@@ -14,7 +15,7 @@ while read -r word; do
   [ "$word" = done ] && exit 0
   groups="$groups -$word"
 done
-[ -n "$groups" ] && kill -KILL -- $groups 2>/dev/null
+[ -n "$groups" ] && kill -s KILL -- $groups 2>/dev/null
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import socket
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ def common_token(job: Job) -> str:
         raise ConfigurationError(
             f"Several hosts need one common {_names.TOKEN} of at least 8 letters, digits, - or _. "
             f"Received: {'an unfit one' if token else 'none'}. On every host: "
-            f"export {_names.TOKEN}={secrets.token_urlsafe(16)}"
+            f"export {_names.TOKEN}={os.urandom(16).hex()}"
         )
     return token
 

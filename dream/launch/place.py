@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def hosted(job: Job) -> Iterator[Hosted]:
 
 
 def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
-    token = secrets.token_urlsafe(16)
+    token = os.urandom(16).hex()
     store = _serve(job, token, held)
     workers = tuple(Endpoint(LOOPBACK, port) for port in ports[1:])
     return Hosted(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -17,22 +17,37 @@ from .environment import rank_environment
 from .guard import Guard
 from .job import Job
 from .link import Link
+from .outcome import Outcome
 from .output import Output
 from .place import Hosted, hosted
 from .process import Process
-from .watch import Events, Outcome, Watch, next_event
+from .watch import Events, Watch, next_event
 
 _TERM_SECONDS = 2.0
 """Between SIGTERM and SIGKILL. TensorFlow catches the first, so the second always comes."""
 
 
-def run(job: Job, events: Events | None = None) -> Outcome:
-    """Run a job to its end. events: where a signal's handler may put the signal, to stop it."""
-    queue: Events = SimpleQueue() if events is None else events
+Listen = Callable[[Events], AbstractContextManager[object]]
+
+
+def run(job: Job, listen: Listen = nullcontext) -> Outcome:
+    """Run a job to its end. listen: puts signals into the events for as long as ranks run."""
+    queue: Events = SimpleQueue()
     exit_seconds = _exit_seconds(job)
-    with hosted(job) as place, _started(job, place, queue) as processes:
+    with ExitStack() as held:
+        place = held.enter_context(hosted(job))
+        held.enter_context(listen(queue))
+        start = time.monotonic()
+        processes = held.enter_context(_started(job, place, queue))
         link = None if place.shared is None else Link(job, place.shared, queue.put)
-        watch = Watch(processes, queue, link=link, timeout=job.timeout, exit_seconds=exit_seconds)
+        watch = Watch(
+            processes,
+            queue,
+            link=link,
+            timeout=job.timeout,
+            exit_seconds=exit_seconds,
+            start=start,
+        )
         try:
             outcome = watch.until_the_end()
         finally:
@@ -60,7 +75,7 @@ def _started(job: Job, place: Hosted, queue: Events) -> Iterator[tuple[Process, 
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="dream-")))
         guard = Guard()
-        held.callback(guard.close)
+        held.callback(lambda: _release(guard, processes))
         held.callback(lambda: _end(processes, queue))
         for cluster in place.places:
             process = Process(
@@ -74,6 +89,13 @@ def _started(job: Job, place: Hosted, queue: Events) -> Iterator[tuple[Process, 
             guard.add(process.group)
             process.watch(queue.put)
         yield tuple(processes)
+
+
+def _release(guard: Guard, processes: Sequence[Process]) -> None:
+    """Even where a second Ctrl-C cut the ending short."""
+    for process in processes:
+        process.send(signal.SIGKILL)
+    guard.close()
 
 
 def _shown(job: Job, rank: int) -> bool:

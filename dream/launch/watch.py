@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from .ending import Cause, Ending, find_cause, first_left
 from .idle import IdleWatch
 from .link import DONE, FAULT, Link
+from .outcome import Outcome
 from .process import Process
 
 _GRACE_SECONDS = 1.0
@@ -26,35 +26,8 @@ Event = int | signal.Signals | str | None
 Events = SimpleQueue[Event]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended on this host.
-
-    seconds: since its ranks started.
-    cause: the rank to name; None where no rank's failure ended the job.
-    ended: ranks of this host that had to be ended.
-    stopped: the signal that ended the job.
-    lost: what else ended it: a time limit, another host.
-    """
-
-    seconds: float
-    cause: Cause | None = None
-    ended: tuple[int, ...] = ()
-    stopped: signal.Signals | None = None
-    lost: str = ""
-
-    @property
-    def exit_code(self) -> int:
-        if self.stopped is not None:
-            return 128 + self.stopped
-        if self.cause is not None:
-            code = self.cause.first.code or 1
-            return code if code > 0 else 128 - code
-        return 1 if self.lost else 0
-
-
 class Watch:
-    """The loop over events."""
+    """The loop over events. start: when the ranks were started, by the monotonic clock."""
 
     def __init__(
         self,
@@ -64,11 +37,12 @@ class Watch:
         link: Link | None,
         timeout: float | None,
         exit_seconds: float,
+        start: float,
     ) -> None:
         self._processes = processes
         self._events = events
         self._link = link
-        self._start = time.monotonic()
+        self._start = start
         self._timeout = timeout
         self._exit_seconds = exit_seconds
         self._idle: IdleWatch | None = None
@@ -110,7 +84,7 @@ class Watch:
         self._idle = self._idle or IdleWatch()
         if self._idle.idle_seconds(training) < self._exit_seconds:
             return None
-        self._tell("")
+        self._tell(f"rank {left.rank} left with exit code 0 while others still trained")
         return self._outcome(cause=Cause(left))
 
     def _failure(self) -> Outcome:
@@ -124,6 +98,8 @@ class Watch:
             told, lost = self._link.faults(timeout=_GRACE_SECONDS)
             endings += told
         cause = find_cause(endings)
+        if cause is None and not lost:
+            lost = "another host's ranks failed"
         named = {cause.first.rank} if cause else set()
         return self._outcome(cause, lost=lost, ended=[r for r in running if r not in named])
 

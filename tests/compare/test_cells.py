@@ -52,7 +52,7 @@ def test_names_given_twice_count_once():
         ),
         (Cell("tensorflow", "multi_worker_mirrored", 2), "grpc", "multi_worker_mirrored"),
         (Cell("tensorflow", "horovod", 2), "horovod", "horovod"),
-        (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in place", "mirrored in 1 process"),
+        (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in process", "mirrored in 1 process"),
     ],
 )
 def test_what_a_row_says_of_itself(cell, reduction, title):

@@ -16,6 +16,8 @@ class Cell:
     kind: which cases it runs: native loops in torch, or Keras on a backend.
     replicas: how many share a global batch. processes: how many ranks there are.
     unavailable: why it cannot run here; empty where it can.
+    core: it runs the core of its cases only, since another cell of the same adapter and
+        reduction runs them all.
     """
 
     kind: Kind
@@ -24,6 +26,7 @@ class Cell:
     replicas: int
     processes: int
     unavailable: str = ""
+    core: bool = False
 
     def __str__(self) -> str:
         where = "" if self.processes == self.replicas else "-one_process"

@@ -26,7 +26,10 @@ RESTARTS = 4
 
 @dataclass(slots=True)
 class Job:
-    """What the ranks of one cell left: figures or an error for every case and rank."""
+    """What the ranks of one cell left: figures or an error for every case and rank.
+
+    seconds: processor time of each case, on the rank that took most.
+    """
 
     cell: Cell
     outcomes: dict[tuple[str, int], tuple[str, Any]] = field(default_factory=dict)

@@ -127,7 +127,7 @@ def evaluate(env: Env) -> Figures:
     metrics = {"right": right, "loss": loss}
     seen: list[int] = []
 
-    def counted(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def counted(_: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         seen.append(len(target))
         return torch.ones(len(target))
 

@@ -159,8 +159,8 @@ def dropout_masks(env: Env) -> Figures:
         random.seed(9)
         with env.block() as strategy:
             model = _Noisy()
-            if way == "prepared" and strategy is not None:
-                strategy.prepare(model)
+            if way == "prepared":
+                _ = strategy and strategy.prepare(model)
             else:
                 model(torch.ones(2, 8))
                 model.masks.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contract_case import Case, Cases
+from contract_case import Cases
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -19,7 +19,7 @@ BATCH = 16
 EPOCHS = 5  # of four batches: 20 steps
 
 
-def start(case: Case) -> None:
+def start() -> None:
     """The same generators before every case."""
     torch.set_num_threads(1)
     torch.manual_seed(0)

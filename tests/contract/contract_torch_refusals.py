@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import dream
 import torch
 from contract_case import Env, Figures, refusal
 from contract_torch_kit import CASES, Indexed, Net, adamw, loader, momentum, train
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
+
+import dream
 
 
 @CASES.add("cell")
@@ -111,7 +112,7 @@ def words_that_are_not_known(env: Env) -> Figures:
 
 
 @CASES.add("cell")
-def one_device_under_several_ranks(env: Env) -> Figures:
+def one_device_under_several_ranks(_: Env) -> Figures:
     return {
         "single": refusal(lambda: dream.strategy("single", framework="torch")),
         "data_parallel": refusal(lambda: dream.strategy("data_parallel", framework="torch")),
@@ -149,6 +150,4 @@ def a_model_that_cannot_take_an_empty_batch(env: Env) -> Figures:
     with env.block():
         model = _Heads()
         optimizer = momentum(model.parameters())
-        return refusal(
-            lambda: train(model, optimizer, loader(49), epochs=1, loss=F.cross_entropy)
-        )
+        return refusal(lambda: train(model, optimizer, loader(49), epochs=1, loss=F.cross_entropy))

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+
 def _untouched(env: Env, make: Any, samples: int, **options: Any) -> Figures:
     with env.block():
         model = Net()

@@ -38,9 +38,9 @@ def main() -> None:
     modes: tuple[Mode, ...] = ("plain", "single") if cell.strategy == "single" else ("cell",)
     for mode in modes:
         env = Env(mode, cell, rank, folder)
-        for case in cases.of(mode):
+        for case in cases.of(mode, core=cell.core):
             if f"{mode}.{case.name}" not in skipped and case.name in (ONLY or [case.name]):
-                module.start(case)
+                module.start()
                 _run(case, env, seconds)
 
 
@@ -49,14 +49,14 @@ def _run(case: Case, env: Env, seconds: float) -> None:
     place = env.folder / f"{env.mode}.{case.name}.{env.rank}"
     place.with_name(f"{place.name}.begun").touch()
     faulthandler.dump_traceback_later(seconds, exit=True)
-    begin = time.monotonic()
+    begin = time.process_time()
     try:
         outcome: tuple[str, Any] = ("figures", case.run(env))
     except Exception:
         outcome = ("error", traceback.format_exc())
     faulthandler.cancel_dump_traceback_later()
     part = place.with_name(f"{place.name}.part")
-    part.write_bytes(pickle.dumps((*outcome, time.monotonic() - begin)))
+    part.write_bytes(pickle.dumps((*outcome, time.process_time() - begin)))
     part.replace(place)
     if case.ends_job:
         _leave(0)

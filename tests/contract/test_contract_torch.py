@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -159,12 +160,12 @@ def test_every_sample_once_an_epoch_in_one_order(job: Job, oracle: Job) -> None:
 
 def test_the_order_comes_from_seed_and_epoch(oracle: Job) -> None:
     (one,) = oracle.figures("shuffled_order", "single")
-    flat = [sum(epoch, []) for epoch in one["seen"]]
+    flat = [[*chain(*epoch)] for epoch in one["seen"]]
     for epoch, order in enumerate(flat):
         assert sorted(order) == list(range(61))
         assert order == epoch_order(61, seed=0, epoch=epoch, shuffle=True).tolist()
     assert len({tuple(order) for order in flat}) == len(flat)
-    other = sum(one["other"][0], [])
+    other = [*chain(*one["other"][0])]
     assert other == epoch_order(61, seed=7, epoch=0, shuffle=True).tolist()
 
 

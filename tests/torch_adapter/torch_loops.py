@@ -128,10 +128,19 @@ def users_own_accumulation() -> torch.Tensor:
 
 def compiled_model() -> torch.Tensor:
     model = net()
-    compiled = torch.compile(model, backend="eager")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
     optimizer = momentum(model)
     for x, y in loader(61):
         descend(optimizer, F.cross_entropy(compiled(x), y))
+    return weights(model)
+
+
+def model_compiled_in_place() -> torch.Tensor:
+    model = Coder()
+    model.compile(backend="eager", fullgraph=True)
+    optimizer = momentum(model)
+    for x, y in loader(61):
+        descend(optimizer, F.cross_entropy(model(x), y))
     return weights(model)
 
 
@@ -143,6 +152,9 @@ class Coder(nn.Module):
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.encoder(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decode(self.encode(x))
 
     def decode(self, x: torch.Tensor) -> torch.Tensor:
         return self.decoder(x)  # type: ignore[no-any-return]
@@ -250,6 +262,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         recomputed_activations,
         users_own_accumulation,
         compiled_model,
+        model_compiled_in_place,
         methods_beside_forward,
         part_called_before_the_whole,
         two_players,
@@ -266,6 +279,37 @@ def part_of_a_model_called_alone() -> None:
     optimizer = momentum(model)
     for index, (x, _) in enumerate(loader(64)):
         descend(optimizer, (model[0] if index else model)(x).mean())
+
+
+def part_after_the_whole() -> None:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in loader(64):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        model[0](x).mean().backward()
+        optimizer.step()
+
+
+def two_backwards_of_one_forward() -> None:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in loader(64):
+        optimizer.zero_grad()
+        output = model(x)
+        F.cross_entropy(output, y).backward(retain_graph=True)
+        output.square().mean().backward()
+        optimizer.step()
+
+
+def gradients_set_by_hand() -> None:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in loader(64):
+        found = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
 
 
 def parameter_of_no_module() -> None:
@@ -300,6 +344,9 @@ FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
         part_of_a_model_called_alone,
+        part_after_the_whole,
+        two_backwards_of_one_forward,
+        gradients_set_by_hand,
         parameter_of_no_module,
         model_without_shapes,
         stream_of_samples,

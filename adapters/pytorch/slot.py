@@ -1,0 +1,59 @@
+"""What sits in a module's call slot: `_compiled_call_impl`, which `Module.compile` uses too."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+_NAME = "_compiled_call_impl"
+
+
+class Slot(ABC):
+    """Takes the calls of one module. Copies and pickles of the module leave it behind: they are
+    ordinary modules.
+
+    inner: what it runs: the module's own call, or what `Module.compile` made of it.
+    """
+
+    def __init__(self, module: nn.Module, inner: Callable[..., Any] | None = None) -> None:
+        self.module = module
+        self.inner: Callable[..., Any] = module._call_impl if inner is None else inner
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+def slot_of(module: nn.Module) -> Any:
+    """What takes the module's calls; None for an ordinary module."""
+    return module.__dict__.get(_NAME)
+
+
+def set_slot(module: nn.Module, slot: Slot | None) -> None:
+    """Have the module's calls taken. Past `__setattr__`, which a compiled module hands on to the
+    module it wraps."""
+    module.__dict__[_NAME] = slot
+
+
+def wrap_compile(compile_in_place: Callable[..., None]) -> Callable[..., None]:
+    """`Module.compile` that leaves the slot to dream and compiles what it runs."""
+
+    @wraps(compile_in_place)
+    def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        slot = slot_of(module)
+        if isinstance(slot, Slot):
+            slot.inner = torch.compile(module._call_impl, *args, **kwargs)
+        else:
+            compile_in_place(module, *args, **kwargs)
+
+    return wrapped

@@ -1,0 +1,22 @@
+"""Keras on TensorFlow: in one process, in several, or in one with several devices."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from dream._adapter import Communicator, Plan
+from dream.adapters.keras.block import KerasBlock
+from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.keras_mirrored import MirroredEngine
+
+
+def open_block(
+    plan: Plan,
+    communicator: Communicator,
+    distribution: tf.distribute.Strategy | None = None,
+) -> KerasBlock:
+    """The block in which Keras models are distributed: over the devices of `distribution`, else
+    over the communicator's ranks."""
+    if distribution is not None:
+        return KerasBlock(MirroredEngine(distribution, communicator, plan.seed))
+    return KerasBlock(ProcessEngine(communicator, plan.seed))

@@ -1,0 +1,131 @@
+"""Shares as tf.data pipelines: orders from dream, samples gathered a share at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from dream._partition import share_of
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import BATCH, SHARE
+from dream.adapters.keras.sources import Arrays
+
+DIGESTS = 2**23
+
+
+def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
+    """The shares of `ranks` in turn, global batch after global batch. One part has no share to
+    speak of: its elements are the bare batches."""
+    places = _orders(source).flat_map(lambda order: _places(order, source, ranks, parts))
+    inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
+    data = tf.data.Dataset.from_tensors(inputs).repeat()
+
+    def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
+        batch = private.tree.map_structure(
+            lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
+        )
+        return batch if parts == 1 else {BATCH: batch, SHARE: share}
+
+    elements = tf.data.Dataset.zip((places, data)).map(
+        lambda place, whole: gather(*place, whole), num_parallel_calls=tf.data.AUTOTUNE
+    )
+    return _plain(elements).prefetch(tf.data.AUTOTUNE)
+
+
+def _orders(source: Arrays) -> tf.data.Dataset:
+    """One element: the order of the pass, drawn when the pass begins."""
+
+    def draw(_: tf.Tensor) -> tf.Tensor:
+        order = tf.numpy_function(source.order, [], tf.int64)
+        return tf.ensure_shape(order, [source.samples])
+
+    return tf.data.Dataset.range(1).map(draw)
+
+
+def _places(
+    order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int
+) -> tf.data.Dataset:
+    """(places in the arrays, share) of every element of a pass."""
+    size = source.batch_size
+    full, rest = divmod(source.samples, size)
+    result = _rows(tf.reshape(order[: full * size], [full, size]), ranks, parts)
+    return result.concatenate(_rows(order[None, full * size :], ranks, parts)) if rest else result
+
+
+def _rows(rows: tf.Tensor, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
+    """Elements of global batches of one size, shape (batches, samples)."""
+    size = rows.shape[1]
+    if size % parts == 0 and len(ranks) > 1:
+        shares = tf.transpose(tf.reshape(rows, [-1, size // parts, parts]), [0, 2, 1])
+        return _with_share(tf.reshape(shares, [-1, size // parts]), 0, size, parts)
+    if len(ranks) == 1:
+        return _with_share(_columns(rows, ranks[0], parts), ranks[0], size, parts)
+    return tf.data.Dataset.from_tensor_slices(rows).flat_map(
+        lambda row: _concatenated(
+            [_with_share(_columns(row[None], rank, parts), rank, size, parts) for rank in ranks]
+        )
+    )
+
+
+def _columns(rows: tf.Tensor, rank: int, parts: int) -> tf.Tensor:
+    """The samples of `rank`; where it has none, the first one stands in and weighs nothing."""
+    return rows[:, rank::parts] if rank < rows.shape[1] else rows[:, :1]
+
+
+def _with_share(places: tf.Tensor, rank: int, total: int, parts: int) -> tf.data.Dataset:
+    count = share_of(total, rank, parts).count
+    share = tf.constant([count, total, 0.0], tf.float32)
+    rows = tf.data.Dataset.from_tensor_slices(places)
+    return tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensors(share).repeat()))
+
+
+def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
+    first, *others = datasets
+    for other in others:
+        first = first.concatenate(other)
+    return first
+
+
+def of_batches(
+    batches: tf.data.Dataset, ranks: Sequence[int], parts: int, *, compare: bool
+) -> tf.data.Dataset:
+    """The shares of `ranks` in turn of global batches that a dataset yields.
+
+    compare: whether each share carries a digest of its global batch.
+    """
+
+    def cut(*batch: Any) -> tf.data.Dataset:
+        whole = batch[0] if len(batch) == 1 else batch
+        digest = _digest(whole) if compare else tf.constant(0.0)
+        return _concatenated(
+            [tf.data.Dataset.from_tensors(_cut(whole, rank, parts, digest)) for rank in ranks]
+        )
+
+    return _plain(batches.flat_map(cut)).prefetch(tf.data.AUTOTUNE)
+
+
+def _cut(whole: Any, rank: int, parts: int, digest: tf.Tensor) -> dict[str, Any]:
+    total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
+    count = tf.maximum(0, (total - rank + parts - 1) // parts)
+    first = tf.minimum(rank, total - 1)  # a part without samples is shown one that weighs nothing
+    batch = tf.nest.map_structure(lambda x: x[first::parts], whole)
+    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), digest])
+    return {BATCH: batch, SHARE: share}
+
+
+def _digest(whole: Any) -> tf.Tensor:
+    """A whole number below 2**23, not 0, that batches with other content hardly share."""
+    texts = [tf.io.serialize_tensor(x) for x in tf.nest.flatten(whole)]
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), DIGESTS - 1)
+    return tf.cast(number, tf.float32) + 1.0
+
+
+def _plain(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Without the graph rewriting that costs more than it brings here, as Keras has it."""
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return dataset.with_options(options)
+
+

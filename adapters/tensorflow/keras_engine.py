@@ -1,0 +1,135 @@
+"""What Keras's TensorFlow backend needs across processes, each with one device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from dream._adapter import Communicator
+from dream._errors import Desynchronized
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.tensorflow import keras_data
+from dream.adapters.tensorflow.errors import translated
+
+DIFFER = "ranks read different batches"
+
+
+@final
+class ProcessEngine(Engine):
+    """Ordinary Keras on one device in each process; the communicator adds up."""
+
+    pooled = False
+
+    def __init__(self, communicator: Communicator, seed: int) -> None:
+        self.communicator = communicator
+        self.rank = communicator.rank
+        self.parts = communicator.world_size
+        self.seed = seed
+
+    def total(self, tensors: Sequence[Any]) -> list[Any]:
+        return list(self.communicator.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
+
+    def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
+        return weigh(tensors, weight)
+
+    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
+        return keep(share, tensors)
+
+    def copies(self, variables: Sequence[Any]) -> list[Any]:
+        return copies(variables)
+
+    def one_hot(self, share: Any) -> list[Any]:
+        return [tf.one_hot(self.rank, self.parts) * share[2]]
+
+    def check_digests(self, share: Any, digests: Any) -> None:
+        tf.debugging.assert_equal(digests, tf.fill([self.parts], digests[0]), message=DIFFER)
+
+    def arrays(self, source: Arrays) -> Any:
+        return keras_data.of_arrays(source, [self.rank], self.parts)
+
+    def batches(self, source: Batches) -> Any:
+        dataset = source.adapter.get_tf_dataset()
+        if self.parts == 1:
+            return dataset
+        return keras_data.of_batches(dataset, [self.rank], self.parts, compare=True)
+
+    def example(self, source: Arrays | Batches) -> Any:
+        return example(source)
+
+    def creating(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def looping(self) -> AbstractContextManager[Any]:
+        return explained()
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def applying(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        """Nothing: without a strategy of TensorFlow's, optimizers know one device."""
+
+    def adopt_model(self, model: Any) -> None:
+        """Nothing: the trainer knows one device."""
+
+    def take_over(self, model: Any) -> None:
+        """Nothing else has hold of a Keras model."""
+
+    def offset_seed(self, state: Any) -> None:
+        if self.rank:
+            state.assign(state + tf.constant([self.rank, 0], state.dtype))
+
+    def offset_generators(self) -> None:
+        offset_by(self.rank)
+
+
+def weigh(tensors: Sequence[Any], weight: Any) -> list[Any]:
+    """Each tensor times `weight`; exactly 0 where that is 0, whatever the tensor is."""
+    dense = [tf.convert_to_tensor(t) for t in tensors]
+    return [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in dense]
+
+
+def keep(share: Any, tensors: Sequence[Any]) -> list[Any]:
+    return [tf.where(share[0] > 0, t, tf.zeros_like(t)) for t in tensors]
+
+
+def copies(variables: Sequence[Any]) -> list[Any]:
+    return [tf.identity(tf.convert_to_tensor(v.value)) for v in variables]
+
+
+def example(source: Arrays | Batches) -> Any:
+    if isinstance(source, Arrays):
+        return source.inputs
+    return source.adapter.get_tf_dataset().element_spec
+
+
+def offset_by(rank: int) -> None:
+    """Move TensorFlow's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
+    if rank:
+        random.seed(random.getrandbits(32) + rank)
+        np.random.seed((int(np.random.randint(2**31)) + rank) % 2**32)
+        tf.random.set_seed(random.getrandbits(31))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """TensorFlow's errors from a loop, in dream's words."""
+    try:
+        with translated():
+            yield
+    except tf.errors.InvalidArgumentError as error:
+        if DIFFER not in str(error):
+            raise
+        raise Desynchronized(
+            "The ranks read different batches from the same source. Received: batch digests that "
+            "differ between ranks. Seed what draws or shuffles the data, so that every rank sees "
+            "the same global batches."
+        ) from error

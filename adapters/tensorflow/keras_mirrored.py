@@ -1,0 +1,96 @@
+"""What Keras's TensorFlow backend needs in one process with several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import tensorflow as tf
+
+from dream._adapter import Communicator
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.tensorflow import keras_data, keras_private
+from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
+
+
+@final
+class MirroredEngine(Engine):
+    """MirroredStrategy: every device takes the same step on its share."""
+
+    pooled = True
+    rank = 0
+
+    def __init__(
+        self, distribution: tf.distribute.Strategy, communicator: Communicator, seed: int
+    ) -> None:
+        self.communicator = communicator
+        self.parts = distribution.num_replicas_in_sync
+        self.seed = seed
+        self._distribution = distribution
+
+    def total(self, tensors: Sequence[Any]) -> list[Any]:
+        replica = tf.distribute.get_replica_context()
+        dense = [tf.convert_to_tensor(t) for t in tensors]
+        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, dense)) if dense else []
+
+    def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
+        return weigh(tensors, weight)
+
+    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
+        return keep(share, tensors)
+
+    def copies(self, variables: Sequence[Any]) -> list[Any]:
+        return copies(variables)
+
+    def one_hot(self, share: Any) -> list[Any]:
+        return []
+
+    def check_digests(self, share: Any, digests: Any) -> None:
+        """One process reads one source."""
+
+    def arrays(self, source: Arrays) -> Any:
+        return self._placed(keras_data.of_arrays(source, range(self.parts), self.parts))
+
+    def batches(self, source: Batches) -> Any:
+        dataset = source.adapter.get_tf_dataset()
+        return self._placed(
+            keras_data.of_batches(dataset, range(self.parts), self.parts, compare=False)
+        )
+
+    def _placed(self, dataset: tf.data.Dataset) -> Any:
+        """Elements by turns on the devices, as they come."""
+        return self._distribution.distribute_datasets_from_function(lambda _: dataset)
+
+    def example(self, source: Arrays | Batches) -> Any:
+        return example(source)
+
+    def creating(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self._distribution.scope()
+        return scope
+
+    def looping(self) -> AbstractContextManager[Any]:
+        return explained()
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        return keras_private.unscaled_losses()
+
+    def applying(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        keras_private.updates_own_copy(optimizer)
+
+    def adopt_model(self, model: Any) -> None:
+        keras_private.built_already(model)
+
+    def take_over(self, model: Any) -> None:
+        """Nothing else has hold of a Keras model."""
+
+    def offset_seed(self, state: Any) -> None:
+        for index, own in enumerate(self._distribution.experimental_local_results(state.value)):
+            own.assign(own + tf.constant([index, 0], own.dtype))
+
+    def offset_generators(self) -> None:
+        """One process has one set of generators."""

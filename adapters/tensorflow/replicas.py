@@ -1,0 +1,60 @@
+"""Who trains: the one device, the devices of this process, or one device in each of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from dream import _registry
+from dream._adapter import Communicator, Plan
+from dream._alone import Alone
+from dream._errors import ConfigurationError
+from dream._topology import Topology
+from dream.adapters.tensorflow import runtime, wire
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Set up before TensorFlow's first op.
+
+    distribution: what drives this process's several devices; None where it has one.
+    """
+
+    topology: Topology
+    communicator: Communicator
+    distribution: tf.distribute.Strategy | None = None
+
+
+def one(plan: Plan) -> Replicas:
+    """One device."""
+    if plan.devices not in (None, 1):
+        raise ConfigurationError(
+            f"Strategy {plan.spec.name!r} is one device. Received: devices={plan.devices}. Leave "
+            "devices out, or use 'mirrored'."
+        )
+    (device,) = runtime.replicas(1)
+    topology = Topology.of(plan.cluster, num_replicas=1, device=device)
+    return Replicas(topology, Alone(wire.take))
+
+
+def synchronous(plan: Plan) -> Replicas:
+    """The devices of this process where it is alone, else one in every process."""
+    return _devices(plan) if plan.cluster.alone else _ranks(plan)
+
+
+def _devices(plan: Plan) -> Replicas:
+    """A single device needs no strategy of TensorFlow's."""
+    devices = runtime.replicas(plan.devices)
+    distribution = runtime.mirrored(devices) if len(devices) > 1 else None
+    topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
+    return Replicas(topology, Alone(wire.take), distribution)
+
+
+def _ranks(plan: Plan) -> Replicas:
+    device = runtime.local_device(plan.cluster, plan.devices)
+    choices = plan.spec.reductions["tensorflow"]
+    reduction = choices[0] if plan.reduction == "auto" else plan.reduction
+    communicator: Communicator = _registry.reduction("tensorflow", reduction)(plan)
+    topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
+    return Replicas(topology, communicator)

@@ -1,0 +1,39 @@
+"""A function of batches, compiled once for every length that a batch may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import tensorflow as tf
+
+
+@final
+class Compiled:
+    """`function`, as a tf.function.
+
+    Its first trace leaves the length of a batch open, so that the short last batch of an epoch
+    needs no other; batches that differ in more than that are traced again.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = tf.function(function, reduce_retracing=True, jit_compile=False)
+        self._traced = False
+
+    def __call__(self, *batch: Any) -> Any:
+        if not self._traced:
+            self._function.get_concrete_function(*_any_length(batch))
+            self._traced = True
+        return self._function(*batch)
+
+
+def _any_length(batch: Any) -> Any:
+    """The specs of a batch's tensors, or of what replicas hold of them, first dim open."""
+    return tf.nest.map_structure(lambda x: _open(tf.type_spec_from_value(x)), batch)
+
+
+def _open(spec: tf.TypeSpec) -> tf.TypeSpec:
+    if isinstance(spec, tf.TensorSpec):
+        shape = spec.shape if spec.shape.rank == 0 else [None, *spec.shape[1:]]
+        return tf.TensorSpec(shape, spec.dtype)
+    return type(spec)(*map(_open, tf.nest.flatten(spec, expand_composites=True)))

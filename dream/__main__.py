@@ -1,0 +1,5 @@
+"""`python -m dream` is the command `dream`."""
+
+from dream.cli import main
+
+main()

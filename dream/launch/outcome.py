@@ -1,0 +1,35 @@
+"""How a job ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from .ending import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended on this host.
+
+    seconds: since its ranks started.
+    cause: the rank to name; None where no rank's failure ended the job.
+    ended: ranks of this host that had to be ended.
+    stopped: the signal that ended the job.
+    lost: what else ended it: a time limit, another host.
+    """
+
+    seconds: float
+    cause: Cause | None = None
+    ended: tuple[int, ...] = ()
+    stopped: signal.Signals | None = None
+    lost: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        if self.stopped is not None:
+            return 128 + self.stopped
+        if self.cause is not None:
+            code = self.cause.first.code or 1
+            return code if code > 0 else 128 - code
+        return 1 if self.lost else 0

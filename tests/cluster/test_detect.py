@@ -1,0 +1,183 @@
+"""A rank's place, read off each launcher's variables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dream import ConfigurationError
+from dream._topology import Cluster, Endpoint
+from dream.cluster import detect
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}
+HOROVOD = {
+    "HOROVOD_RANK": "1",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4000",
+}
+
+
+def tf_config(workers: object, index: object = 0, kind: str = "worker") -> dict[str, str]:
+    task = {"type": kind, "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+
+def test_nothing_set_is_alone() -> None:
+    assert detect({}) == Cluster()
+    assert detect({"MASTER_ADDR": "10.0.0.1", "TF_CONFIG": "{}"}) == Cluster()
+
+
+def test_torchrun() -> None:
+    place = detect(TORCHRUN)
+    assert (place.rank, place.local_rank, place.node_rank) == (3, 1, 1)
+    assert (place.world_size, place.local_world_size, len(place.hosts)) == (4, 2, 2)
+    assert place.master == Endpoint("10.0.0.1", 29500)
+    assert place.rendezvous == Endpoint("10.0.0.1", 29501)
+    assert not place.serves_rendezvous
+    assert place.workers == ()
+
+
+def test_torchruns_rank_0_serves_where_it_is_told() -> None:
+    place = detect({**TORCHRUN, "RANK": "0", "GROUP_RANK": "0", "DREAM_RENDEZVOUS_PORT": "3000"})
+    assert place.serves_rendezvous
+    assert place.rendezvous == Endpoint("10.0.0.1", 3000)
+
+
+def test_the_last_port_has_no_next_one() -> None:
+    place = detect({**TORCHRUN, "MASTER_PORT": "65535"})
+    assert place.rendezvous == Endpoint("10.0.0.1", 65534)
+
+
+def test_four_variables_are_enough_on_one_host() -> None:
+    names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+    place = detect({name: TORCHRUN[name] for name in names} | {"MASTER_ADDR": "localhost"})
+    assert (place.local_rank, place.local_world_size, place.node_rank) == (3, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"RANK": "4"}, ["rank 4", "world size 4", "torchrun"]),
+        ({"RANK": "-1"}, ["RANK='-1'"]),
+        ({"RANK": "two"}, ["RANK='two'"]),
+        ({"WORLD_SIZE": ""}, ["WORLD_SIZE missing", "RANK='3'"]),
+        ({"RANK": ""}, ["RANK missing", "WORLD_SIZE='4'"]),
+        ({"WORLD_SIZE": "0"}, ["WORLD_SIZE='0'"]),
+        ({"MASTER_PORT": ""}, ["MASTER_PORT missing", "MASTER_ADDR='10.0.0.1'"]),
+        ({"MASTER_PORT": "70000"}, ["MASTER_PORT='70000'"]),
+        ({"LOCAL_RANK": ""}, ["LOCAL_RANK missing"]),
+        ({"LOCAL_RANK": "2"}, ["local rank 2", "local world size 2"]),
+        ({"LOCAL_WORLD_SIZE": "3"}, ["WORLD_SIZE=4", "LOCAL_WORLD_SIZE=3"]),
+        ({"GROUP_RANK": "2"}, ["node rank 2", "2 hosts"]),
+    ],
+)
+def test_torchruns_variables_that_cannot_be(change: dict[str, str], named: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        detect({**TORCHRUN, **change})
+    for words in named:
+        assert words in str(error.value)
+
+
+def test_tf_config_tells_everything_else() -> None:
+    place = detect(tf_config(["a:2222", "b:2222", "b:2223"], index=2))
+    assert (place.rank, place.local_rank, place.node_rank) == (2, 1, 1)
+    assert (place.world_size, place.local_world_size, place.hosts) == (3, 2, ("a", "b"))
+    assert place.workers == (Endpoint("a", 2222), Endpoint("b", 2222), Endpoint("b", 2223))
+    assert place.master == Endpoint("a", 2223)
+    assert place.rendezvous == Endpoint("a", 2224)
+    assert not place.serves_rendezvous
+
+
+def test_every_task_derives_the_same_services() -> None:
+    places = [detect(tf_config(["a:65535", "a:65534"], index=index)) for index in (0, 1)]
+    assert {place.master for place in places} == {Endpoint("a", 65533)}
+    assert {place.rendezvous for place in places} == {Endpoint("a", 65532)}
+    assert [place.serves_rendezvous for place in places] == [True, False]
+
+
+def test_a_chief_comes_first() -> None:
+    text = {
+        "cluster": {"worker": ["b:1"], "chief": ["a:1"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    place = detect({"TF_CONFIG": json.dumps(text)})
+    assert place.rank == 1
+    assert place.hosts == ("a", "b")
+
+
+def test_one_worker_is_alone() -> None:
+    assert detect(tf_config(["a:1"])).alone
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"TF_CONFIG": "{"}, "no JSON"),
+        ({"TF_CONFIG": "[]"}, "no JSON object"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, '"task" lacks'),
+        (tf_config("a:1"), "no list"),
+        (tf_config([]), "no list"),
+        (tf_config([1]), "no list"),
+        (tf_config(["a:1", "b"]), "no host:port"),
+        (tf_config(["a:1", "b:x"]), "no host:port"),
+        (tf_config(["a:1", "a:1"]), "twice"),
+        (tf_config(["a:1", "b:1"], index=2), "index 2 is not below 2"),
+        (tf_config(["a:1", "b:1"], index=-1), "index -1"),
+        (tf_config(["a:1", "b:1"], kind="evaluator"), "'evaluator'"),
+        ({"TF_CONFIG": '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}}'}, "'ps'"),
+    ],
+)
+def test_malformed_tf_config(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        detect(environ)
+    assert words in str(error.value)
+    assert "TF_CONFIG" in str(error.value)
+
+
+def test_tf_config_and_torchrun_must_agree() -> None:
+    workers = [f"a:{port}" for port in range(1, 5)]
+    place = detect({**TORCHRUN, **tf_config(workers, index=3)})
+    assert len(place.workers) == 4
+    with pytest.raises(ConfigurationError, match="RANK=3 of WORLD_SIZE=4, TF_CONFIG worker 0 of 4"):
+        detect({**TORCHRUN, **tf_config(workers, index=0)})
+
+
+def test_horovods_launcher() -> None:
+    place = detect(HOROVOD)
+    assert (place.rank, place.world_size, place.local_rank) == (1, 2, 1)
+    assert place.rendezvous == Endpoint("127.0.0.1", 4000)
+    assert place.master == Endpoint("127.0.0.1", 4001)
+    assert place.token == ""
+
+
+def test_a_token_rides_in_horovods_address() -> None:
+    place = detect({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1:4000/secret"})
+    assert place.rendezvous == Endpoint("127.0.0.1", 4000)
+    assert place.token == "secret"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"HOROVOD_SIZE": ""}, "HOROVOD_SIZE missing"),
+        ({"HOROVOD_LOCAL_RANK": ""}, "HOROVOD_LOCAL_RANK missing"),
+        ({"HOROVOD_GLOO_RENDEZVOUS_PORT": ""}, "HOROVOD_GLOO_RENDEZVOUS_PORT missing"),
+        ({"HOROVOD_RANK": "2"}, "rank 2"),
+        ({"HOROVOD_CROSS_SIZE": "2"}, "MASTER_ADDR unset"),
+    ],
+)
+def test_horovods_variables_that_cannot_be(change: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        detect({**HOROVOD, **change})

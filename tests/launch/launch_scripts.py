@@ -1,0 +1,86 @@
+"""Scripts for ranks, and the means to run them. No rank here imports a framework."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from dream.launch.job import Job
+from dream.launch.outcome import Outcome
+from dream.launch.start import run
+
+SLEEPS = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
+DREAM = (sys.executable, "-m", "dream")
+
+
+def write(folder: Path, body: str) -> str:
+    script = folder / "script.py"
+    script.write_text(SLEEPS + body)
+    return str(script)
+
+
+def outcome(folder: Path, body: str, *, n: int = 2, env: Mapping[str, str] | None = None,
+            timeout: float = 60, **settings: object) -> Outcome:  # fmt: skip
+    """How ranks that run `body` end, started in this process."""
+    job = Job(
+        command=("script", write(folder, body)),
+        n=n,
+        timeout=timeout,
+        environ={**os.environ, **(env or {})},
+        **settings,  # type: ignore[arg-type]
+    )
+    return run(job)
+
+
+def dream(
+    *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    return subprocess.run(
+        [*DREAM, *arguments],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def start(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """The command, left running."""
+    return subprocess.Popen(
+        [*DREAM, *arguments],
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(files: list[Path], seconds: float = 30) -> None:
+    """Until ranks have written their files."""
+    limit = time.monotonic() + seconds
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < limit, f"none of {files}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: list[int], seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,118 @@
+"""`dream.launch`: results, failures and what travels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import dream
+
+
+def place(factor: int, plus: int = 0) -> int:
+    return int(os.environ["RANK"]) * factor + plus
+
+
+def fail_on(rank: int) -> None:
+    if int(os.environ["RANK"]) == rank:
+        raise ValueError("mine")
+    time.sleep(60)
+
+
+def refused() -> None:
+    raise dream.ConfigurationError("Received: nothing.")
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_results_come_in_rank_order() -> None:
+    assert dream.launch(place, 10, n=3, plus=1) == [1, 11, 21]
+
+
+def test_what_ranks_print_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dream.launch(print, "hello", n=2) == [None, None]
+    assert capsys.readouterr().out == "[0] hello\n"
+
+
+def test_a_failure_carries_rank_and_traceback() -> None:
+    with pytest.raises(dream.WorkerFailed, match="Rank 1 failed") as error:
+        dream.launch(fail_on, 1)
+    assert error.value.rank == 1
+    assert "in fail_on" in error.value.traceback
+    assert error.value.traceback.endswith("ValueError: mine\n")
+
+
+def test_an_error_of_dreams_own_is_shown() -> None:
+    with pytest.raises(dream.WorkerFailed, match=r"ConfigurationError: Received: nothing"):
+        dream.launch(refused, n=1)
+
+
+def test_a_time_limit() -> None:
+    with pytest.raises(dream.WorkerFailed, match=r"time limit of 0.5 s passed.*ranks 0, 1"):
+        dream.launch(time.sleep, 60, timeout=0.5)
+
+
+def test_environment_framework_and_strategy_reach_the_ranks() -> None:
+    assert dream.launch(environment, "MINE", n=1, env={"MINE": "yes"}) == ["yes"]
+    given = {"framework": "torch", "strategy": "mirrored"}
+    assert dream.launch(environment, "DREAM_FRAMEWORK", **given) == ["torch", "torch"]
+    assert dream.launch(environment, "DREAM_STRATEGY", **given) == ["mirrored", "mirrored"]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
+        ("place", (), "calls a function. Received: 'place'"),
+        (place, (threading.Lock(),), "cannot travel"),
+    ],
+)
+def test_what_cannot_be_called(function: object, arguments: tuple[object, ...], words: str) -> None:
+    with pytest.raises(dream.ConfigurationError, match=words):
+        dream.launch(function, *arguments)  # type: ignore[arg-type]
+
+
+def test_no_ranks() -> None:
+    with pytest.raises(dream.ConfigurationError, match="at least 1"):
+        dream.launch(place, 1, n=0)
+
+
+def test_functions_of_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        "import dream, os\n"
+        "class Mine:\n    def __init__(self, rank): self.rank = rank\n"
+        "def function(): return Mine(os.environ['RANK'])\n"
+        "print([mine.rank for mine in dream.launch(function)], dream.launch(lambda: 5, n=1))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.returncode) == ("['0', '1'] [5]\n", 0), ran.stderr
+
+
+def test_functions_of_a_script_without_cloudpickle(tmp_path: Path) -> None:
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        "import sys\nsys.modules['cloudpickle'] = None\n"
+        "import dream\ndef function(): return 1\ndream.launch(function)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "NotInstalled" in ran.stderr
+    assert "pip install cloudpickle" in ran.stderr
+
+
+def test_from_a_thread() -> None:
+    results: list[list[int]] = []
+    thread = threading.Thread(target=lambda: results.append(dream.launch(place, 1)))
+    thread.start()
+    thread.join(60)
+    assert results == [[0, 1]]
