@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -43,6 +47,17 @@ def spread(values: Sequence[float]) -> Spread:
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     return Spread(*quantiles(values, n=4, method="inclusive"))
+
+
+def ratios(times: Times, *, unit: str, markdown: bool) -> str:
+    """A table of contenders, each against the first. unit: "ms a step" or "s"."""
+    baseline = next(iter(times))
+    scale = 1000 if unit.startswith("ms") else 1
+    rows = [
+        (name, str(spread(taken).scaled(scale)), str(ratio(times, name, baseline)))
+        for name, taken in times.items()
+    ]
+    return table(("", unit, f"against {baseline}"), rows, markdown=markdown)
 
 
 def ratio(times: Times, name: str, baseline: str) -> Spread:
@@ -82,12 +97,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool)
 
 def machine() -> dict[str, str]:
     """What the figures were read on."""
-    import os
-
     cores = str(len(os.sched_getaffinity(0)))
     return {"cores": cores, "python": platform.python_version()} | {
         package: found for package in PACKAGES if (found := _version(package))
     }
+
+
+def dream_command() -> str:
+    """The `dream` of this interpreter's environment."""
+    beside = Path(sys.executable).with_name("dream")
+    return str(beside) if beside.exists() else (shutil.which("dream") or "dream")
+
+
+def start_ranks(ranks: int, script: str | Path, *arguments: str) -> int:
+    """Run a script on `ranks` ranks of one thread each; the job's exit code."""
+    command = [dream_command(), "run", "-n", str(ranks), str(script), *arguments]
+    return subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode
 
 
 def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
-"""Who trains in the step benchmark: dream, raw DDP and its peers, each as its users write it.
+"""Who trains: dream, raw DDP and its peers, each as its users write it.
 
-A contender is made by a function `Work -> Contender`. The share of a rank in the global batch is
-the same for all.
+A contender is made by a function `Work -> Contender`. Outside dream's block the batch size is a
+rank's own, so those who write for it divide.
 """
 
 from __future__ import annotations
@@ -10,52 +10,65 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from _torch_work import BATCH, Work, plain_backward, sgd, train
+from _torch_work import Work, train
 from torch import distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler
 
 import dream
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """batches: one epoch's, anew at each iteration. train: trains on them."""
+    """model: with the parameters that are trained. batches: one epoch's, anew at each iteration.
+    train: trains on them."""
 
+    model: nn.Module
     batches: Iterable[Any]
     train: Callable[[Iterable[Any]], None]
 
+    def epoch(self) -> None:
+        self.train(self.batches)
+
     def ready(self) -> Contender:
         """The same on batches that were read before, so that loading is not timed."""
-        return Contender(list(self.batches), self.train)
+        return Contender(self.model, list(self.batches), self.train)
 
 
 Make = Callable[[Work], Contender]
 
 
-def _share() -> int:
-    return BATCH // distributed.get_world_size()
+def plain(work: Work) -> Contender:
+    """One device, no library: the reference."""
+    model = work.build()
+    loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
+    return Contender(model, loader, partial(train, model, work.optimizer(model)))
 
 
 def raw_ddp(work: Work) -> Contender:
-    model = DistributedDataParallel(work.model())
-    data = work.data()
-    loader = DataLoader(data, batch_size=_share(), sampler=DistributedSampler(data))
-    return Contender(loader, partial(train, model, sgd(model)))
+    model = work.build()
+    ddp = DistributedDataParallel(model)
+    return Contender(model, _dealt(work), partial(train, ddp, work.optimizer(ddp)))
 
 
-def accelerate(work: Work) -> Contender:
+def accelerate(work: Work, *, split: bool = False) -> Contender:
+    """split: `split_batches=True`, under which the batch size is the global one."""
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True)
-    model = work.model()
-    loader = DataLoader(work.data(), batch_size=_share(), shuffle=True)
-    model, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
-    return Contender(loader, partial(train, model, optimizer, backward=accelerator.backward))
+    config = DataLoaderConfiguration(split_batches=split)
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    model = work.build()
+    size = work.batch if split else _share(work)
+    loader = DataLoader(work.data, batch_size=size, shuffle=work.shuffle)
+    wrapped, optimizer, loader = accelerator.prepare(model, work.optimizer(model), loader)
+    return Contender(
+        model, loader, partial(train, wrapped, optimizer, backward=accelerator.backward)
+    )
 
 
 def fabric(work: Work) -> Contender:
@@ -63,48 +76,47 @@ def fabric(work: Work) -> Contender:
 
     fabric = Fabric(accelerator="cpu", devices=distributed.get_world_size(), strategy="ddp")
     fabric.launch()
-    model = work.model()
-    model, optimizer = fabric.setup(model, sgd(model))
-    loader = DataLoader(work.data(), batch_size=_share(), shuffle=True)
-    loader = fabric.setup_dataloaders(loader)
-    return Contender(loader, partial(train, model, optimizer, backward=fabric.backward))
+    model = work.build()
+    wrapped, optimizer = fabric.setup(model, work.optimizer(model))
+    loader = fabric.setup_dataloaders(
+        DataLoader(work.data, batch_size=_share(work), shuffle=work.shuffle)
+    )
+    return Contender(model, loader, partial(train, wrapped, optimizer, backward=fabric.backward))
 
 
-def dream_loop(work: Work, reduction: str = "auto") -> Contender:
+def dream_loop(work: Work, *, reduction: str = "auto") -> Contender:
     """The block, and the user's own loop."""
     with dream.strategy("mirrored", reduction=reduction):
-        model = work.model()
-        optimizer = sgd(model)
-        loader = DataLoader(work.data(), batch_size=BATCH, shuffle=True)
-    return Contender(loader, partial(train, model, optimizer))
+        model = work.build()
+        optimizer = work.optimizer(model)
+        loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
+    return Contender(model, loader, partial(train, model, optimizer))
 
 
-def dream_step(work: Work, reduction: str = "auto") -> Contender:
+def dream_step(work: Work, *, reduction: str = "auto") -> Contender:
     """`prepare` and `train_step`, which also hands out the global mean loss."""
     with dream.strategy("mirrored", reduction=reduction) as strategy:
-        model = work.model()
-        loader = DataLoader(work.data(), batch_size=BATCH, shuffle=True)
-        model, optimizer, loader = strategy.prepare(model, sgd(model), loader)
+        model = work.build()
+        optimizer = work.optimizer(model)
+        loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
+        model, optimizer, loader = strategy.prepare(model, optimizer, loader)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
 
     def epoch(batches: Iterable[Any]) -> None:
         for batch in batches:
             step(*batch)
 
-    return Contender(loader, epoch)
+    return Contender(model, loader, epoch)
 
 
 def bare_horovod(work: Work) -> Contender:
     """Hooks on the Horovod core, waited for at the end of backward, so that users may clip."""
     import horovod.torch as hvd
 
-    hvd.init()
-    model = work.model()
+    model = work.build()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     _reduce_in_backward(model, hvd)
-    data = work.data()
-    loader = DataLoader(data, batch_size=_share(), sampler=DistributedSampler(data))
-    return Contender(loader, partial(train, model, sgd(model)))
+    return Contender(model, _dealt(work), partial(train, model, work.optimizer(model)))
 
 
 def _reduce_in_backward(model: nn.Module, hvd: Any) -> None:
@@ -124,26 +136,14 @@ def _reduce_in_backward(model: nn.Module, hvd: Any) -> None:
         parameter.register_post_accumulate_grad_hook(partial(reduce, f"bare.{name}"))
 
 
-GLOO: dict[str, Make] = {
-    "raw DDP": raw_ddp,
-    "raw DDP again": raw_ddp,
-    "dream, own loop": dream_loop,
-    "dream, train_step": dream_step,
-}
-PEERS: dict[str, tuple[str, Make]] = {
-    "Accelerate": ("accelerate", accelerate),
-    "Lightning Fabric": ("lightning_fabric", fabric),
-}
-RING: dict[str, Make] = {
-    "bare hooks on Horovod": bare_horovod,
-    "bare hooks again": bare_horovod,
-    "dream on the ring, own loop": partial(dream_loop, reduction="horovod"),
-    "dream on the ring, train_step": partial(dream_step, reduction="horovod"),
-}
+def installed(package: str) -> bool:
+    return find_spec(package) is not None
 
 
-def contenders(family: Literal["gloo", "ring"]) -> dict[str, Make]:
-    """Those that are installed; the first is the baseline, the second shows the noise."""
-    if family == "ring":
-        return RING
-    return GLOO | {name: make for name, (module, make) in PEERS.items() if find_spec(module)}
+def _share(work: Work) -> int:
+    return work.batch // distributed.get_world_size()
+
+
+def _dealt(work: Work) -> DataLoader[Any]:
+    sampler = DistributedSampler(work.data, shuffle=work.shuffle)
+    return DataLoader(work.data, batch_size=_share(work), sampler=sampler)

@@ -1,4 +1,4 @@
-"""What the step benchmark trains: three models, random data, one loop."""
+"""What is trained: a model, its data and the user's own loop."""
 
 from __future__ import annotations
 
@@ -12,30 +12,44 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-BATCH = 64
-"""The global batch size."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A model to train and the samples of one epoch.
 
-    build: makes the model. shape: of one sample. steps: global batches an epoch.
+    batch: the global batch size.
     """
 
     build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    steps: int
+    data: TensorDataset
+    batch: int = 64
+    shuffle: bool = True
+    rate: float = 0.01
 
-    def model(self) -> nn.Module:
-        torch.manual_seed(1)
-        return self.build()
+    @property
+    def steps(self) -> int:
+        return -(-len(self.data) // self.batch)
 
-    def data(self) -> TensorDataset:
-        draw = torch.Generator().manual_seed(2)
-        count = self.steps * BATCH
-        x = torch.randn(count, *self.shape, generator=draw)
-        return TensorDataset(x, torch.randint(0, 10, (count,), generator=draw))
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.rate, momentum=0.9)
+
+
+def plain_backward(loss: torch.Tensor) -> None:
+    loss.backward()
+
+
+def train(
+    model: nn.Module,
+    optimizer: Optimizer,
+    batches: Iterable[Any],
+    backward: Callable[[torch.Tensor], None] = plain_backward,
+) -> None:
+    """The user's own loop over one epoch."""
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        backward(loss)
+        optimizer.step()
 
 
 def mlp() -> nn.Module:
@@ -44,6 +58,7 @@ def mlp() -> nn.Module:
 
 def cnn() -> nn.Module:
     return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -63,31 +78,15 @@ def large_mlp() -> nn.Module:
 
 
 def works(steps: int) -> dict[str, Work]:
-    """The models by name. steps: an epoch's length for the smallest; the others take fewer."""
+    """The step benchmark's models. steps: an epoch of the smallest; the others take fewer."""
     return {
-        "MLP 784-64-10": Work(mlp, (784,), steps),
-        "small CNN": Work(cnn, (1, 28, 28), max(steps // 4, 2)),
-        "MLP of 20M parameters": Work(large_mlp, (784,), max(steps // 16, 2)),
+        "MLP 784-64-10": Work(mlp, _random(steps)),
+        "small CNN": Work(cnn, _random(max(steps // 4, 2))),
+        "MLP of 20M parameters": Work(large_mlp, _random(max(steps // 16, 2))),
     }
 
 
-def sgd(model: nn.Module) -> Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-
-def plain_backward(loss: torch.Tensor) -> None:
-    loss.backward()
-
-
-def train(
-    model: nn.Module,
-    optimizer: Optimizer,
-    batches: Iterable[Any],
-    backward: Callable[[torch.Tensor], None] = plain_backward,
-) -> None:
-    """The user's own loop over one epoch."""
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        backward(loss)
-        optimizer.step()
+def _random(steps: int, batch: int = 64) -> TensorDataset:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(steps * batch, 784, generator=draw)
+    return TensorDataset(x, torch.randint(0, 10, (steps * batch,), generator=draw))

@@ -8,7 +8,7 @@ from pathlib import Path
 from dream._errors import NotInstalled
 
 _ERROR = re.compile(
-    r"(?<![\w-])error: |CMake Error|undefined reference to|No space left on device"
+    r"(?<![\w-])error: (?!subprocess-exited)|CMake Error|undefined reference to|No space left on device"
     r"|ModuleNotFoundError|DO NOT MATCH THE HASHES|ERROR: "
 )
 _COMMAND = re.compile(r"^\s*(cd \S+ && |/\S*/(c\+\+|g\+\+|clang\+\+|cmake|ld) )")

@@ -59,15 +59,26 @@ class Root(Slot):
         self.weigh(self._room.shares.weight((*args, *kwargs.values())))
         return self._run(args, kwargs)
 
-    def call_with_carrier(self, args: tuple[Any, ...], *, empty: bool) -> tuple[Any, nn.Parameter]:
-        """The module's output and the parameter whose gradient the loss may travel as. The
-        caller weighs the loss itself, save on an empty batch, whose loss may be nan."""
+    def call_with_carrier(self, args: tuple[Any, ...], *, empty: bool) -> tuple[Any, torch.Tensor]:
+        """The module's output, and a second tensor to start backward from: the gradient given
+        there comes back as `carried`. The caller weighs the loss itself, save on an empty batch,
+        whose loss may be nan."""
         carrier = self._runner.carrier
         if carrier is None:
             carrier = self._new_carrier()
             self._set_carrier(carrier)
         self.weigh(0.0 if empty else 1.0)
-        return self._run(args, {}), carrier
+        carrier.grad = None
+        output, carried = self._run(args, {})
+        return output, carried
+
+    @property
+    def carried(self) -> torch.Tensor:
+        """The mean over the ranks of what was given to the last backward. Shape ()."""
+        carrier = self._runner.carrier
+        assert carrier is not None
+        assert carrier.grad is not None
+        return carrier.grad.clone()  # the gradient itself is a view of a bucket, soon overwritten
 
     def weigh(self, weight: float) -> None:
         """What the next gradient of this module counts for."""

@@ -19,7 +19,8 @@ class Runner(nn.Module):
     """What DDP wraps: it runs the user's module, and may carry one number with the gradients.
 
     carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
-        reduced in the gradients' own bucket; None where nobody asked for it.
+        reduced in the gradients' own bucket; None where nobody asked for it. With it the output
+        is a pair: the module's, and a tensor that hangs on the carrier, to start backward from.
     """
 
     def __init__(self, slot: Slot, carrier: nn.Parameter | None) -> None:
@@ -29,7 +30,8 @@ class Runner(nn.Module):
         self.carrier = carrier
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._slot.inner(*args, **kwargs)
+        output = self._slot.inner(*args, **kwargs)
+        return output if self.carrier is None else (output, self.carrier + 0)
 
 
 def wrap(

@@ -44,22 +44,20 @@ def synchronous_step(
     optimizer: Optimizer,
     weight: Callable[[tuple[Any, ...]], float],
 ) -> Step:
-    """Many ranks. The loss travels in the gradients' own bucket, as the gradient of a parameter
-    that is zero: d(c * loss)/dc = loss, and DDP averages it with the rest."""
+    """Many ranks. The loss travels in the gradients' own bucket: backward is started from it and
+    from a parameter of no other use, whose gradient it is, and DDP averages that with the rest."""
 
     def step(*batch: Any) -> torch.Tensor:
         inputs, target = split(batch)
         counts = weight(batch)
         optimizer.zero_grad(set_to_none=True)
-        output, carrier = root.call_with_carrier(inputs, empty=counts == 0.0)
-        carrier.grad = None
+        output, carried = root.call_with_carrier(inputs, empty=counts == 0.0)
         value = check_scalar(loss(output, target))
         if counts != 1.0:
             value = value * counts
-        (value + carrier * value.detach()).backward()
+        torch.autograd.backward((value, carried), (None, value.detach().to(carried.dtype)))
         optimizer.step()
-        assert carrier.grad is not None
-        return carrier.grad.clone()
+        return root.carried
 
     return step
 
@@ -71,4 +69,4 @@ def check_scalar(value: Any) -> torch.Tensor:
             "The loss of a batch must be one number, the mean over its samples. Received: "
             f"{getattr(value, 'shape', type(value).__name__)}. Take its mean."
         )
-    return value.reshape(())
+    return value if value.dim() == 0 else value.reshape(())

@@ -7,7 +7,7 @@ different things are told so by TensorFlow: a collective's number, dtype and sha
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,7 +40,7 @@ def connect(plan: Plan) -> Communicator:
 _made: dict[str, Collectives] = {}
 
 
-def _transport(cluster: Cluster, hint: Literal["ring", "nccl"]) -> Collectives:
+def _transport(cluster: Cluster, hint: str) -> Collectives:
     """One for each kind and process: its counter must go on from block to block."""
     if hint not in _made:
         _made[hint] = Collectives(cluster, hint, _GROUP + len(_made))

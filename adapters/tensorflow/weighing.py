@@ -11,6 +11,7 @@ from dream.adapters.keras import step
 from dream.adapters.tensorflow.training import Total
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[misc]  # TensorFlow is untyped
 def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool) -> Any:
     """`loss`, a mean over `count` things on this part, such that the mean over the parts is the
     mean over all things; exactly 0 where the count is 0. The optimizer that is applied next
@@ -27,7 +28,8 @@ def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool
 
 def _check_place(parts: int) -> None:
     """Replicas of one process compute inside TensorFlow's own strategy.run."""
-    if tf.distribute.get_strategy().num_replicas_in_sync != parts:
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync != parts:
         raise Unsupported(
             "A loop of your own runs on one of this process's devices. Received: weigh, replicas="
             f"{parts} in one process. Use strategy.train_step(model, loss, optimizer, weight=...), "

@@ -58,8 +58,8 @@ def _screen() -> Console:
 
 
 def _check_file(json: Path | None) -> None:
-    if json is not None and not json.absolute().parent.is_dir():
+    if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
         raise ConfigurationError(
-            f"There is no folder for this file. Received: --json {json}. Make "
-            f"{json.parent} first, or name another file."
+            f"No file can be written there. Received: --json {json}. Make its folder first, or "
+            "name another file."
         )

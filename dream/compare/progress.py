@@ -53,7 +53,11 @@ def _bar(console: Console, total: int) -> Iterator[Callable[[int, str], None]]:
         TextColumn("{task.description}"),
     )  # fmt: skip
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns,
+        console=console,
+        transient=True,
+        refresh_per_second=2,
+        disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task("", total=total)
         yield lambda completed, text: progress.update(task, completed=completed, description=text)

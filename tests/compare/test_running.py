@@ -90,6 +90,7 @@ def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path):
-    with pytest.raises(ConfigurationError, match="no folder"):
-        main(2, ["torch"], ["single"], settings("fine"), tmp_path / "absent" / "out.json")
+@pytest.mark.parametrize("file", ["absent/out.json", "."])
+def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path, file):
+    with pytest.raises(ConfigurationError, match="No file can be written"):
+        main(2, ["torch"], ["single"], settings("fine"), tmp_path / file)

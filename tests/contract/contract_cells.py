@@ -37,6 +37,20 @@ class Cell:
         return "tensorflow" if self.kind == "keras_tf" else "torch"
 
     @property
+    def full(self) -> str:
+        """Which cell of the same adapter and reduction runs all cases, where this one does not."""
+        ring = "horovod" in (self.strategy, self.reduction)
+        alike = [
+            cell
+            for cell in TORCH + KERAS_TF + KERAS_TORCH
+            if cell.kind == self.kind
+            and not cell.core
+            and ring == ("horovod" in (cell.strategy, cell.reduction))
+            and (cell.processes == 1) == (self.processes == 1)
+        ]
+        return str(alike[0])
+
+    @property
     def devices(self) -> int | None:
         """Devices in each process, where that is not the default."""
         return self.replicas if self.processes < self.replicas else None
@@ -52,8 +66,14 @@ class Cell:
 _NO_GPU = "nccl adds up CUDA tensors only, and this machine has no GPU"
 
 
-def _over(kind: Kind, strategy: str, reduction: str, unavailable: str = "") -> list[Cell]:
-    return [Cell(kind, strategy, reduction, n, n, unavailable) for n in (2, 3)]
+def _over(
+    kind: Kind, strategy: str, reduction: str, unavailable: str = "", *, core: bool = False
+) -> list[Cell]:
+    """2 and 3 ranks, of which the 3 run the core; with `core`, the 2 as well."""
+    return [
+        Cell(kind, strategy, reduction, n, n, unavailable, core or (n > 2 and kind != "torch"))
+        for n in (2, 3)
+    ]
 
 
 TORCH: list[Cell] = [
@@ -65,17 +85,17 @@ TORCH: list[Cell] = [
     *_over("torch", "multi_worker_mirrored", "nccl", _NO_GPU),
 ]
 KERAS_TF: list[Cell] = [
-    *(Cell("keras_tf", "mirrored", "auto", n, 1) for n in (2, 3)),
+    *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2) for n in (2, 3)),
     *_over("keras_tf", "mirrored", "grpc"),
-    *_over("keras_tf", "multi_worker_mirrored", "grpc"),
+    *_over("keras_tf", "multi_worker_mirrored", "grpc", core=True),
     *_over("keras_tf", "horovod", "auto"),
-    *_over("keras_tf", "mirrored", "horovod"),
+    *_over("keras_tf", "mirrored", "horovod", core=True),
     *_over("keras_tf", "mirrored", "nccl", _NO_GPU),
     *_over("keras_tf", "multi_worker_mirrored", "nccl", _NO_GPU),
 ]
 KERAS_TORCH: list[Cell] = [
     *_over("keras_torch", "mirrored", "gloo"),
-    *_over("keras_torch", "multi_worker_mirrored", "gloo"),
+    *_over("keras_torch", "multi_worker_mirrored", "gloo", core=True),
     *_over("keras_torch", "horovod", "auto"),
     *_over("keras_torch", "mirrored", "nccl", _NO_GPU),
 ]

@@ -42,7 +42,7 @@ class Job:
         name = f"{mode}.{case}"
         outcomes = [self.outcomes.get((name, rank)) for rank in range(self.cell.processes)]
         faults = [
-            f"rank {rank}: {'no result' if outcome is None else outcome[1]}"
+            f"rank {rank}: {'no result' if outcome is None else outcome[1][-1500:]}"
             for rank, outcome in enumerate(outcomes)
             if outcome is None or outcome[0] != "figures"
         ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contract_keras_fit import CASES
-from contract_keras_kit import start
-from contract_keras_objects import CASES as _objects
+import contract_keras_fit
+import contract_keras_objects
+from contract_keras_kit import CASES, start
 
 __all__ = ["CASES", "start"]
 
-assert _objects is CASES
+assert contract_keras_fit.CASES is contract_keras_objects.CASES is CASES

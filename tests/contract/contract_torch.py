@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from contract_torch_data import CASES
-from contract_torch_explicit import CASES as _explicit
-from contract_torch_kit import start
-from contract_torch_objects import CASES as _objects
-from contract_torch_probes import CASES as _probes
-from contract_torch_refusals import CASES as _refusals
-from contract_torch_training import CASES as _training
+import contract_torch_data
+import contract_torch_explicit
+import contract_torch_objects
+import contract_torch_probes
+import contract_torch_refusals
+import contract_torch_training
+from contract_torch_kit import CASES, start
 
 __all__ = ["CASES", "start"]
 
-assert all(cases is CASES for cases in (_explicit, _objects, _probes, _refusals, _training))
+_ROOMS = (
+    contract_torch_training,
+    contract_torch_data,
+    contract_torch_explicit,
+    contract_torch_objects,
+    contract_torch_probes,
+    contract_torch_refusals,
+)
+assert all(room.CASES is CASES for room in _ROOMS)

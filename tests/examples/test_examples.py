@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DIGITS = [("digits_torch.py", ""), ("digits_keras.py", "tensorflow"), ("digits_keras.py", "torch")]
+TORCH = ("digits_torch.py", "")
+KERAS = pytest.param("digits_keras.py", "tensorflow", marks=pytest.mark.slow)
+KERAS_TORCH = pytest.param("digits_keras.py", "torch", marks=pytest.mark.slow)
 RUN = ["-c", "from dream.cli import main; main()", "run", "-n", "2"]
 
 
@@ -17,24 +19,24 @@ def accuracy(backend, *line):
     """What the script prints at its end, and that it prints it once."""
     env = os.environ | ({"KERAS_BACKEND": backend} if backend else {})
     done = subprocess.run(
-        [sys.executable, *line], capture_output=True, text=True, timeout=180, env=env, check=False
+        [sys.executable, *line], capture_output=True, text=True, timeout=400, env=env, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = re.findall(r"test accuracy ([\d.]+)", done.stdout)
     return float(found)
 
 
-@pytest.mark.parametrize(("script", "backend"), DIGITS)
+@pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS, KERAS_TORCH])
 def test_alone(script, backend):
     assert accuracy(backend, str(EXAMPLES / script)) > 0.9
 
 
-@pytest.mark.parametrize(("script", "backend"), DIGITS)
+@pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS, KERAS_TORCH])
 def test_on_two_ranks(script, backend):
     assert accuracy(backend, *RUN, str(EXAMPLES / script)) > 0.9
 
 
-@pytest.mark.parametrize(("script", "backend"), DIGITS)
+@pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS])
 def test_one_word_changes_the_strategy(script, backend, tmp_path):
     text = (EXAMPLES / script).read_text()
     assert text.count('strategy("mirrored")') == 1

@@ -386,7 +386,7 @@ def test_progress_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_compilers_own_error_is_shown() -> None:
-    told = _failure.excerpt(GCC_LOG.splitlines(), errors=1)
+    told = _failure.excerpt(GCC_LOG.splitlines())
     assert "fatal error: highwayhash/arch_specific.h" in told
     assert "xla_mpi_ops.cc:25" in told
     assert "/usr/bin/c++" not in told

@@ -6,6 +6,8 @@
 # The -include's: gcc 13 and later no longer bring these headers in by way of others.
 # -w: three-year-old sources warn by the thousand, and would bury the one line that is an error.
 set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -O2 -w -include string -include stdexcept -include cstdint")
+# -ffile-prefix-map: log lines name sources, and should not name the folder of a build long gone.
+string(APPEND CMAKE_CXX_FLAGS " -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-DNDEBUG")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
 if(NOT APPLE)
@@ -36,8 +38,15 @@ dream_mend("horovod/common/gloo/gloo_controller.cc"
 # A CUDA or ROCm toolkit on the build machine would bring in kernels that this recipe does not know
 # to build, and bind the wheel to something outside its key.
 set(CMAKE_CUDA_COMPILER NOTFOUND)
-dream_mend("cmake/Modules/FindPytorch.cmake" "torch.version.cuda is not None" "1 == 0")
-dream_mend("cmake/Modules/FindPytorch.cmake" "torch.version.hip is not None" "2 == 0")
+foreach(toolkit "cuda CUDA" "hip ROCM")
+  separate_arguments(toolkit)
+  list(GET toolkit 0 version)
+  list(GET toolkit 1 home)
+  string(CONCAT question "import torch; from torch.utils.cpp_extension import ${home}_HOME; "
+         "print(True if ((torch.version.${version} is not None) and (${home}_HOME is not None)) "
+         "else False)")
+  dream_mend("cmake/Modules/FindPytorch.cmake" "${question}" "print(False) # ${home}")
+endforeach()
 
 # --- targets, once they all exist --------------------------------------------------------------------
 function(dream_standard target standard)
@@ -61,10 +70,31 @@ function(dream_share_gloo)
   set_target_properties(compatible17_gloo PROPERTIES EXCLUDE_FROM_ALL TRUE)
 endfunction()
 
+# Most of the time goes into reading torch's headers, so read them once for both files that need them.
+function(dream_join_torch)
+  set(folder "${PROJECT_SOURCE_DIR}/horovod/torch")
+  set_source_files_properties("${folder}/adapter_v2.cc" "${folder}/mpi_ops_v2.cc"
+                              TARGET_DIRECTORY pytorch PROPERTIES UNITY_GROUP torch)
+  set_target_properties(pytorch PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# The autotuner's mathematics: nothing waits for it, and it takes long to optimise.
+function(dream_hurry target)
+  if(TARGET ${target})
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/horovod/common/optim/gaussian_process.cc"
+                                TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS -O1)
+  endif()
+endfunction()
+
 function(dream_finish)
   dream_standard(gloo 17)
   dream_standard(tensorflow 17)
   dream_standard(pytorch 20)
+  dream_hurry(tensorflow)
+  dream_hurry(pytorch)
+  if(TARGET pytorch)
+    dream_join_torch()
+  endif()
   if(TARGET tensorflow)
     dream_drop_xla()
   endif()

@@ -1,0 +1,69 @@
+"""Which Keras cases each law is held over, by name: the tests import no framework."""
+
+from __future__ import annotations
+
+CORE = frozenset(
+    {
+        "uneven_momentum",
+        "rank_without_sample_adamw",
+        "rank_dependent_initial_weights",
+        "shuffled",
+        "global_clipnorm",
+        "sample_weight",
+        "several_outputs",
+        "fitted_after_the_block",
+        "batch_normalisation",
+        "files_are_rank_0s",
+        "copies",
+        "nothing_stays_patched",
+        "step_adamw_rank_without_sample",
+        "communicator",
+        "refusals",
+        "ranks_that_built_different_models",
+    }
+)
+"""Every cell runs these."""
+
+WITH_OPTIMIZER = (
+    "even_momentum",
+    "uneven_momentum",
+    "uneven_adamw",
+    "rank_without_sample_momentum",
+    "rank_without_sample_adamw",
+)
+PLAIN_TOO = (
+    *WITH_OPTIMIZER,
+    "rank_dependent_initial_weights",
+    "shuffled",
+    "clipnorm",
+    "global_clipnorm",
+    "clipvalue",
+    "sample_weight",
+    "class_weight",
+    "several_outputs",
+    "dataset_of_the_users",
+    "python_dataset_of_the_users",
+    "stopped_early",
+    "fitted_after_the_block",
+    "attention_momentum",
+    "copies",
+)
+"""Cases that also run without dream: `single` itself is held against plain Keras."""
+
+STEPS = ("step_momentum", "step_adamw_rank_without_sample", "step_weighted_by_counts")
+EQUAL = (*PLAIN_TOO, *STEPS)
+WITH_EPOCHS = (
+    *WITH_OPTIMIZER,
+    "sample_weight",
+    "class_weight",
+    "several_outputs",
+    "stopped_early",
+)
+WITH_EVALUATE = (
+    "uneven_momentum",
+    "sample_weight",
+    "dataset_of_the_users",
+    "fitted_after_the_block",
+)
+WITH_PREDICT = ("uneven_momentum", "several_outputs", "fitted_after_the_block")
+RIGHT_OR_REFUSED = ("accumulated_by_the_optimizer", "averaged_by_the_optimizer")

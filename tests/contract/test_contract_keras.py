@@ -1,0 +1,319 @@
+"""The laws over the Keras cells, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import contract_keras_names as names
+import numpy as np
+import pytest
+from contract_cells import KERAS_TF, KERAS_TORCH, Cell, Kind
+from contract_check import (
+    assert_close,
+    assert_equals_one_device,
+    assert_identical,
+    assert_raised,
+    by_name,
+    difference,
+)
+from contract_job import Job
+
+KINDS: list[Kind] = ["keras_tf", "keras_torch"]
+CELLS = [
+    pytest.param(cell, id=str(cell), marks=[pytest.mark.slow]) for cell in KERAS_TF + KERAS_TORCH
+]
+Oracle = Callable[[Kind], Job]
+
+
+@pytest.fixture(params=CELLS, scope="session")
+def job(request: pytest.FixtureRequest, run_cell: Callable[[Cell], Job]) -> Job:
+    return run_cell(request.param)
+
+
+@pytest.fixture
+def one(job: Job, run_oracle: Oracle) -> Job:
+    return run_oracle(job.cell.kind)
+
+
+@pytest.fixture
+def needs(job: Job) -> Callable[[str], None]:
+    """Skips a case that this cell leaves to another."""
+
+    def check(case: str) -> None:
+        if job.cell.core and case not in names.CORE:
+            pytest.skip(f"{job.cell} runs the core; {job.cell.full} runs {case}")
+
+    return check
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", names.PLAIN_TOO)
+def test_single_is_plain_keras(run_oracle: Oracle, kind: Kind, case: str) -> None:
+    job = run_oracle(kind)
+    (plain,) = job.figures(case, "plain")
+    (single,) = job.figures(case, "single")
+    assert_identical([plain["parameters"], single["parameters"]])
+    for name in ("history", "epochs", "evaluate", "predict"):
+        assert np.all(plain.get(name) == single.get(name)) or plain[name] == single[name], name
+
+
+@pytest.mark.parametrize("case", names.EQUAL)
+def test_equals_one_device(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+    needs(case)
+    assert_equals_one_device(job, one, case)
+
+
+@pytest.mark.parametrize("case", names.WITH_OPTIMIZER)
+def test_the_optimizers_own_state_is_that_of_one_device(
+    job: Job, one: Job, needs: Callable[[str], None], case: str
+) -> None:
+    needs(case)
+    assert_equals_one_device(job, one, case, key="optimizer")
+
+
+@pytest.mark.parametrize("case", names.WITH_EPOCHS)
+def test_the_logs_are_global(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+    """What callbacks and the history are told: the same on every rank, and one device's."""
+    needs(case)
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
+    for key in {"epochs", "batches"} & single.keys():
+        for rank in ranks:
+            assert rank[key] == ranks[0][key]
+        assert len(ranks[0][key]) == len(single[key])
+        for ours, theirs in zip(ranks[0][key], single[key], strict=True):
+            assert ours == pytest.approx(theirs, abs=3e-6), key
+    if "history" in single:
+        assert_equals_one_device_within(ranks, single, "history", 3e-6)
+
+
+def assert_equals_one_device_within(
+    ranks: list[Any], single: Any, key: str, tolerance: float
+) -> None:
+    for rank in ranks:
+        assert_close(rank[key], single[key], tolerance)
+    assert_identical([rank[key] for rank in ranks], key)
+
+
+@pytest.mark.parametrize("case", names.WITH_EVALUATE)
+def test_evaluate_is_global(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+    needs(case)
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
+    for rank in ranks:
+        assert rank["evaluate"] == ranks[0]["evaluate"]
+        assert rank["evaluate"] == pytest.approx(single["evaluate"], abs=3e-6)
+
+
+@pytest.mark.parametrize("case", names.WITH_PREDICT)
+def test_predict_gives_every_sample_in_order_on_every_rank(
+    job: Job, one: Job, needs: Callable[[str], None], case: str
+) -> None:
+    needs(case)
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
+    assert_identical([{"predict": rank["predict"]} for rank in ranks])
+    for rank in ranks:
+        assert_close({"predict": rank["predict"]}, {"predict": single["predict"]}, 5e-6)
+
+
+def test_all_ranks_stop_at_the_same_epoch(job: Job, one: Job, needs: Callable[[str], None]) -> None:
+    needs("stopped_early")
+    (single,) = one.figures("stopped_early", "single")
+    assert 0 < single["stopped"] < 11, "the case must stop early"
+    for rank in job.figures("stopped_early"):
+        assert rank["stopped"] == single["stopped"]
+
+
+@pytest.mark.parametrize("case", names.RIGHT_OR_REFUSED)
+def test_right_or_refused(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+    """Where the framework itself cannot: an error of dream's, not another number."""
+    needs(case)
+    outcomes = [job.reached(case, rank) for rank in range(job.cell.processes)]
+    if all(kind == "error" for kind, _ in outcomes):
+        for _, text in outcomes:
+            assert "dream._errors.Unsupported" in text.splitlines()[-1], text
+    else:
+        assert_equals_one_device(job, one, case)
+
+
+def test_rank_0s_weights_start(job: Job) -> None:
+    """That the ranks' own weights do differ is seen in the model that was made outside."""
+    if job.cell.processes > 1:
+        ranks = job.figures("nothing_stays_patched")
+        assert difference(ranks[0]["begin"], ranks[1]["begin"]) > 1e-2
+
+
+def test_moving_statistics_are_the_mean_over_the_replicas(job: Job) -> None:
+    ranks = job.figures("batch_normalisation")
+    assert_identical([rank["parameters"] for rank in ranks])
+    inputs, replicas = ranks[0]["inputs"].astype(np.float64), job.cell.replicas
+    shares = [inputs[replica::replicas] for replica in range(replicas)]
+    mean = np.mean([share.mean(axis=0) for share in shares], axis=0)
+    spread = np.mean([share.var(axis=0) for share in shares], axis=0)
+    for rank in ranks:
+        np.testing.assert_allclose(rank["once"][0], 0.01 * mean, atol=1e-6)
+        np.testing.assert_allclose(rank["once"][1], 0.99 + 0.01 * spread, atol=1e-6)
+
+
+def test_batch_normalisation_is_spoken_of_in_one_line(job: Job, one: Job) -> None:
+    first, *others = (figures["lines"] for figures in job.figures("batch_normalisation"))
+    assert sum("one device" in line for line in first) == 1, first
+    assert all(lines == [] for lines in others)
+    (single,) = one.figures("batch_normalisation", "single")
+    assert single["lines"] == []
+
+
+def test_dropout_draws_other_masks_on_each_rank(
+    job: Job, one: Job, needs: Callable[[str], None]
+) -> None:
+    needs("dropout_masks")
+    ranks = job.figures("dropout_masks")
+    (single,) = one.figures("dropout_masks", "single")
+    if job.cell.processes == 1:
+        assert np.unique(ranks[0]["masks"]).size > 1
+        return
+    assert np.array_equal(ranks[0]["masks"], single["masks"])
+    for index, rank in enumerate(ranks):
+        for other in ranks[:index]:
+            assert not np.array_equal(rank["masks"], other["masks"])
+
+
+def test_attention_under_adam_is_within_its_own_noise(
+    job: Job, one: Job, needs: Callable[[str], None]
+) -> None:
+    needs("attention_adamw")
+    ranks = [figures["parameters"] for figures in job.figures("attention_adamw")]
+    assert_identical(ranks)
+    (plain,) = one.figures("attention_adamw", "plain")
+    (single,) = one.figures("attention_adamw", "single")
+    noise = by_name(plain["in_parts"][job.cell.replicas], plain["parameters"])
+    found = by_name(ranks[0], single["parameters"])
+    bounds = {name: max(1e-6, 3 * noise[name]) for name in noise}
+    assert all(found[name] <= bounds[name] for name in found), (found, bounds)
+
+
+@pytest.mark.parametrize("copy", ["deepcopy", "pickle", "clone"])
+def test_copies_are_equal_and_plain(job: Job, one: Job, copy: str) -> None:
+    """Rank 0 alone trains each copy; a copy that still waited for the others would hang."""
+    assert_equals_one_device(job, one, "copies", key=copy)
+    ranks = job.figures("copies")
+    (single,) = one.figures("copies", "single")
+    assert_close(ranks[0][copy], ranks[0]["parameters"], 0.0)
+    assert_close(ranks[0]["moved"][copy], single["moved"][copy], 2e-6)
+
+
+def test_nothing_stays_patched(job: Job, one: Job) -> None:
+    (single,) = one.figures("nothing_stays_patched", "single")
+    for figures in (single, *job.figures("nothing_stays_patched")):
+        assert figures["after"] == []
+        assert figures["after_error"] == []
+        assert "KeyError" in figures["error"]["types"]
+        assert figures["inside"] == "Sequential"
+
+
+def test_what_is_made_after_the_block_is_plain(job: Job, one: Job) -> None:
+    ranks = job.figures("nothing_stays_patched")
+    (single,) = one.figures("nothing_stays_patched", "single")
+    assert_close(ranks[0]["outside"], single["outside"], 0.0)
+    if job.cell.processes > 1:
+        assert difference(ranks[0]["outside"], ranks[1]["outside"]) > 1e-2
+
+
+def test_files_are_written_by_rank_0_alone(job: Job) -> None:
+    ranks = job.figures("files_are_rank_0s")
+    assert ranks[0]["names"] == [
+        "best0.keras", "function0.keras", "log0.csv", "only0.weights.h5", "whole0.keras"
+    ]  # fmt: skip
+    assert all(rank["names"] == [] for rank in ranks[1:])
+    assert all(rank["left"] == [] for rank in ranks)
+    for name, loaded in ranks[0]["loaded"].items():
+        assert_close(loaded, ranks[0]["parameters"], 0.0), name
+
+
+@pytest.mark.parametrize("case", names.STEPS)
+def test_the_steps_value_is_the_global_mean_loss(
+    job: Job, one: Job, needs: Callable[[str], None], case: str
+) -> None:
+    """Also where one rank alone reads it at once."""
+    needs(case)
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
+    for rank in ranks:
+        assert rank["values"] == ranks[0]["values"]
+        assert rank["values"] == pytest.approx(single["values"], abs=2e-6)
+
+
+def test_strategy_evaluate_is_keras_evaluate(
+    job: Job, one: Job, needs: Callable[[str], None]
+) -> None:
+    needs("evaluate")
+    ranks = job.figures("evaluate")
+    (single,) = one.figures("evaluate", "single")
+    for rank in ranks:
+        assert rank["found"]["right"] == pytest.approx(rank["keras"]["accuracy"], abs=1e-6)
+        assert rank["found"] == pytest.approx(single["found"], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_the_communicator_is_numpy(job: Job, kind: str) -> None:
+    ranks = [figures[kind] for figures in job.figures("communicator")]
+    base = [np.arange(6.0).reshape(2, 3) + 10.0 * rank for rank in range(len(ranks))]
+    expected: dict[str, Any] = {
+        "sum": np.sum(base, axis=0),
+        "min": base[0],
+        "max": base[-1],
+        "mean": np.mean(base, axis=0),
+        "list": np.sum(base, axis=0),
+        "broadcast": base[0],
+        "broadcast_last": base[-1],
+    }
+    for rank in ranks:
+        assert rank["unchanged"]
+        assert all(rank["kinds"])
+        for name, value in expected.items():
+            for got, dtype in zip(rank[name], (np.float32, np.int64), strict=False):
+                assert got.dtype == dtype, name
+                np.testing.assert_allclose(got, value, rtol=1e-6, err_msg=name)
+
+
+def test_the_communicator_knows_its_place(job: Job) -> None:
+    for index, rank in enumerate(job.figures("communicator")):
+        assert rank["ranks"] == (index, job.cell.processes)
+        assert rank["topology"] == [index, job.cell.processes, job.cell.replicas]
+        assert_raised(rank["mean_of_integers"], "Unsupported", "int32")
+        assert_raised(rank["unknown_op"], "ConfigurationError", "median", "sum")
+
+
+def test_bad_input_gets_a_clear_error(job: Job) -> None:
+    cell = job.cell
+    for rank in job.figures("refusals"):
+        replicas = cell.replicas
+        assert_raised(rank["small"], "ConfigurationError", f"batch_size={replicas - 1}")
+        assert_raised(rank["small"], "ConfigurationError", f"replicas={replicas}")
+        assert_raised(rank["sum"], "Unsupported", "sum", "sum_over_batch_size")
+        assert_raised(rank["jit"], "Unsupported", "jit_compile=True")
+        assert_raised(rank["nested"], "ConfigurationError", "nested", cell.strategy)
+        assert rank["current"]
+        assert_raised(rank["strategy"], "ConfigurationError", "'mirored'", "'mirrored'")
+        assert_raised(rank["option"], "ConfigurationError", "'bucket_md'", "'bucket_mb'")
+        if cell.framework == "tensorflow":
+            assert_raised(rank["foreign"], "Unsupported", "bucket_mb", "torch")
+        if cell.processes > 1:
+            assert_raised(rank["single"], "ConfigurationError", "world size", "-n 1")
+
+
+def test_a_model_made_outside_works_prepared_or_is_refused(job: Job) -> None:
+    for rank in job.figures("refusals"):
+        refusal = rank["made_before"]
+        assert refusal["types"] == [] or "DreamError" in refusal["types"], refusal
+
+
+def test_ranks_that_built_different_models_are_told(job: Job) -> None:
+    if job.cell.processes == 1:
+        pytest.skip(f"{job.cell}: one process builds one model")
+    for rank in job.figures("ranks_that_built_different_models"):
+        last = job.cell.processes - 1
+        assert_raised(rank, "Desynchronized", "odd", "rank 0", f"rank {last}")

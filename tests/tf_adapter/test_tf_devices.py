@@ -1,0 +1,54 @@
+"""Several devices of one process, held against one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from test_tf_ranks import TRAINING, one_device
+from tf_launching import call
+
+DEVICES = (2, 3)
+
+
+@cache
+def results(devices: int) -> dict[str, Any]:
+    """3 devices as `--strategy` sets them up, after TensorFlow has run an op."""
+    strategy = "mirrored:devices=3" if devices == 3 else None
+    return call("tf_alone", "mirrored", devices, devices == 3, n=1, strategy=strategy)[0]
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("case", TRAINING)
+def test_training_is_that_of_one_device(case: str, devices: int) -> None:
+    assert results(devices)["replicas"] == devices
+    trained = results(devices)["training"][case]
+    assert not isinstance(trained, str), trained
+    weights, losses = one_device()["training"][case]
+    for ours, theirs in zip(trained[0], weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(trained[1], losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_evaluation_is_that_of_one_device(devices: int) -> None:
+    for kind, figures in one_device()["evaluated"].items():
+        assert results(devices)["evaluated"][kind] == pytest.approx(figures, abs=1e-6)
+
+
+def test_what_one_process_refuses() -> None:
+    here, alone = results(2), one_device()
+    assert here["weighed"].startswith("Unsupported: A loop of your own runs on one of")
+    assert here["other devices"].startswith("ConfigurationError: TensorFlow can have one set of")
+    assert here["then one"] == 1
+    assert alone["too late"].startswith("ConfigurationError: TensorFlow has already started")
+    assert alone["two devices"].startswith("ConfigurationError: Strategy 'single' is one device")
+    assert alone["mean of ints"].startswith("Unsupported: There is no mean of this dtype")
+
+
+def test_one_rank_gets_its_own_tensors_back() -> None:
+    array, variable = one_device()["reduced"]
+    np.testing.assert_array_equal(array, [0.0, 1.0, 2.0])
+    assert float(variable) == 1.0

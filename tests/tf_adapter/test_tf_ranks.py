@@ -1,0 +1,161 @@
+"""Several processes over TensorFlow's collectives and over the ring, held against NumPy and
+against one device."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tf_launching import call
+
+RANKS = (2, 3)
+REDUCTIONS = ("grpc", "horovod")
+TRAINING = ("momentum", "adamw", "clipped", "accumulated", "counted", "embedding")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+cells = pytest.mark.parametrize(
+    ("ranks", "reduction"), [(n, name) for n in RANKS for name in REDUCTIONS]
+)
+
+
+@cache
+def results(ranks: int) -> list[dict[str, Any]]:
+    return call("tf_ranks", "run", n=ranks)
+
+
+@cache
+def one_device() -> dict[str, Any]:
+    return call("tf_alone", "one_device", n=1)[0]
+
+
+def found(ranks: int, reduction: str, what: str) -> list[Any]:
+    """Of every rank, in rank order."""
+    return [rank[reduction][what] for rank in results(ranks)]
+
+
+@cells
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["sum", "mean", "min", "max"])
+def test_all_reduce_is_numpys(op: str, dtype: str, ranks: int, reduction: str) -> None:
+    for result in found(ranks, reduction, f"{op} {dtype}"):
+        if (op == "mean" and "float" not in dtype) or (op == "sum" and dtype == "bool"):
+            assert result.startswith(f"Unsupported: There is no {op} of this dtype"), result
+            continue
+        kind = "float32" if dtype == "bfloat16" else dtype
+        each = [(np.arange(6).reshape(2, 3) + rank).astype(kind) for rank in range(ranks)]
+        combine = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}[op]
+        assert result.dtype == kind
+        np.testing.assert_allclose(
+            result, combine(each, axis=0).astype(kind), rtol=1e-3 if "16" in dtype else 1e-6
+        )
+
+
+@cells
+def test_a_list_travels_together(ranks: int, reduction: str) -> None:
+    total = sum(range(ranks))
+    wanted = [[float(total + ranks)], total, np.full((2, 1), total), np.zeros((0, 3)), total]
+    for values in found(ranks, reduction, "list"):
+        for value, want in zip(values, wanted, strict=True):
+            np.testing.assert_array_equal(value, want)
+    assert found(ranks, reduction, "kinds")[0] == [
+        "EagerTensor", "float32", "ndarray", "EagerTensor", "EagerTensor",
+    ]  # fmt: skip
+    assert [x.tolist() for x in found(ranks, reduction, "kept")] == [
+        [1.0 + r] for r in range(ranks)
+    ]
+
+
+@cells
+def test_roots_and_objects(ranks: int, reduction: str) -> None:
+    for tensor, truth in found(ranks, reduction, "broadcast"):
+        np.testing.assert_array_equal(tensor, np.arange(6).reshape(2, 3) + 1)
+        assert truth
+    for values in found(ranks, reduction, "gathered"):
+        assert values == [{"rank": r, "text": "x" * 3 * r} for r in range(ranks)]
+    assert found(ranks, reduction, "said") == [("from", ranks - 1)] * ranks
+
+
+@cells
+def test_inside_functions(ranks: int, reduction: str) -> None:
+    mean = (ranks - 1) / 2
+    for rank, values in enumerate(found(ranks, reduction, "retraced")):
+        for value, size in zip(values, (2, 3, 4, 2), strict=True):
+            np.testing.assert_allclose(value, np.full(size, mean), err_msg=str(rank))
+    for nested in found(ranks, reduction, "nested"):
+        np.testing.assert_allclose(nested, ranks - 1 + 2 * mean)
+    for loop in found(ranks, reduction, "loop"):
+        np.testing.assert_allclose(loop, mean + 5, rtol=1e-6)
+
+
+@cells
+@pytest.mark.parametrize("case", TRAINING)
+def test_training_is_that_of_one_device(case: str, ranks: int, reduction: str) -> None:
+    weights, losses = one_device()["training"][case]
+    every = found(ranks, reduction, "training")
+    for rank in every:
+        assert not isinstance(rank[case], str), rank[case]
+        for ours, theirs in zip(rank[case][0], weights, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(rank[case][1], losses, rtol=1e-5)
+        for ours, first in zip(rank[case][0], every[0][case][0], strict=True):
+            np.testing.assert_array_equal(ours, first)
+
+
+@cells
+def test_evaluation_is_that_of_one_device(ranks: int, reduction: str) -> None:
+    for rank in found(ranks, reduction, "evaluated"):
+        for kind, figures in one_device()["evaluated"].items():
+            assert rank[kind] == pytest.approx(figures, abs=1e-6)
+
+
+@cells
+def test_weighed_losses_of_a_loop_by_hand(ranks: int, reduction: str) -> None:
+    for rank in found(ranks, reduction, "weighed"):
+        assert not isinstance(rank, str), rank
+        for ours, theirs in zip(rank, one_device()["weighed"][ranks], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@cells
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("unweighed", "ConfigurationError: These gradients are one replica's own"),
+        ("other data", "Desynchronized: The ranks read different data"),
+        ("other model", "Desynchronized: The ranks built different models"),
+        ("sum loss", "Unsupported: This loss is not a mean over samples"),
+        ("single numbers", "ConfigurationError: The dataset yields single numbers"),
+        ("arrays", "Unsupported: prepare takes Keras models"),
+        ("text", "Unsupported: This dtype does not travel"),
+        ("python list", "Unsupported: A TensorFlow communicator takes"),
+        ("root", "ConfigurationError: No such rank to broadcast from"),
+    ],
+)
+def test_refusals(fault: str, said: str, ranks: int, reduction: str) -> None:
+    for message in found(ranks, reduction, fault):
+        assert str(message).startswith(said), message
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_that_send_different_shapes_are_told_so(ranks: int) -> None:
+    for rank in results(ranks):
+        for reduction in REDUCTIONS:
+            assert rank[f"mismatch {reduction}"].startswith(("Desynchronized: ", "WorkerFailed: "))
+        np.testing.assert_array_equal(rank["after mismatch"], [ranks, ranks])
+        np.testing.assert_array_equal(rank["again"], [ranks, ranks])
+    told = [rank["mismatch grpc"] for rank in results(ranks)]
+    assert any(message.startswith("Desynchronized: ") for message in told)
+
+
+def test_ranks_that_started_tensorflow_before_the_block() -> None:
+    for cluster, devices in call("tf_alone", "cold_ranks", n=2):
+        assert cluster.startswith("ConfigurationError: TensorFlow has already started")
+        assert "--strategy" in cluster
+        assert devices.startswith("Unsupported: Across processes each rank drives one device")
+
+
+def test_strategy_on_the_command_line_sets_the_cluster_up_early() -> None:
+    for name, total in call("tf_alone", "early_ranks", n=2, strategy="mirrored"):
+        assert name == "mirrored"
+        assert total.tolist() == [2.0]

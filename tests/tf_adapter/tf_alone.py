@@ -1,0 +1,63 @@
+"""What a process by itself does: one device, or several logical ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_cases import evaluated, told, training_cases, weighed
+
+import dream
+
+
+def one_device() -> dict[str, Any]:
+    """The oracle. TensorFlow starts before the block, which is too late for logical devices."""
+    tf.constant(1.0)
+    results: dict[str, Any] = {"too late": told(lambda: enter("mirrored", devices=2))}
+    results["two devices"] = told(lambda: enter("single", devices=2))
+    with dream.strategy("single") as strategy:
+        c = strategy.communicator
+        return results | {
+            "training": training_cases(strategy),
+            "evaluated": evaluated(strategy),
+            "weighed": {n: told(lambda n=n: weighed(strategy, n)) for n in (2, 3)},
+            "reduced": [c.all_reduce(np.arange(3.0)), c.all_reduce([tf.Variable(1.0)], "max")[0]],
+            "mean of ints": told(lambda: c.all_reduce(np.arange(3))),
+        }
+
+
+def mirrored(devices: int, early: bool) -> dict[str, Any]:
+    """MirroredStrategy. early: under `--strategy`, TensorFlow may start before the block."""
+    if early:
+        tf.constant(1.0)
+    with dream.strategy("mirrored", devices=devices) as strategy:
+        results: dict[str, Any] = {
+            "replicas": strategy.topology.num_replicas,
+            "training": training_cases(strategy),
+            "evaluated": evaluated(strategy),
+            "weighed": told(lambda: weighed(strategy, devices)),
+        }
+    if not early:  # `--strategy` would put its own in place of these
+        results["other devices"] = told(lambda: enter("mirrored", devices=devices - 1))
+        with dream.strategy("single") as strategy:
+            results["then one"] = strategy.topology.num_replicas
+    return results
+
+
+def enter(name: str, **options: Any) -> None:
+    with dream.strategy(name, **options):
+        pass
+
+
+def cold_ranks() -> Any:
+    """Ranks that start TensorFlow before the block."""
+    tf.constant(1.0)
+    return told(lambda: enter("mirrored")), told(lambda: enter("mirrored", devices=2))
+
+
+def early_ranks() -> Any:
+    """The same under `--strategy`, which has set TensorFlow up by then."""
+    one = tf.constant([1.0])
+    with dream.strategy() as strategy:
+        return strategy.name, np.asarray(strategy.communicator.all_reduce(one, "sum"))

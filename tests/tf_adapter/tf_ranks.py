@@ -1,0 +1,124 @@
+"""What the ranks of several processes do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tf_cases import dense, evaluated, momentum, numbers, told, trained, training_cases, weighed
+from tf_cases import unweighed as gradient_tape
+
+import dream
+from dream import Communicator
+from dream._strategy import Strategy
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+OPS = ("sum", "mean", "min", "max")
+REDUCTIONS = ("grpc", "horovod")
+
+
+def mine(dtype: str, rank: int) -> tf.Tensor:
+    return tf.cast(tf.constant([[0, 1, 2], [3, 4, 5]]) + rank, dtype)
+
+
+def run() -> dict[str, Any]:
+    """Both reductions in one process, one block after the other."""
+    results: dict[str, Any] = {}
+    for reduction in REDUCTIONS:
+        with dream.strategy("mirrored", reduction=reduction) as strategy:
+            results[reduction] = {
+                **dict(tensors(strategy.communicator)),
+                **traced(strategy.communicator),
+                "training": training_cases(strategy),
+                "evaluated": evaluated(strategy),
+                "weighed": told(lambda s=strategy: weighed(s, s.topology.world_size)),
+                **refused(strategy),
+            }
+    results["mismatch horovod"] = told(lambda: mismatch(strategy.communicator))
+    results["after mismatch"] = strategy.communicator.all_reduce(np.ones(2), "sum")
+    with dream.strategy("multi_worker_mirrored", reduction="grpc") as strategy:
+        results["again"] = strategy.communicator.all_reduce(np.ones(2), "sum")
+        results["mismatch grpc"] = told(lambda: mismatch(strategy.communicator))
+    return results
+
+
+def tensors(c: Communicator) -> Iterator[tuple[str, Any]]:
+    """Eager collectives of tensors, variables and arrays."""
+    for dtype in DTYPES:
+        for op in OPS:
+            x = mine(dtype, c.rank)
+            yield f"{op} {dtype}", told(lambda x=x, op=op: plain(c.all_reduce(x, op)))
+    together = [
+        tf.Variable([1.0 + c.rank]), np.float32(c.rank), np.full((2, 1), c.rank, np.int64),
+        tf.ones([0, 3]), tf.constant(c.rank, tf.bfloat16),
+    ]  # fmt: skip
+    summed = c.all_reduce(together, "sum")
+    yield "list", [plain(x) for x in summed]
+    yield "kinds", [type(x).__name__ for x in summed]
+    yield "kept", plain(together[0])
+    yield "broadcast", [plain(x) for x in c.broadcast([mine("int32", c.rank), np.bool_(c.rank)], 1)]
+    yield "gathered", c.all_gather_object({"rank": c.rank, "text": "x" * 3 * c.rank})
+    yield "said", c.broadcast_object(("from", c.rank), c.world_size - 1)
+    c.barrier()
+
+
+def traced(c: Communicator) -> dict[str, Any]:
+    """Collectives inside functions: retraced, in a loop, one function in another."""
+
+    @tf.function(reduce_retracing=True)
+    def mean(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        return c.all_reduce([x, y], "mean")
+
+    @tf.function
+    def twice(x: tf.Tensor) -> tf.Tensor:
+        return c.all_reduce(x + mean(x, x)[0], "max") + mean(x, x)[1]
+
+    @tf.function
+    def loop(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(5):
+            x = c.all_reduce(x, "sum") / c.world_size + 1.0
+        return x
+
+    rank = float(c.rank)
+    shapes, double = [[2], [3], [4], [2]], tf.constant(rank, tf.float64)
+    return {
+        "retraced": [
+            plain(mean(tf.fill(s, rank), tf.constant(rank, tf.float64))[0]) for s in shapes
+        ],
+        "nested": plain(twice(tf.fill([2], rank))),
+        "loop": plain(loop(tf.fill([2], rank))),
+    }
+
+
+def refused(strategy: Strategy) -> dict[str, Any]:
+    """What must end in an error of dream's, the same on every rank."""
+    rank = strategy.topology.rank
+    inputs, targets, _ = numbers()
+    other_order = np.roll(np.arange(len(inputs)), rank)
+    data = tf.data.Dataset.from_tensor_slices((inputs[other_order], targets)).batch(20)
+    singles = tf.data.Dataset.from_tensor_slices(targets)
+    summed = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    other = dense(*[keras.layers.Dense(4 + rank, name="odd")])
+    return {
+        "unweighed": told(gradient_tape),
+        "other data": told(lambda: list(strategy.prepare(data))),
+        "other model": told(lambda: trained(strategy, momentum(), model=other)),
+        "sum loss": told(lambda: trained(strategy, momentum(), loss=summed)),
+        "single numbers": told(lambda: strategy.prepare(singles)),
+        "arrays": told(lambda: strategy.prepare(inputs)),
+        "text": told(lambda: strategy.communicator.all_reduce(tf.constant("a"), "sum")),
+        "python list": told(lambda: strategy.communicator.all_reduce("ab", "sum")),
+        "root": told(lambda: strategy.communicator.broadcast(inputs, 9)),
+    }
+
+
+def mismatch(c: Communicator) -> Any:
+    return c.all_reduce(np.ones(3 + c.rank, np.float32))
+
+
+def plain(x: Any) -> np.ndarray:
+    array = np.asarray(x)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
