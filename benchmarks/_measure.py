@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from typing import Any
 
 Times = dict[str, list[float]]
@@ -109,10 +110,13 @@ def dream_command() -> str:
     return str(beside) if beside.exists() else (shutil.which("dream") or "dream")
 
 
-def start_ranks(ranks: int, script: str | Path, *arguments: str) -> int:
-    """Run a script on `ranks` ranks of one thread each; the job's exit code."""
-    command = [dream_command(), "run", "-n", str(ranks), str(script), *arguments]
-    return subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode
+def from_ranks(ranks: int, script: str | Path, *arguments: str) -> Any:
+    """What `script FILE arguments...` writes to FILE as JSON, run on ranks of one thread each."""
+    with TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        command = [dream_command(), "run", "-n", str(ranks), str(script), str(result), *arguments]
+        subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+        return json.loads(result.read_text())
 
 
 def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:

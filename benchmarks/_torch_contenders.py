@@ -113,6 +113,7 @@ def bare_horovod(work: Work) -> Contender:
     """Hooks on the Horovod core, waited for at the end of backward, so that users may clip."""
     import horovod.torch as hvd
 
+    hvd.init()
     model = work.build()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     _reduce_in_backward(model, hvd)

@@ -116,7 +116,7 @@ class Adapter(ABC):
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> Step:
-        """A callable on this rank's batch, which trains and returns the global mean loss."""  # fmt: skip
+        """A callable on this rank's batch: it trains and returns the global mean loss."""
 
     @abstractmethod
     def evaluate(

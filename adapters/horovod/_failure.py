@@ -8,8 +8,8 @@ from pathlib import Path
 from dream._errors import NotInstalled
 
 _ERROR = re.compile(
-    r"(?<![\w-])error: (?!subprocess-exited)|CMake Error|undefined reference to|No space left on device"
-    r"|ModuleNotFoundError|DO NOT MATCH THE HASHES|ERROR: "
+    r"(?<![\w-])error: (?!subprocess-exited)|CMake Error|undefined reference to"
+    r"|No space left on device|ModuleNotFoundError|DO NOT MATCH THE HASHES|ERROR: "
 )
 _COMMAND = re.compile(r"^\s*(cd \S+ && |/\S*/(c\+\+|g\+\+|clang\+\+|cmake|ld) )")
 _KILLED = re.compile(r"Killed signal|signal 9|cannot allocate memory", re.IGNORECASE)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from dream._adapter import Communicator
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
-from dream.adapters.tensorflow import keras_data, keras_private
+from dream.adapters.tensorflow import keras_data, keras_private, wire
 from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
 
 
@@ -31,9 +31,11 @@ class MirroredEngine(Engine):
         self._distribution = distribution
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
+        pack = wire.Pack.of([tf.convert_to_tensor(t) for t in tensors])
         replica = tf.distribute.get_replica_context()
-        dense = [tf.convert_to_tensor(t) for t in tensors]
-        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, dense)) if dense else []
+        return pack.unpack(
+            [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
+        )
 
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         return weigh(tensors, weight)

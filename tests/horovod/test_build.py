@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dream import ConfigurationError, NotInstalled
 from dream.adapters.horovod import (
     _cache,
     _compile,
@@ -29,8 +31,6 @@ from dream.adapters.horovod import (
 )
 from dream.adapters.horovod._key import BuildKey
 from dream.adapters.horovod._progress import PlainProgress
-
-from dream import ConfigurationError, NotInstalled
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
 
