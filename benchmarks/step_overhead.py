@@ -31,7 +31,7 @@ def main() -> int:
     figures: Tables = {}
     for family in [asked.family] if asked.family else present():
         tables = FAMILIES[family](asked)
-        figures |= tables
+        figures |= {f"{family}: {title}": times for title, times in tables.items()}
         for title, times in tables.items():
             print(f"\n{title}\n{ratios(times, unit='ms a step', markdown=asked.markdown)}")
     write_json(asked.json, {"seconds_per_step": figures})
@@ -53,7 +53,7 @@ def _words(family: str, asked: Namespace) -> list[str]:
 def keras(asked: Namespace) -> Tables:
     from _keras_steps import compare
 
-    return compare(rounds=asked.rounds, steps=asked.steps)
+    return compare(rounds=asked.rounds, steps=asked.steps, model=asked.model)
 
 
 def present() -> list[str]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dream._errors import Unsupported
+from dream.cluster.user import cache_folder
 
 
-def root(environ: Mapping[str, str] = os.environ) -> Path:
-    """DREAM_CACHE, else the user's cache folder; `horovod` below it."""
-    own = environ.get("DREAM_CACHE")
-    if own:
-        return Path(own).expanduser() / "horovod"
-    user = environ.get("XDG_CACHE_HOME")
-    return (Path(user) if user else Path.home() / ".cache") / "dream" / "horovod"
+def root() -> Path:
+    """Where wheels are kept."""
+    return cache_folder() / "horovod"
 
 
 def find(folder: Path) -> Path | None:

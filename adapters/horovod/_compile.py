@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from dream.cluster.user import inherited
+
 from . import _cache, _recipe, _sdist, _tools
 from ._failure import failed
 from ._key import BuildKey
@@ -34,7 +36,7 @@ def compile_wheel(key: BuildKey, cache: Path, progress: Progress, jobs: int | No
         progress.phase("fetching")
         source = _sdist.unpack(cache, scratch)
         progress.phase("configuring")
-        environ = environment(os.environ, key, cmake, jobs or _tools.jobs())
+        environ = environment(inherited(), key, cmake, jobs or _tools.jobs())
         wheel = _pip_wheel(source, scratch / "wheel", environ, folder / "build.log", progress)
         progress.phase("trying")
         _try(wheel, key, scratch / "tried", folder / "try.log")
@@ -101,8 +103,8 @@ def _try(wheel: Path, key: BuildKey, into: Path, log: Path) -> None:
     """Import what was built, each frontend in its own process: a linker leaves much for then."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into)
-    path = os.pathsep.join(filter(None, [str(into), os.environ.get("PYTHONPATH")]))
-    environ = {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    path = os.pathsep.join(filter(None, [str(into), inherited().get("PYTHONPATH")]))
+    environ = {**inherited(), "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     for framework, module in _IMPORTS.items():
         if key.version_of(framework) is None:
             continue

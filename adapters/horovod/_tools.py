@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dream._errors import NotInstalled, Unsupported
+from dream.cluster.user import inherited
 
 from ._recipe import EXTRA
 
@@ -54,7 +55,7 @@ def jobs() -> int:
 
 
 def _check_compiler() -> None:
-    chosen = os.environ.get("CXX", "").split()[:1]
+    chosen = inherited().get("CXX", "").split()[:1]
     compilers = chosen or ["c++", "g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         raise NotInstalled(

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.backwards import Backwards
-from dream.adapters.pytorch.runner import Runner, scale_gradients
+from dream.adapters.pytorch.runner import Runner, forward_of, scale_gradients
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _requires_grad = attrgetter("requires_grad")
 def training_call(room: Modules) -> bool:
     """Whether a module called now is called by the user's training loop: with gradients on, not
     by another distributed module, and not by a recomputation during backward."""
-    return torch.is_grad_enabled() and not room.inside and torch._C._current_graph_task_id() == -1
+    return not room.inside and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
 
 
 @final
@@ -38,10 +38,11 @@ class Root(Slot):
 
     def __init__(self, module: nn.Module, room: Modules, inner: Callable[..., Any] | None) -> None:
         super().__init__(module, inner)
-        self._room = room
+        self.room = room
         self._ddp: DistributedDataParallel | None = None
         self._runner = Runner(self, None)
         set_slot(self._runner, None)  # it is made in the block, but is no user's
+        self._forward: Callable[..., Any] = self._runner.forward
         self._parameters: list[nn.Parameter] = []
         self._own: list[nn.Parameter] = []
         self._reduced: tuple[int, ...] = ()
@@ -53,10 +54,10 @@ class Root(Slot):
         self.backwards = Backwards()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not training_call(self._room):
+        if not training_call(self.room):
             return self.inner(*args, **kwargs)
         self._set_carrier(None)
-        self.weigh(self._room.shares.weight((*args, *kwargs.values())))
+        self.weigh(self.room.shares.weight((*args, *kwargs.values())))
         return self._run(args, kwargs)
 
     def call_with_carrier(self, args: tuple[Any, ...], *, empty: bool) -> tuple[Any, torch.Tensor]:
@@ -101,30 +102,28 @@ class Root(Slot):
         if self._ddp is not None:
             self._ddp._remove_autograd_hooks()
             self._ddp = None
+            self._forward = self._runner.forward
             self.backwards.stop()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        room = self._room
+        room = self.room
         self.backwards.arm()
         room.inside = True
-        forward = self._runner.forward if self._ddp is None else self._ddp.forward
         try:
             if self._weight == 0.0:
-                return self._run_empty(forward, args, kwargs)
-            output = forward(*args, **kwargs)
+                return self._run_empty(args, kwargs)
+            output = self._forward(*args, **kwargs)
         finally:
             room.inside = False
         self._average_running()
         return output
 
-    def _run_empty(
-        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run_empty(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A forward pass on no sample, which leaves no trace in running statistics."""
         running = buffers.running(self._norms)
         before = [buffer.clone() for buffer in running]
         try:
-            output = forward(*args, **kwargs)
+            output = self._forward(*args, **kwargs)
         except Exception as error:
             raise ConfigurationError(
                 f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
@@ -139,11 +138,11 @@ class Root(Slot):
     def _average_running(self) -> None:
         running = buffers.running(self._norms) if self._norms else []
         if running:
-            torch._foreach_copy_(running, self._room.communicator.all_reduce(running))
+            torch._foreach_copy_(running, self.room.communicator.all_reduce(running))
 
     def _refresh(self) -> None:
         """Make DDP again where what it reduces has changed since."""
-        room = self._room
+        room = self.room
         if self._generation != room.generation:
             self._generation = room.generation
             self._claim_parts()
@@ -155,7 +154,7 @@ class Root(Slot):
             self._build()
 
     def _build(self) -> None:
-        taken = self._room.taken(self)
+        taken = self.room.taken(self)
         self._own = [p for p in self._parameters if p.requires_grad and id(p) not in taken]
         reduced = tuple(map(id, self.trained))
         if self._ddp is not None and reduced == self._reduced:
@@ -164,7 +163,8 @@ class Root(Slot):
         self._reduced = reduced
         self._norms = buffers.norms(self.module)
         if reduced:
-            self._ddp = self._room.wrap(self.module, self._runner, taken)
+            self._ddp = self.room.wrap(self.module, self._runner, taken)
+            self._forward = forward_of(self._ddp, self._runner)
             self.backwards.watch(self.trained[0])
 
     def _claim_parts(self) -> None:
@@ -198,9 +198,10 @@ class Part(Slot):
     def __init__(self, module: nn.Module, root: Root) -> None:
         super().__init__(module)
         self._root = root
+        self._room = root.room
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         output = self.inner(*args, **kwargs)
-        if training_call(self._root._room):
+        if training_call(self._room):
             self._root.backwards.part_called(output)
         return output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, final
 
@@ -52,6 +52,25 @@ def wrap(
     if hook is not None:
         ddp.register_comm_hook(None, hook)
     return ddp
+
+
+def forward_of(ddp: DistributedDataParallel, runner: Runner) -> Callable[..., Any]:
+    """DDP's forward pass. Where no search for unused parameters is asked for, that is three calls
+    of its reducer; the rest of `DDP.forward` (joins, moves, casts, buffers, a profiler's label) is
+    never used here and would cost a small model 4 % of its step."""
+    if ddp.find_unused_parameters:
+        forward: Callable[..., Any] = ddp.forward
+        return forward
+    reducer = ddp.reducer
+
+    def lean(*args: Any, **kwargs: Any) -> Any:
+        reducer.prepare_for_forward()
+        reducer._rebuild_buckets()
+        output = runner.forward(*args, **kwargs)
+        reducer.prepare_for_backward([])
+        return output
+
+    return lean
 
 
 def scale_gradients(

@@ -46,7 +46,7 @@ def digits(job: Job, meter: Meter) -> Learned:
             for x, y in loader:
                 optimizer.zero_grad()
                 loss = F.cross_entropy(model(x.to(device)), y.to(device))
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 meter.step(job.batch_size)
                 if len(y):  # the mean over no sample is nan

@@ -13,15 +13,15 @@ from pathlib import Path
 from dream.compare import judge
 from dream.compare.judge import Row
 from dream.compare.outcome import Finished
-from dream.compare.settings import Settings
+from dream.compare.settings import Machine, Settings
 
 Figures = dict[str, object]
 
 
-def build(rows: Sequence[Row], settings: Settings, cores: int) -> Figures:
+def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
     """What `--json` writes. A figure that is nan or infinite, or was not read, is null."""
     return {
-        "machine": {"cores": cores, "system": platform.system(), "arch": platform.machine()},
+        "machine": asdict(machine) | {"system": platform.system(), "arch": platform.machine()},
         "python": platform.python_version(),
         "job": asdict(settings.job),
         "limit": judge.LIMIT,

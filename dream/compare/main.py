@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -13,7 +14,7 @@ from dream._errors import ConfigurationError
 from dream.compare import available, cells, document, judge, progress, report, runner
 from dream.compare.cells import Cell
 from dream.compare.outcome import Outcome
-from dream.compare.settings import Settings
+from dream.compare.settings import Machine, Settings
 from dream.launch.environment import cores
 
 
@@ -32,11 +33,11 @@ def main(
     settings.check(n)
     _check_file(json)
     available.require(grid, frameworks, strategies)
+    machine = Machine(cores(), os.getloadavg()[0])
     rows = judge.judge(_run(grid, settings, Console(stderr=True)))
-    cores_here = cores()
-    report.show(rows, settings, cores_here, _screen())
+    report.show(rows, settings, machine, _screen())
     if json is not None:
-        document.write(json, document.build(rows, settings, cores_here))
+        document.write(json, document.build(rows, settings, machine))
     return all(row.verdict.good for row in rows)
 
 

@@ -10,16 +10,16 @@ from rich.text import Text
 from dream.compare import judge, table
 from dream.compare.digits import TRAIN
 from dream.compare.judge import Row, Verdict
-from dream.compare.settings import Settings
+from dream.compare.settings import Machine, Settings
 
 
-def show(rows: Sequence[Row], settings: Settings, cores: int, console: Console) -> None:
-    """Print everything on `console`. cores: what this machine has, for the note on speed."""
+def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Console) -> None:
+    """Print everything on `console`."""
     for each in table.tables(rows, console):
         console.print(each)
         console.print()
     _say(console, caption(settings))
-    _say(console, speed_note(rows, cores))
+    _say(console, speed_note(rows, machine))
     _show_curves(rows, console)
     for row in rows:
         if row.reason:
@@ -44,15 +44,17 @@ def caption(settings: Settings) -> str:
     )
 
 
-def speed_note(rows: Sequence[Row], cores: int) -> str:
+def speed_note(rows: Sequence[Row], machine: Machine) -> str:
     """What the speeds are worth here."""
     note = (
         "This model is tiny: replicas spend their time on talk, not on work, and a run is short: "
         "more --epochs, steadier speeds."
     )
     most = max(row.cell.replicas for row in rows)
-    if most > cores:
-        note += f" {most} replicas on {cores} cores show that it is right, not how fast it is."
+    if most > machine.cores:
+        note += f" {most} replicas on {machine.cores} cores show what is right, not what is fast."
+    if machine.load > machine.cores / 2:
+        note += f" The machine was busy (load {machine.load:.1f}): do not trust the speeds."
     return note
 
 

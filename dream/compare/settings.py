@@ -28,6 +28,15 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What speeds hang on. cores: that we may use; load: processes that wanted one before the
+    first cell started, the mean over a minute."""
+
+    cores: int
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """timeout: seconds that a cell may take, start-up included."""
 

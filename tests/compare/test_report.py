@@ -12,7 +12,7 @@ from dream.compare import document, report
 from dream.compare.cells import Cell
 from dream.compare.judge import judge
 from dream.compare.outcome import Broken, Skipped
-from dream.compare.settings import Job, Settings
+from dream.compare.settings import Job, Machine, Settings
 
 SETTINGS = Settings(Job(epochs=2, batch_size=64), {}, 60)
 OTHER = Cell("tensorflow", "single", 1)
@@ -30,10 +30,10 @@ def cells():
     ]
 
 
-def shown(width, made=None, cores=2):
+def shown(width, made=None, cores=2, load=0.5):
     out = io.StringIO()
     console = Console(file=out, width=width)
-    report.show(judge(made or cells()), SETTINGS, cores, console)
+    report.show(judge(made or cells()), SETTINGS, Machine(cores, load), console)
     return out.getvalue()
 
 
@@ -80,8 +80,13 @@ def test_more_replicas_than_cores_is_said():
     assert "on 2 cores" not in shown(200, cores=2)
 
 
+def test_a_busy_machine_is_said():
+    assert "busy (load 3.0)" in " ".join(shown(200, load=3.0).split())
+    assert "busy" not in shown(200)
+
+
 def test_the_document_has_every_figure(tmp_path):
-    figures = document.build(judge(cells()), SETTINGS, 2)
+    figures = document.build(judge(cells()), SETTINGS, Machine(2, 0.5))
     document.write(tmp_path / "out.json", figures)
     read = json.loads((tmp_path / "out.json").read_text())
     assert read == figures
@@ -101,6 +106,6 @@ def test_the_document_has_every_figure(tmp_path):
 
 def test_what_is_not_a_number_is_null():
     made = [(SINGLE, finished(SINGLE)), (MIRRORED, finished(MIRRORED, losses=(math.nan, 1.0)))]
-    figures = document.build(judge(made), SETTINGS, 2)
+    figures = document.build(judge(made), SETTINGS, Machine(2, 0.5))
     assert figures["cells"][1]["losses"] == [None, 1.0]
     assert not figures["good"]

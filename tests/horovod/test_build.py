@@ -31,6 +31,7 @@ from dream.adapters.horovod import (
 )
 from dream.adapters.horovod._key import BuildKey
 from dream.adapters.horovod._progress import PlainProgress
+from dream.cluster.user import cache_folder
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
 
@@ -412,9 +413,9 @@ def test_a_failure_names_the_log_and_says_when_memory_ran_out() -> None:
 
 
 def test_where_the_cache_is() -> None:
-    assert _cache.root({"DREAM_CACHE": "/c"}) == Path("/c/horovod")
-    assert _cache.root({"XDG_CACHE_HOME": "/x"}) == Path("/x/dream/horovod")
-    assert _cache.root({}) == Path.home() / ".cache/dream/horovod"
+    assert cache_folder({"DREAM_CACHE": "/c"}) == Path("/c")
+    assert cache_folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/dream")
+    assert cache_folder({}) == Path.home() / ".cache/dream"
 
 
 def test_a_placed_file_is_whole_and_alone(tmp_path: Path) -> None:
