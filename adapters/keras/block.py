@@ -8,42 +8,48 @@ from functools import wraps
 from typing import Any, final
 
 import keras
-from dream.adapters.keras import model, optimizer, start
+
+from dream.adapters.keras import model, optimizer, saving, start
 from dream.adapters.keras.engine import Engine
+
+_SAVERS = (
+    (keras.models, "save_model"),
+    (keras.saving, "save_model"),
+    (keras.saving, "save_weights"),
+)
 
 
 @final
 class KerasBlock:
-    """Two constructors are changed while it is open: the model's and the optimizer's."""
+    """While it is open, the constructors of models and optimizers are changed, and the functions
+    that save models."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._kept: list[tuple[type[Any], Any]] = []
+        self._kept: list[tuple[Any, str, Any]] = []
         self._open = ExitStack()
 
     def creating(self) -> AbstractContextManager[Any]:
         """Where variables are created so that every replica has its copy."""
         return self._engine.creating()
 
-    def start(self, built: Any) -> None:
-        """A built model is about to be trained by hand: what fit would do first."""
-        start.offset_seeds(built, self._engine)
-        start.tell_of_statistics(built)
-
     def enter(self) -> None:
         self._open.enter_context(self.creating())
-        self._change(keras.Model, model.distribute)
+        self._tell(keras.Model, model.distribute)
         if self._engine.parts > 1:
-            self._change(keras.optimizers.Optimizer, optimizer.distribute)
+            self._tell(keras.optimizers.Optimizer, optimizer.distribute)
+            for module, name in _SAVERS:
+                save = getattr(module, name)
+                self._replace(module, name, saving.on_rank(save, name, self._engine.rank))
 
     def exit(self) -> None:
-        self._open.close()
         while self._kept:
-            owner, init = self._kept.pop()
-            if init is None:
-                del owner.__init__
+            owner, name, own = self._kept.pop()
+            if own is None:
+                delattr(owner, name)
             else:
-                owner.__init__ = init
+                setattr(owner, name, own)
+        self._open.close()
 
     def prepare(self, item: Any) -> Any:
         """A model or an optimizer that was made before the block, distributed."""
@@ -59,8 +65,8 @@ class KerasBlock:
             start.offset_seeds(item, self._engine)
             start.tell_of_statistics(item)
 
-    def _change(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
-        own = vars(owner).get("__init__")
+    def _tell(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
+        """Have instances of the class distributed as they are made."""
         init = owner.__init__  # type: ignore[misc]
         engine = self._engine
 
@@ -69,5 +75,8 @@ class KerasBlock:
             init(self, *args, **kwargs)
             distribute(self, engine)
 
-        self._kept.append((owner, own))
-        owner.__init__ = wrapped  # type: ignore[misc]
+        self._replace(owner, "__init__", wrapped)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._kept.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, value)

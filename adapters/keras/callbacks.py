@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import keras
+
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Passes

@@ -15,7 +15,6 @@ class Dealt(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
 
     def __init__(self, engine: Engine, source: Arrays | Batches) -> None:
         self._source = source
-        self._inner = source.adapter if isinstance(source, Batches) else None
         self._elements = (
             engine.batches(source) if isinstance(source, Batches) else engine.arrays(source)
         )
@@ -39,9 +38,11 @@ class Dealt(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
         return self._source.batch_size
 
     def on_epoch_begin(self) -> None:
-        if self._inner is not None:
-            self._inner.on_epoch_begin()
+        if isinstance(self._source, Batches):
+            if self._source.ordered is not None:
+                self._source.ordered.begin_pass()
+            self._source.adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        if self._inner is not None:
-            self._inner.on_epoch_end()
+        if isinstance(self._source, Batches):
+            self._source.adapter.on_epoch_end()

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import keras
-from dream.adapters.keras import callbacks, private, start
+
+from dream._errors import Unsupported
+from dream.adapters.keras import callbacks, optimizer, private, start
 from dream.adapters.keras.data import Dealt
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.prediction import predict
-from dream.adapters.keras.sources import Passes, find
-
-from dream._errors import Unsupported
+from dream.adapters.keras.sources import Arrays, Batches, Passes, find
 
 Arguments = dict[str, Any]
 _CACHED = "_use_cached_eval_dataset"
@@ -65,7 +65,6 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
         given["validation_data"] = _validation(given, engine)
     given.update(
         _quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None,
-        batch_size=None if engine.parts == 1 else given["batch_size"],
         class_weight=None, shuffle=False,
     )  # fmt: skip
     given["callbacks"] = callbacks.joined(given["callbacks"], follow)
@@ -112,31 +111,42 @@ def evaluate(model: Any, state: State, given: Arguments) -> Any:
 
 
 def train_on_batch(model: Any, state: State, given: Arguments) -> Any:
-    """Trains on a global batch, the same on every rank, of which each takes its share."""
-    return _on_batch(model, state, given, type(model).fit, "train_on_batch")
+    """A step on a batch that counts as an equal share: the whole batch on every rank, or a share
+    that the user has sliced."""
+    _prepare_on(model, state, given)
+    return type(model).train_on_batch(model, **given)
 
 
 def test_on_batch(model: Any, state: State, given: Arguments) -> Any:
-    return _on_batch(model, state, given, type(model).evaluate, "test_on_batch")
+    """Figures of a batch that counts as an equal share."""
+    _prepare_on(model, state, given)
+    return type(model).test_on_batch(model, **given)
 
 
-def _on_batch(
-    model: Any, state: State, given: Arguments, loop: Callable[..., Any], name: str
-) -> Any:
-    raise Unsupported(
-        f"One batch by itself cannot be dealt to replicas yet. Received: {name}, "
-        f"replicas={state.engine.parts}. Use fit, or strategy.train_step."
-    )
+def _prepare_on(model: Any, state: State, given: Arguments) -> None:
+    if not state.prepared:
+        arrays = (given["x"], given["y"], given["sample_weight"])
+        example = private.tree.map_structure(
+            lambda a: None if a is None else keras.ops.convert_to_tensor(a), arrays
+        )
+        _prepare(model, state, example, training=True)
 
 
-def _prepare(model: Any, state: State, source: Any, *, training: bool) -> None:
-    """Build, check, and let the ranks agree: before every fit, once before anything else."""
+def _prepare(model: Any, state: State, example: Any, *, training: bool) -> None:
+    """Build, check, and let the ranks agree: before every fit, once before anything else.
+
+    example: a batch as the model is given it, or what `Engine.example` makes of a source.
+    """
     engine = state.engine
     start.check_compiled(model)
     if state.prepared and not training:
         return
+    if isinstance(example, (Arrays, Batches)):
+        example = engine.example(example)
     engine.take_over(model)
-    start.prepare(model, engine, engine.example(source))
+    for found in start.optimizers_of(model):
+        optimizer.distribute(found, engine)
+    start.prepare(model, engine, example)
     if not engine.pooled:
         start.agree(model, engine)
     if not state.prepared:

@@ -11,6 +11,7 @@ from types import MethodType
 from typing import Any
 
 import keras
+
 from dream.adapters.keras import loops, optimizer, saving, start, steps
 from dream.adapters.keras.engine import Engine
 
@@ -24,11 +25,11 @@ def distribute(model: Any, engine: Engine) -> Any:
         if name == "fit" or engine.parts > 1:
             setattr(model, name, MethodType(_loop(name, loop, state), model))
     if engine.parts > 1:
-        for name, step in (("train_step", steps.train), ("test_step", steps.test)):
+        engine.adopt_model(model)
+        for name, step in _STEPS:
             setattr(model, name, MethodType(_step(name, step, engine), model))
         model.compile = MethodType(_compile(engine), model)
         saving.distribute(model, engine.rank)
-        engine.adopt_model(model)
         _distribute_optimizers(model, engine)
     return model
 
@@ -46,9 +47,16 @@ def _loop(name: str, loop: Callable[..., Any], state: loops.State) -> Callable[.
     return call
 
 
+_STEPS = (
+    ("train_step", steps.train),
+    ("test_step", steps.test),
+    ("compute_loss", steps.compute_loss),
+)
+
+
 def _step(name: str, step: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    def call(self: Any, data: Any) -> Any:
-        return step(self, engine, data)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return step(self, engine, *args, **kwargs)
 
     call.__name__ = name
     return call

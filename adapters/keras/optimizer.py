@@ -11,10 +11,10 @@ from types import MethodType
 from typing import Any
 
 import keras
-from dream.adapters.keras import step
-from dream.adapters.keras.engine import Engine
 
 from dream._errors import ConfigurationError
+from dream.adapters.keras import step
+from dream.adapters.keras.engine import Engine
 
 
 def distribute(optimizer: Any, engine: Engine) -> Any:
@@ -45,9 +45,7 @@ def _release(optimizer: Any) -> None:
         vars(optimizer).pop(name, None)
 
 
-def reduce_and_apply(
-    optimizer: Any, engine: Engine, gradients: list[Any], variables: Any
-) -> None:
+def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
     scope = step.current() or (step.Scope() if step.take_announced() else None)
     if scope is None:

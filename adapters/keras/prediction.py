@@ -6,10 +6,11 @@ from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
+
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Passes, find
-from numpy.typing import NDArray
 
 
 def predict(model: Any, state: Any, given: dict[str, Any]) -> Any:

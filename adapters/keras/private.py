@@ -7,7 +7,9 @@ from typing import Any
 
 import keras
 from keras.src import tree
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -18,7 +20,6 @@ __all__ = [
     "DataAdapter",
     "GeneratorDataAdapter",
     "get_data_adapter",
-    "global_seed_generator",
     "is_tf_dataset",
     "tree",
 ]
@@ -61,6 +62,16 @@ def own_states(layer: Any) -> list[Any]:
 def own_seeds(layer: Any) -> list[Any]:
     """Seed generators of the layer itself."""
     return list(layer._seed_generators)
+
+
+def shared_seed() -> Any | None:
+    """The seed generator behind `keras.random` where none is named, if it has been used."""
+    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that a tensor carries, or None."""
+    return get_keras_mask(tensor)
 
 
 def loss_tracker(model: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -19,15 +20,26 @@ def distribute(model: Any, rank: int) -> None:
 
 
 def _once(name: str, rank: int) -> Callable[..., Any]:
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return on_rank(getattr(type(self), name), name, rank)(self, *args, **kwargs)
+
+    write.__name__ = name
+    return write
+
+
+def on_rank(save: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
+    """A function that saves a model, made to write on rank 0 only. What goes to an open file or
+    buffer stays each rank's own."""
+
+    @wraps(save)
     def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        save = getattr(type(self), name)
         if not isinstance(filepath, (str, os.PathLike)):
             return save(self, filepath, *args, **kwargs)
         if rank != 0:
             return None
         path = Path(filepath)
         part = _beside(path)
-        if not _takes_a_part(name, path, part, args, kwargs):
+        if not _takes_a_part(name, path, args, kwargs):
             return save(self, filepath, *args, **kwargs)
         try:
             result = save(self, part, *args, **kwargs)
@@ -36,7 +48,6 @@ def _once(name: str, rank: int) -> Callable[..., Any]:
         finally:
             _remove(part)
 
-    write.__name__ = name
     return write
 
 
@@ -45,9 +56,7 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".part{os.getpid()}.{path.name}")
 
 
-def _takes_a_part(
-    name: str, path: Path, part: Path, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
+def _takes_a_part(name: str, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the writing goes to one file that a rename can put in place. Folders, sharded
     weights, remote paths and a question before overwriting are left to Keras."""
     if name == "export" or "://" in str(path) or not path.name.endswith(_SUFFIXES):

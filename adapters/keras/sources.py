@@ -7,11 +7,11 @@ from typing import Any, final
 
 import keras
 import numpy as np
-from dream.adapters.keras import private
 from numpy.typing import NDArray
 
 from dream._errors import Unsupported
 from dream._partition import check_batch_size, epoch_order
+from dream.adapters.keras import private
 
 
 @final
@@ -54,9 +54,13 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A source that yields global batches: Keras's own adapter of it."""
+    """A source that yields global batches.
+
+    adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order.
+    """
 
     adapter: Any
+    ordered: OrderedDataset | None = None
 
 
 @final
@@ -77,10 +81,13 @@ class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is u
     def __getitem__(self, index: int) -> Any:
         return self._inner[int(self._order[index])]
 
-    def on_epoch_begin(self) -> None:
+    def begin_pass(self) -> None:
+        """Draw the order of the next pass. Before Keras starts the workers that read by it."""
         self._order = epoch_order(
             self._inner.num_batches, seed=self._seed, epoch=self._passes.draw(), shuffle=True
         )
+
+    def on_epoch_begin(self) -> None:
         self._inner.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
@@ -101,8 +108,10 @@ def find(
     parts: int,
 ) -> Arrays | Batches:
     """What Keras would make of these arguments, told apart. Keras's own errors come through."""
+    ordered = None
     if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
-        x, shuffle = OrderedDataset(x, seed, passes), False
+        x = ordered = OrderedDataset(x, seed, passes)
+        shuffle = False
     adapter = private.get_data_adapter(
         x, y, sample_weight, batch_size, steps, shuffle, class_weight
     )
@@ -116,4 +125,4 @@ def find(
             f"sees the same samples. Received: {type(x).__name__}, replicas={parts}. Pass "
             "arrays, a keras.utils.PyDataset, a tf.data.Dataset or a torch DataLoader."
         )
-    return Batches(adapter)
+    return Batches(adapter, ordered)

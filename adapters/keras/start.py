@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
-from dream.adapters.keras import metrics, private
-from dream.adapters.keras.engine import Engine
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import Layout, check_same
 from dream._log import logger
+from dream.adapters.keras import metrics, private
+from dream.adapters.keras.engine import Engine
+
+_NUMBERS = re.compile(r"_\d+(?=/|$)")
 
 
 def prepare(model: Any, engine: Engine, example: Any) -> None:
@@ -35,9 +38,7 @@ def agree(model: Any, engine: Engine) -> None:
 def same_weights(model: Any, engine: Engine) -> None:
     """Rank 0's weights and optimizer states on every rank."""
     variables = [*model.weights, *(v for o in optimizers_of(model) for v in o.variables)]
-    values = engine.communicator.broadcast(
-        [keras.ops.convert_to_numpy(v.value) for v in variables]
-    )
+    values = engine.communicator.broadcast([keras.ops.convert_to_numpy(v.value) for v in variables])
     if engine.rank != 0:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -46,8 +47,7 @@ def same_weights(model: Any, engine: Engine) -> None:
 def offset_seeds(model: Any, engine: Engine) -> None:
     """Other ranks draw other masks: seed generators move by the rank, rank 0's stay."""
     generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
-    generators.append(private.global_seed_generator())
-    for state in {id(g): g.state for g in generators}.values():
+    for state in {id(g): g.state for g in (*generators, private.shared_seed()) if g}.values():
         engine.offset_seed(state)
     engine.offset_generators()
 
@@ -68,15 +68,22 @@ def tell_of_statistics(model: Any) -> None:
 
 def optimizers_of(model: Any) -> list[Any]:
     """The optimizers that the model holds as attributes, built or not."""
-    found = {
-        id(v): v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)
-    }
+    found = {id(v): v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)}
     return list(found.values())
 
 
 def _layout(model: Any) -> Layout:
-    variables = [*model.weights, *(v for o in optimizers_of(model) for v in o.variables)]
-    return [(v.path, tuple(int(d) for d in v.shape), str(v.dtype)) for v in variables]
+    """Weights by name, the optimizer's by place. Keras numbers names process-wide, and a rank may
+    have made more models than others: numbers are left out."""
+    weights = [(_NUMBERS.sub("", v.path), v) for v in model.weights]
+    states = [
+        (f"{type(o).__name__} {index}", v)
+        for o in optimizers_of(model)
+        for index, v in enumerate(o.variables)
+    ]
+    return [
+        (name, tuple(int(d) for d in v.shape), str(v.dtype)) for name, v in (*weights, *states)
+    ]
 
 
 def _check_losses(model: Any) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import metrics, optimizer, private, step
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 
@@ -28,6 +30,12 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
             return summing.finish(logs, [])
         with step.holding_scope(fraction) as held:
             logs = type(model).train_step(model, batch)
+        if not held and model.trainable_weights:
+            raise ConfigurationError(
+                "The step's optimizer is not distributed, so its gradients were this replica's "
+                f"own. Received: {type(model.optimizer).__name__} set after compile. Call "
+                "model.compile with it."
+            )
         return summing.finish(logs, held)
 
 
@@ -38,6 +46,18 @@ def test(model: Any, engine: Engine, element: Any) -> Any:
     summing = _Summing(model, engine, share, statistics=False, own_loss=custom)
     with engine.stepping():
         return summing.finish(type(model).test_step(model, batch), [])
+
+
+def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
+    """The model's own loss, of predictions that count every sample alike."""
+    predicted = args[2] if len(args) > 2 else kwargs.get("y_pred")
+    if any(private.mask_of(t) is not None for t in private.tree.flatten(predicted)):
+        raise Unsupported(
+            "The predictions carry a mask, so the loss is the mean over what is unmasked, of which "
+            f"replicas hold unequal numbers. Received: a masked output, replicas={engine.parts}. "
+            "Use strategy.train_step with weight=, or drop the mask before the output."
+        )
+    return type(model).compute_loss(model, *args, **kwargs)
 
 
 def opened(element: Any, engine: Engine) -> tuple[Any, Any]:

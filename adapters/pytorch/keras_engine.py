@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -87,7 +87,7 @@ class TorchEngine(Engine):
         return _Iterable(lambda: self._batch_elements(source))
 
     def _batch_elements(self, source: Batches) -> Iterator[Any]:
-        iterator = _without_gradients(iter(source.adapter.get_torch_dataloader()))
+        iterator = _without_gradients(source.adapter.get_torch_dataloader())
         for batch in iterator:
             flat = [t for t in private.tree.flatten(batch) if t is not None]
             total, digest = len(flat[0]), _digest(flat)
@@ -101,7 +101,7 @@ class TorchEngine(Engine):
     def example(self, source: Arrays | Batches) -> Any:
         if isinstance(source, Arrays):
             return source.inputs
-        return next(_without_gradients(iter(source.adapter.get_torch_dataloader())))
+        return next(_without_gradients(source.adapter.get_torch_dataloader()))
 
     def creating(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -156,8 +156,10 @@ def _take(array: Any, places: Any) -> Any:
     )
 
 
-def _without_gradients(iterator: Iterator[Any]) -> Iterator[Any]:
+def _without_gradients(batches: Iterable[Any]) -> Iterator[Any]:
     """The batches, read where loaders made in the block yield every sample."""
+    with torch.no_grad():
+        iterator = iter(batches)
     while True:
         with torch.no_grad():
             try:

@@ -44,9 +44,7 @@ def _orders(source: Arrays) -> tf.data.Dataset:
     return tf.data.Dataset.range(1).map(draw)
 
 
-def _places(
-    order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int
-) -> tf.data.Dataset:
+def _places(order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
     """(places in the arrays, share) of every element of a pass."""
     size = source.batch_size
     full, rest = divmod(source.samples, size)
@@ -96,14 +94,20 @@ def of_batches(
     compare: whether each share carries a digest of its global batch.
     """
 
-    def cut(*batch: Any) -> tf.data.Dataset:
+    def cut(*batch: Any) -> list[dict[str, Any]]:
         whole = batch[0] if len(batch) == 1 else batch
         digest = _digest(whole) if compare else tf.constant(0.0)
-        return _concatenated(
-            [tf.data.Dataset.from_tensors(_cut(whole, rank, parts, digest)) for rank in ranks]
-        )
+        return [_cut(whole, rank, parts, digest) for rank in ranks]
 
-    return _plain(batches.flat_map(cut)).prefetch(tf.data.AUTOTUNE)
+    def in_turn(*batch: Any) -> tf.data.Dataset:
+        return _concatenated([tf.data.Dataset.from_tensors(share) for share in cut(*batch)])
+
+    shares = (
+        batches.map(lambda *batch: cut(*batch)[0], num_parallel_calls=tf.data.AUTOTUNE)
+        if len(ranks) == 1
+        else batches.flat_map(in_turn)
+    )
+    return _plain(shares).prefetch(tf.data.AUTOTUNE)
 
 
 def _cut(whole: Any, rank: int, parts: int, digest: tf.Tensor) -> dict[str, Any]:
@@ -127,5 +131,3 @@ def _plain(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     return dataset.with_options(options)
-
-

@@ -9,6 +9,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._adapter import Communicator
+from dream._errors import ConfigurationError
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data, keras_private, wire
@@ -82,10 +83,20 @@ class MirroredEngine(Engine):
         return nullcontext()
 
     def adopt_optimizer(self, optimizer: Any) -> None:
+        self._check_made_here(optimizer)
         keras_private.updates_own_copy(optimizer)
 
     def adopt_model(self, model: Any) -> None:
+        self._check_made_here(model)
         keras_private.built_already(model)
+
+    def _check_made_here(self, item: Any) -> None:
+        if keras_private.strategy_of(item) is not self._distribution:
+            raise ConfigurationError(
+                "The variables of what is made outside the block lie on one device. Received: "
+                f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "
+                "it inside the block."
+            )
 
     def take_over(self, model: Any) -> None:
         """Nothing else has hold of a Keras model."""

@@ -59,6 +59,14 @@ def updates_own_copy(optimizer: Any) -> None:
         setattr(optimizer, name, MethodType(getattr(BaseOptimizer, name), optimizer))
 
 
+def strategy_of(item: Any) -> Any:
+    """The tf.distribute strategy that a model or an optimizer was made under; None for a model
+    made under none."""
+    if isinstance(item, BaseOptimizer):
+        return item._distribution_strategy
+    return item._distribute_strategy
+
+
 def built_already(model: Any) -> None:
     """Keras's trainer does not read a batch to build the model: dream has built it."""
 

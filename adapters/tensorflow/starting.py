@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from dream._adapter import Communicator
@@ -37,7 +36,7 @@ def agree(model: Any, optimizer: Any, communicator: Communicator) -> None:
     variables = _variables(model, optimizer)
     check_same(communicator.all_gather_object([_layout(v) for v in variables]))
     numbers = [v for v in variables if tf.as_dtype(v.dtype) != tf.string]
-    values = communicator.broadcast([np.asarray(v) for v in numbers])
+    values = communicator.broadcast([tf.convert_to_tensor(v) for v in numbers])
     if communicator.rank != 0:
         for variable, value in zip(numbers, values, strict=True):
             variable.assign(value)

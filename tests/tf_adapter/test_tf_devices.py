@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from tf_launching import call
 DEVICES = (2, 3)
 
 
-@cache
 def results(devices: int) -> dict[str, Any]:
     """3 devices as `--strategy` sets them up, after TensorFlow has run an op."""
     strategy = "mirrored:devices=3" if devices == 3 else None

@@ -3,7 +3,6 @@ against one device."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,10 @@ cells = pytest.mark.parametrize(
 )
 
 
-@cache
 def results(ranks: int) -> list[dict[str, Any]]:
     return call("tf_ranks", "run", n=ranks)
 
 
-@cache
 def one_device() -> dict[str, Any]:
     return call("tf_alone", "one_device", n=1)[0]
 

@@ -85,9 +85,7 @@ def traced(c: Communicator) -> dict[str, Any]:
     rank = float(c.rank)
     shapes, double = [[2], [3], [4], [2]], tf.constant(rank, tf.float64)
     return {
-        "retraced": [
-            plain(mean(tf.fill(s, rank), tf.constant(rank, tf.float64))[0]) for s in shapes
-        ],
+        "retraced": [plain(mean(tf.fill(s, rank), double)[0]) for s in shapes],
         "nested": plain(twice(tf.fill([2], rank))),
         "loop": plain(loop(tf.fill([2], rank))),
     }
@@ -120,5 +118,5 @@ def mismatch(c: Communicator) -> Any:
 
 
 def plain(x: Any) -> np.ndarray:
-    array = np.asarray(x)
+    array = np.asarray(x.numpy() if isinstance(x, (tf.Tensor, tf.Variable)) else x)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
