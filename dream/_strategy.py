@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from dream import _framework, _registry, _spec, cluster
+from dream import _choice, _framework, _registry, cluster
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._choice import Choice
 from dream._errors import ConfigurationError
-from dream._log import logger, speak_as
-from dream._spec import Framework, Spec
+from dream._log import speak_as
+from dream._spec import Framework
 from dream._topology import Cluster, Topology
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -44,87 +44,8 @@ def strategy(
     """
     place = cluster.detect()
     speak_as(place.rank)
-    asked = _asked(name, {"reduction": reduction, "devices": devices, **options}, place)
-    _check_place(asked, place)
-    kind = _choose_framework(framework)
-    return Strategy(asked, place, kind, _check_seed(seed))
-
-
-def _check_seed(seed: object) -> int:
-    checked = _spec.SEED.check(seed)
-    assert isinstance(checked, int)
-    return checked
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The name and options after the command line had its say."""
-
-    spec: Spec
-    reduction: str
-    devices: int | None
-    given: Mapping[str, object]
-
-
-def _asked(name: str | None, given: dict[str, object], place: Cluster) -> _Asked:
-    request = cluster.requested_strategy()
-    if request is not None:
-        name, given = _override(name, given, request)
-    spec = _spec.find(name or _default_name(place))
-    reduction = str(_spec.COMMON["reduction"].check(given.pop("reduction", "auto")))
-    devices = _spec.COMMON["devices"].check(given.pop("devices", None))
-    spec.check_reduction(reduction)
-    spec.resolve(given)
-    assert devices is None or isinstance(devices, int)
-    return _Asked(spec, reduction, devices, given)
-
-
-def _override(
-    name: str | None, given: dict[str, object], request: str
-) -> tuple[str, dict[str, object]]:
-    """The command line's name and mesh options in place of the script's; other options stay."""
-    new, theirs = _spec.parse_request(request)
-    if name is not None:
-        known = {**_spec.COMMON, **{o.name: o for o in _spec.find(name).options}}
-        given = {key: value for key, value in given.items() if not _is_mesh(known, key, name)}
-        logger.info("strategy %r in place of the script's %r, as --strategy asks", request, name)
-    else:
-        given = {key: value for key, value in given.items() if key not in _spec.COMMON}
-    return new, given | theirs
-
-
-def _is_mesh(known: Mapping[str, _spec.Option], key: str, name: str) -> bool:
-    return (known[key] if key in known else _spec.find(name).option(key)).mesh
-
-
-def _default_name(place: Cluster) -> str:
-    if place.alone:
-        return "single"
-    return "mirrored" if len(place.hosts) == 1 else "multi_worker_mirrored"
-
-
-def _check_place(asked: _Asked, place: Cluster) -> None:
-    if not asked.spec.several and not place.alone:
-        raise ConfigurationError(
-            f"Strategy {asked.spec.name!r} runs in one process. Received: world size "
-            f"{place.world_size} from {place.source}. Start it with `dream run -n 1`, or name "
-            "another strategy."
-        )
-    if place.alone and asked.reduction != "auto":
-        raise ConfigurationError(
-            "One process has no other to reduce with. Received: "
-            f"reduction={asked.reduction!r}, world size 1. Start it with `dream run -n 2`, or "
-            "leave reduction out."
-        )
-
-
-def _choose_framework(framework: str | None) -> Framework | None:
-    if framework is not None:
-        return _framework.check(framework, "framework=")
-    requested = cluster.requested_framework()
-    if requested is not None:
-        return _framework.check(requested, "DREAM_FRAMEWORK")
-    return _framework.imported()
+    choice = _choice.strategy(name, {"reduction": reduction, "devices": devices, **options}, place)
+    return Strategy(choice, place, _choice.framework(framework), _choice.seed(seed))
 
 
 class Strategy:
@@ -135,9 +56,9 @@ class Strategy:
     """
 
     def __init__(
-        self, asked: _Asked, place: Cluster, framework: Framework | None, seed: int
+        self, choice: Choice, place: Cluster, framework: Framework | None, seed: int
     ) -> None:
-        self._asked = asked
+        self._choice = choice
         self._place = place
         self._framework = framework
         self._seed = seed
@@ -150,12 +71,12 @@ class Strategy:
     def __repr__(self) -> str:
         return (
             f"Strategy({self.name!r}, framework={self._framework!r}, "
-            f"reduction={self._asked.reduction!r}, world_size={self._place.world_size})"
+            f"reduction={self._choice.reduction!r}, world_size={self._place.world_size})"
         )
 
     @property
     def name(self) -> str:
-        return self._asked.spec.name
+        return self._choice.spec.name
 
     @property
     def topology(self) -> Topology:
@@ -272,18 +193,18 @@ class Strategy:
             )
         self._check_framework(framework)
         self._framework = framework
-        spec = self._asked.spec
+        spec = self._choice.spec
         plan = Plan(
             spec=spec,
             framework=framework,
             cluster=self._place,
-            reduction=self._asked.reduction,
-            devices=self._asked.devices,
+            reduction=self._choice.reduction,
+            devices=self._choice.devices,
             seed=self._seed,
-            options=spec.resolve(self._asked.given),
+            options=spec.resolve(self._choice.given),
         )
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter
 
     def _check_framework(self, framework: Framework) -> None:
-        self._asked.spec.check_framework(self._asked.given, framework, self._asked.reduction)
+        self._choice.spec.check_framework(self._choice.given, framework, self._choice.reduction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,18 +40,23 @@ def _known(error: tf.errors.OpError) -> DreamError | None:
             "rank."
         )
     if isinstance(error, _GONE) or "Collective ops is aborted" in text:
+        gone = sorted(set(re.findall(r"^/job:worker/replica:0/task:(\d+)$", text, re.MULTILINE)))
         return WorkerFailed(
-            f"A rank left or fell silent during a collective. Received: {_first_line(text)} Look "
-            "at that rank's log; then start the job again."
+            f"{_who(gone)} left or fell silent during a collective. Received: {_first_line(text)} "
+            "Look at that rank's log; then start the job again."
         )
     return None
+
+
+def _who(ranks: list[str]) -> str:
+    return f"Rank {', '.join(ranks)}" if ranks else "A rank"
 
 
 def _first_line(text: str) -> str:
     """The first line, after TensorFlow's own node names."""
     line = text.strip().splitlines()[0] if text.strip() else "no message."
     line = line.rpartition("}} ")[2].replace("Collective ops is aborted by: ", "")
-    return line if line.endswith(".") else f"{line}."
+    return line.rstrip(" .:") + "."
 
 
 def too_late(what: str) -> ConfigurationError:

@@ -1,0 +1,94 @@
+"""Which strategy, options and framework a block takes: the command line, the script, the place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dream import _framework, _spec, cluster
+from dream._errors import ConfigurationError
+from dream._log import logger
+from dream._spec import Framework, Spec
+from dream._topology import Cluster
+
+
+def seed(value: object) -> int:
+    """The seed, checked."""
+    checked = _spec.SEED.check(value)
+    assert isinstance(checked, int)
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The name and options after the command line had its say."""
+
+    spec: Spec
+    reduction: str
+    devices: int | None
+    given: Mapping[str, object]
+
+
+def strategy(name: str | None, given: dict[str, object], place: Cluster) -> Choice:
+    """The strategy for this place. given: its options, `reduction` and `devices` among them."""
+    request = cluster.requested_strategy()
+    if request is not None:
+        name, given = _override(name, given, request)
+    spec = _spec.find(name or _default_name(place))
+    reduction = str(_spec.COMMON["reduction"].check(given.pop("reduction", "auto")))
+    devices = _spec.COMMON["devices"].check(given.pop("devices", None))
+    spec.check_reduction(reduction)
+    spec.resolve(given)
+    assert devices is None or isinstance(devices, int)
+    choice = Choice(spec, reduction, devices, given)
+    _check_place(choice, place)
+    return choice
+
+
+def _override(
+    name: str | None, given: dict[str, object], request: str
+) -> tuple[str, dict[str, object]]:
+    """The command line's name and mesh options in place of the script's; other options stay."""
+    new, theirs = _spec.parse_request(request)
+    if name is not None:
+        known = {**_spec.COMMON, **{o.name: o for o in _spec.find(name).options}}
+        given = {key: value for key, value in given.items() if not _is_mesh(known, key, name)}
+        logger.info("strategy %r in place of the script's %r, as --strategy asks", request, name)
+    else:
+        given = {key: value for key, value in given.items() if key not in _spec.COMMON}
+    return new, given | theirs
+
+
+def _is_mesh(known: Mapping[str, _spec.Option], key: str, name: str) -> bool:
+    return (known[key] if key in known else _spec.find(name).option(key)).mesh
+
+
+def _default_name(place: Cluster) -> str:
+    if place.alone:
+        return "single"
+    return "mirrored" if len(place.hosts) == 1 else "multi_worker_mirrored"
+
+
+def _check_place(choice: Choice, place: Cluster) -> None:
+    if not choice.spec.several and not place.alone:
+        raise ConfigurationError(
+            f"Strategy {choice.spec.name!r} runs in one process. Received: world size "
+            f"{place.world_size} from {place.source}. Start it with `dream run -n 1`, or name "
+            "another strategy."
+        )
+    if place.alone and choice.reduction != "auto":
+        raise ConfigurationError(
+            "One process has no other to reduce with. Received: "
+            f"reduction={choice.reduction!r}, world size 1. Start it with `dream run -n 2`, or "
+            "leave reduction out."
+        )
+
+
+def framework(name: str | None) -> Framework | None:
+    """The framework that was named here, on the command line, or by what is imported."""
+    if name is not None:
+        return _framework.check(name, "framework=")
+    requested = cluster.requested_framework()
+    if requested is not None:
+        return _framework.check(requested, "DREAM_FRAMEWORK")
+    return _framework.imported()
