@@ -21,7 +21,7 @@ from _measure import Times, arguments, dream_command, interleave, ratios, write_
 
 SCRIPT = str(Path(__file__).with_name("_one_all_reduce.py"))
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     show = partial(ratios, unit="s", markdown=asked.markdown)
     jobs = read(
         {
-            "torchrun": partial(run, [*TORCHRUN, "--master-port", "0", SCRIPT]),
+            "torchrun": partial(run, [*TORCHRUN, SCRIPT]),
             "two bare processes": two_bare,
             "dream run": partial(run, [dream_command(), "run", "-n", "2", SCRIPT]),
         },
@@ -78,7 +78,8 @@ def two_bare() -> None:
         )
         for rank in range(2)
     ]
-    if any([rank.wait(120) for rank in ranks]):
+    codes = [rank.wait(120) for rank in ranks]
+    if any(codes):
         raise RuntimeError("A bare process failed; its traceback is above.")
 
 

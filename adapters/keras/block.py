@@ -25,22 +25,22 @@ class KerasBlock:
     that save models."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._kept: list[tuple[Any, str, Any]] = []
         self._open = ExitStack()
 
     def creating(self) -> AbstractContextManager[Any]:
         """Where variables are created so that every replica has its copy."""
-        return self._engine.creating()
+        return self.engine.creating()
 
     def enter(self) -> None:
         self._open.enter_context(self.creating())
         self._tell(keras.Model, model.distribute)
-        if self._engine.parts > 1:
+        if self.engine.parts > 1:
             self._tell(keras.optimizers.Optimizer, optimizer.distribute)
             for module, name in _SAVERS:
                 save = getattr(module, name)
-                self._replace(module, name, saving.on_rank(save, name, self._engine.rank))
+                self._replace(module, name, saving.on_rank(save, name, self.engine.rank))
 
     def exit(self) -> None:
         while self._kept:
@@ -54,21 +54,25 @@ class KerasBlock:
     def prepare(self, item: Any) -> Any:
         """A model or an optimizer that was made before the block, distributed."""
         if isinstance(item, keras.Model):
-            return model.distribute(item, self._engine)
-        if isinstance(item, keras.optimizers.Optimizer) and self._engine.parts > 1:
-            return optimizer.distribute(item, self._engine)
+            return model.distribute(item, self.engine)
+        if isinstance(item, keras.optimizers.Optimizer) and self.engine.parts > 1:
+            return optimizer.distribute(item, self.engine)
         return item
+
+    def takes(self, item: Any) -> bool:
+        """Whether this is a model or an optimizer of Keras's."""
+        return isinstance(item, (keras.Model, keras.optimizers.Optimizer))
 
     def start(self, item: Any) -> None:
         """What `fit` does beside agreeing on variables, for a first step taken by hand."""
-        if self._engine.parts > 1 and isinstance(item, keras.Layer):
-            start.offset_seeds(item, self._engine)
+        if self.engine.parts > 1 and isinstance(item, keras.Layer):
+            start.offset_seeds(item, self.engine)
             start.tell_of_statistics(item)
 
     def _tell(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
         """Have instances of the class distributed as they are made."""
         init = owner.__init__  # type: ignore[misc]
-        engine = self._engine
+        engine = self.engine
 
         @wraps(init)
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -10,7 +10,7 @@ import keras
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Passes
-from dream.adapters.keras.start import same_weights
+from dream.adapters.keras.start import optimizers_of, same_weights
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -38,7 +38,7 @@ class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untype
             said = self._engine.communicator.broadcast_object(private.first_epoch(self.model))
             private.set_first_epoch(self.model, said)
             if said is not None:
-                same_weights(self.model, self._engine)
+                same_weights(self.model, optimizers_of(self.model), self._engine)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._by_epoch:

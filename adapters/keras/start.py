@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -30,15 +31,22 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
 
 
 def agree(model: Any, engine: Engine) -> None:
-    """Compare the variables' layouts over the ranks and take rank 0's values."""
-    check_same(engine.communicator.all_gather_object(_layout(model)))
-    same_weights(model, engine)
+    """Compare the variables of the model and its optimizers over the ranks, and take rank 0's
+    values."""
+    agree_on(model, optimizers_of(model), engine)
 
 
-def same_weights(model: Any, engine: Engine) -> None:
+def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
+    check_same(engine.communicator.all_gather_object(_layout(model, optimizers)))
+    same_weights(model, optimizers, engine)
+
+
+def same_weights(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     """Rank 0's weights and optimizer states on every rank."""
-    variables = [*model.weights, *(v for o in optimizers_of(model) for v in o.variables)]
-    values = engine.communicator.broadcast([keras.ops.convert_to_numpy(v.value) for v in variables])
+    variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
+    values = engine.communicator.broadcast(
+        [keras.ops.convert_to_numpy(v.value) for v in variables]
+    )
     if engine.rank != 0:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -72,13 +80,13 @@ def optimizers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def _layout(model: Any) -> Layout:
+def _layout(model: Any, optimizers: Sequence[Any]) -> Layout:
     """Weights by name, the optimizer's by place. Keras numbers names process-wide, and a rank may
     have made more models than others: numbers are left out."""
     weights = [(_NUMBERS.sub("", v.path), v) for v in model.weights]
     states = [
         (f"{type(o).__name__} {index}", v)
-        for o in optimizers_of(model)
+        for o in optimizers
         for index, v in enumerate(o.variables)
     ]
     return [

@@ -57,7 +57,7 @@ def _total(name: str, values: torch.Tensor, count: int) -> float:
 def _shared(data: Iterable[Any], communicator: Communicator) -> Iterator[Any]:
     """This rank's part of the data: a dealt loader deals, anything else is cut by hand."""
     if isinstance(data, DataLoader) and isinstance(data.batch_sampler, DealtBatches):
-        with data.batch_sampler.sharing():
+        with data.batch_sampler.reading("share"):
             yield from data
         return
     for batch in data:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, final
 
-from dream._adapter import Communicator, Plan
+from dream._adapter import Communicator, Plan, Step
 from dream._framework import ImportWatch
 from dream._registry import load
 
@@ -38,6 +39,20 @@ class KerasEntry:
         if self._block is None or not type(item).__module__.startswith("keras"):
             return None
         return self._block.prepare(item)
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step | None:
+        """The explicit step of an optimizer of Keras's, or None where it is none of them."""
+        if self._block is None or not self._block.takes(optimizer):
+            return None
+        build = load("dream.adapters.pytorch.keras_step:keras_step")
+        step: Step = build(self._block.engine, model, loss, optimizer, weight)
+        return step
 
     def _found(self) -> None:
         if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from dream._adapter import Communicator
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
-from dream.adapters.pytorch.sampling import DealtBatches, SeededBatches
+from dream.adapters.pytorch.sampling import DealtBatches, Pass, SeededBatches
 from dream.adapters.pytorch.shares import Shares, empty
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
@@ -71,9 +71,7 @@ class Dealer:
         if own_order is None:
             own_order = not _plain(loader)
         source = loader.batch_sampler if own_order else self._seeded(loader)
-        dealt = DealtBatches(
-            source, self._communicator, seeded=not own_order, batch_size=loader.batch_size
-        )
+        dealt = DealtBatches(source, self._communicator, loader.batch_size)
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         loader.__class__ = _dealt_class(type(loader), self._shares)
@@ -134,8 +132,9 @@ def _dealt_class(base: type[Any], shares: Shares) -> type[Any]:
 
     def iterate(self: Any) -> Iterator[Any]:
         sampler: DealtBatches = self.batch_sampler
-        inner = base.__iter__(self)  # asks the sampler for a new iteration
-        return _DealtIterator(inner, sampler, shares) if sampler.dealing else inner
+        inner = base.__iter__(self)  # asks the sampler for a new pass
+        begun = sampler.begun()
+        return inner if begun is None else _DealtIterator(inner, begun, shares)
 
     return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
 
@@ -144,25 +143,25 @@ def _dealt_class(base: type[Any], shares: Shares) -> type[Any]:
 class _DealtIterator:
     """A loader's iterator that marks each batch with its share."""
 
-    def __init__(self, inner: Iterator[Any], sampler: DealtBatches, shares: Shares) -> None:
+    def __init__(self, inner: Iterator[Any], begun: Pass, shares: Shares) -> None:
         self._inner = inner
-        self._length = len(sampler)
-        self._dealt = sampler.shares
+        self._pass = begun
         self._shares = shares
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
-        return self._length
+        return self._pass.length
 
     def __next__(self) -> Any:
+        self._pass.ask()
         try:
             batch = next(self._inner)
         except StopIteration:
             self._shares.ended()
             raise
-        share = self._dealt.popleft()
+        share = self._pass.shares.popleft()
         if share.count == 0:
             batch = empty(batch)
         self._shares.yielded(batch, share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, final
 from weakref import WeakSet
 
@@ -53,7 +53,8 @@ class Modules:
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             init(module, *args, **kwargs)
-            set_slot(module, Adopted(module, self))
+            if not _is_keras(type(module)):
+                set_slot(module, Adopted(module, self))
 
         return wrapped
 
@@ -105,6 +106,12 @@ class Modules:
     def reduced(self) -> dict[int, Root]:
         """The root that reduces each parameter's gradient, by the parameter's id."""
         return {id(parameter): root for root in self.roots for parameter in root.trained}
+
+
+@cache
+def _is_keras(kind: type[nn.Module]) -> bool:
+    """Whether modules of this class are Keras layers, which Keras's own room distributes."""
+    return any(base.__module__.startswith("keras.src.layers") for base in kind.__mro__)
 
 
 @final

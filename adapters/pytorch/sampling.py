@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch.utils.data import Sampler
@@ -19,7 +19,10 @@ _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
 
 @final
 class SeededBatches(Sampler[list[int]]):
-    """Global batches in the order that (seed, epoch) gives; `__iter__` starts the next epoch."""
+    """Global batches in the order that (seed, epoch) gives.
+
+    epoch: the one that `__iter__` starts; whoever trains on it counts on.
+    """
 
     def __init__(
         self, dataset: Sized, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int
@@ -29,7 +32,7 @@ class SeededBatches(Sampler[list[int]]):
         self._shuffle = shuffle
         self._drop_last = drop_last
         self._seed = seed
-        self._epoch = 0
+        self.epoch = 0
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self._dataset), self._batch_size)
@@ -37,12 +40,35 @@ class SeededBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = epoch_order(
-            len(self._dataset), seed=self._seed, epoch=self._epoch, shuffle=self._shuffle
+            len(self._dataset), seed=self._seed, epoch=self.epoch, shuffle=self._shuffle
         )
-        if torch.is_grad_enabled():
-            self._epoch += 1
         batches = global_batches(order, self._batch_size, drop_last=self._drop_last)
         return (batch.tolist() for batch in batches)
+
+
+Reading = Literal["by gradients", "share", "whole"]
+"""share: this rank's part. whole: every sample, in the order that counts epochs."""
+
+
+@final
+class Pass:
+    """One iteration over a loader.
+
+    shares: in order, one for each batch drawn and not yet handed out. seeded: whose epoch this is.
+    """
+
+    def __init__(self, length: int, seeded: SeededBatches | None) -> None:
+        self.length = length
+        self.shares: deque[Share] = deque()
+        self._seeded = seeded
+        self._asked = 0
+
+    def ask(self) -> None:
+        """A batch is asked for. With the second one the epoch counts: whoever only looks at a
+        first batch does not change the order of what follows."""
+        self._asked += 1
+        if self._asked == 2 and self._seeded is not None:
+            self._seeded.epoch += 1
 
 
 def told_by_rank_0(batches: Iterable[list[int]], communicator: Communicator) -> Iterator[list[int]]:
@@ -60,44 +86,47 @@ class DealtBatches(Sampler[list[int]]):
     """A loader's batch sampler: this rank's part of each global batch where gradients are on,
     every sample where they are off.
 
-    source: the global batches. seeded: they are the same on every rank as they stand.
-    shares: of the running iteration, in order, one for each batch drawn and not yet handed out.
+    source: the global batches; unless they are seeded, rank 0's are every rank's.
     """
 
-    def __init__(
-        self, source: Any, communicator: Communicator, *, seeded: bool, batch_size: int | None
-    ) -> None:
+    def __init__(self, source: Any, communicator: Communicator, batch_size: int | None) -> None:
+        self.batch_size = batch_size
         self._source = source
         self._communicator = communicator
-        self._seeded = seeded
-        self.batch_size = batch_size
-        self.shares: deque[Share] = deque()
-        self.dealing = False
-        self.forced = False
+        self._reading: Reading = "by gradients"
+        self._begun: Pass | None = None
 
     def __len__(self) -> int:
         return len(self._source)
 
     @contextmanager
-    def sharing(self) -> Iterator[None]:
-        """Iterations started inside deal, though gradients are off."""
-        self.forced = True
+    def reading(self, reading: Reading) -> Iterator[None]:
+        """How iterations that start inside read, whether gradients are on or off."""
+        self._reading = reading
         try:
             yield
         finally:
-            self.forced = False
+            self._reading = "by gradients"
+
+    def begun(self) -> Pass | None:
+        """The pass that the last `__iter__` began; None where it reads every sample unmarked."""
+        return self._begun
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.dealing = self.forced or torch.is_grad_enabled()
-        self.shares = deque()
-        if not self.dealing:
+        reading = self._reading
+        if reading == "by gradients" and not torch.is_grad_enabled():
+            self._begun = None
             return iter(self._source)
-        if self._seeded or self._communicator.world_size == 1:
-            return self._deal(iter(self._source), self.shares)
-        return self._deal(told_by_rank_0(self._source, self._communicator), self.shares)
+        seeded = self._source if isinstance(self._source, SeededBatches) else None
+        self._begun = Pass(len(self), None if reading == "share" else seeded)
+        return self._deal(self._begun.shares, whole=reading == "whole")
 
-    def _deal(self, batches: Iterator[list[int]], shares: deque[Share]) -> Iterator[list[int]]:
+    def _deal(self, shares: deque[Share], *, whole: bool) -> Iterator[list[int]]:
         rank, parts = self._communicator.rank, self._communicator.world_size
+        told = parts > 1 and not whole and not isinstance(self._source, SeededBatches)
+        batches = told_by_rank_0(self._source, self._communicator) if told else iter(self._source)
+        if whole:
+            rank, parts = 0, 1
         for batch in batches:
             share = share_of(len(batch), rank, parts)
             shares.append(share)

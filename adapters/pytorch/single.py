@@ -67,6 +67,9 @@ class Single(Adapter):
         optimizer: Optimizer,
         weight: Callable[..., Any] | None,
     ) -> Step:
+        keras_step = self._keras.train_step(model, loss, optimizer, weight)
+        if keras_step is not None:
+            return keras_step
         return plain_step(model, loss, optimizer)
 
     def evaluate(

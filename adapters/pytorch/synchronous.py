@@ -87,6 +87,9 @@ class Synchronous(Adapter):
         optimizer: Optimizer,
         weight: Callable[..., Any] | None,
     ) -> Step:
+        keras_step = self._keras.train_step(model, loss, optimizer, weight)
+        if keras_step is not None:
+            return keras_step
         if self._topology.world_size == 1:
             return plain_step(model, loss, optimizer)
         weigh = BatchWeight(self._communicator, self._shares.weight, weight)

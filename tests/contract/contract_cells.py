@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def framework(self) -> str:
-        return "tensorflow" if self.kind == "keras_tf" else "torch"
+        return "tensorflow" if self.kind.endswith("keras_tf") else "torch"
 
     @property
     def full(self) -> str:

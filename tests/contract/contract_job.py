@@ -145,12 +145,12 @@ def _environment(cell: Cell) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "2",  # one for each logical device that waits for another
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "PYTHONFAULTHANDLER": "1",
     }
-    if cell.kind != "torch":
+    if "keras" in cell.kind:
         environment["KERAS_BACKEND"] = cell.framework
     if cell.processes > 1:
         environment |= {

@@ -12,6 +12,7 @@ from contract_keras_kit import (
     BATCH,
     CASES,
     EPOCHS,
+    SHORT,
     TF,
     Heard,
     Told,
@@ -29,14 +30,16 @@ from keras import layers
 from dream._partition import epoch_order
 
 
-def _fitted(env: Env, optimizer: Any, samples: int, **options: Any) -> Figures:
-    """Five epochs, the logs of every batch and epoch among the figures."""
+def _fitted(
+    env: Env, optimizer: Any, samples: int, *, epochs: int = EPOCHS, **options: Any
+) -> Figures:
+    """Some epochs, the logs of every batch and epoch among the figures."""
     told = Told()
     x, y = arrays(samples)
     with env.block():
         model = compiled(optimizer())
         history = model.fit(
-            x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
+            x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0,
             callbacks=[told], **options,
         )  # fmt: skip
     return {
@@ -71,12 +74,12 @@ def uneven_adamw(env: Env) -> Figures:
 
 @CASES.add(*EVERYWHERE)
 def even_momentum(env: Env) -> Figures:
-    return _without_model(_fitted(env, momentum, 64))
+    return _without_model(_fitted(env, momentum, 64, epochs=SHORT))
 
 
 @CASES.add(*EVERYWHERE)
 def rank_without_sample_momentum(env: Env) -> Figures:
-    return _without_model(_fitted(env, momentum, 49))
+    return _without_model(_fitted(env, momentum, 49, epochs=SHORT))
 
 
 @CASES.add(*EVERYWHERE, core=True)
@@ -89,7 +92,7 @@ def rank_without_sample_adamw(env: Env) -> Figures:
 @CASES.add(*EVERYWHERE, core=True)
 def rank_dependent_initial_weights(env: Env) -> Figures:
     keras.utils.set_random_seed(100 + env.rank)
-    return _without_model(_fitted(env, momentum, 61))
+    return _without_model(_fitted(env, momentum, 61, epochs=SHORT))
 
 
 @CASES.add(*EVERYWHERE, core=True)
@@ -99,11 +102,11 @@ def shuffled(env: Env) -> Figures:
     with env.block(seed=4):
         model = compiled(momentum())
         if env.mode == "plain":
-            for epoch in range(EPOCHS):
+            for epoch in range(SHORT):
                 order = epoch_order(61, seed=4, epoch=epoch, shuffle=True)
                 model.fit(x[order], y[order], batch_size=BATCH, shuffle=False, verbose=0)
         else:
-            model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0)
+            model.fit(x, y, batch_size=BATCH, epochs=SHORT, verbose=0)
     return {"parameters": parameters(model)}
 
 
@@ -111,7 +114,7 @@ def _clipped(env: Env, **options: Any) -> Figures:
     x, y = arrays(61)
     with env.block():
         model = compiled(momentum(**options))
-        model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=BATCH, epochs=SHORT, shuffle=False, verbose=0)
     return {"parameters": parameters(model)}
 
 
@@ -139,7 +142,7 @@ def sample_weight(env: Env) -> Figures:
     with env.block():
         model = compiled(momentum(), weighted_metrics=["accuracy"])
         model.fit(
-            x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
+            x, y, batch_size=BATCH, epochs=SHORT, shuffle=False, verbose=0,
             sample_weight=weights, callbacks=[told],
         )  # fmt: skip
         evaluated = model.evaluate(
@@ -157,7 +160,7 @@ def class_weight(env: Env) -> Figures:
     with env.block():
         model = compiled(momentum())
         model.fit(
-            x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
+            x, y, batch_size=BATCH, epochs=SHORT, shuffle=False, verbose=0,
             class_weight={0: 1.0, 1: 5.0, 2: 0.2, 3: 1.0}, callbacks=[told],
         )  # fmt: skip
     return {"parameters": parameters(model), "epochs": told.epochs}
@@ -186,7 +189,7 @@ def several_outputs(env: Env) -> Figures:
             },
         )
         model.fit(
-            x, {"kind": y, "again": x}, batch_size=BATCH, epochs=EPOCHS, shuffle=False,
+            x, {"kind": y, "again": x}, batch_size=BATCH, epochs=SHORT, shuffle=False,
             verbose=0, callbacks=[told],
         )  # fmt: skip
         predicted = model.predict(x, batch_size=BATCH, verbose=0)
@@ -203,7 +206,7 @@ def dataset_of_the_users(env: Env) -> Figures:
     x, y = arrays(49)
     with env.block():
         model = compiled(momentum())
-        model.fit(_dataset(x, y), epochs=EPOCHS, verbose=0)
+        model.fit(_dataset(x, y), epochs=SHORT, verbose=0)
         evaluated = model.evaluate(_dataset(x, y), verbose=0, return_dict=True)
     return {"parameters": parameters(model), "evaluate": numbers(evaluated)}
 
@@ -238,7 +241,7 @@ class _Sequence(keras.utils.PyDataset):
 def python_dataset_of_the_users(env: Env) -> Figures:
     with env.block():
         model = compiled(momentum())
-        model.fit(_Sequence(*arrays(49)), epochs=EPOCHS, shuffle=False, verbose=0)
+        model.fit(_Sequence(*arrays(49)), epochs=SHORT, shuffle=False, verbose=0)
     return {"parameters": parameters(model)}
 
 

@@ -13,6 +13,7 @@ from keras import layers
 CASES = Cases()
 BATCH = 16
 EPOCHS = 5  # of four batches: 20 steps
+SHORT = 2  # epochs, where the law is no matter of drift
 TF = keras.backend.backend() == "tensorflow"
 LOGITS = {"from_logits": True}
 

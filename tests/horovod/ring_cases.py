@@ -31,14 +31,13 @@ def run() -> dict[str, Any]:
     plan = Plan(_spec.find("horovod"), "torch", place, "horovod", None, 0, {})
     with dream.strategy("horovod"):  # starts the process group that DDP wants beside the ring
         ring = _registry.reduction("torch", "horovod")(plan)
-        results = dict(tensors(ring)) | {
-            name: trained(ring, more) for name, more in BUCKETS.items()
-        }
-        results["half"] = trained(ring, {}, torch.bfloat16)
-        results["two models"] = two_models(ring)
-        results["identical"] = ring.all_gather_object(
-            [p.numpy().tobytes() for name in BUCKETS for p in results[name][1]]
-        )
+    results = dict(tensors(ring))
+    results |= {name: trained(ring, more) for name, more in BUCKETS.items()}
+    results["half"] = trained(ring, {}, torch.bfloat16)
+    results["two models"] = two_models(ring)
+    results["identical"] = ring.all_gather_object(
+        [p.numpy().tobytes() for name in BUCKETS for p in results[name][1]]
+    )
     results["shapes"] = told(lambda: ring.all_reduce(torch.ones(3 + ring.rank)))
     results["after"] = ring.all_reduce(np.ones(2), "sum")
     results["root"] = told(lambda: ring.broadcast(torch.ones(2), 9))
@@ -74,9 +73,8 @@ def tensors(ring: Any) -> Iterator[tuple[str, Any]]:
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 5)
-    )
+    first, second, last = nn.Linear(20, 64), nn.Linear(64, 32), nn.Linear(32, 5)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 def trained(
@@ -89,7 +87,11 @@ def trained(
     ddp.register_comm_hook(None, ring.gradient_hook)
     _steps(alone, alone, slice(None))
     _steps(ddp, together, slice(ring.rank, None, ring.world_size))
-    return [list(p.detach() for p in model.parameters()) for model in (alone, together)]  # type: ignore[return-value]
+    return _parameters(alone), _parameters(together)
+
+
+def _parameters(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 def two_models(ring: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -105,7 +107,7 @@ def two_models(ring: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
                 ddp.register_comm_hook(None, ring.gradient_hook)
         mine = slice(ring.rank if parts > 1 else 0, None, parts)
         _steps(nn.Sequential(*called), nn.ModuleList(models), mine)
-        ends.append([p.detach() for m in models for p in m.parameters()])
+        ends.append(_parameters(nn.ModuleList(models)))
     return ends[0], ends[1]
 
 

@@ -1,0 +1,114 @@
+"""The explicit training step of a Keras optimizer on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import torch
+
+from dream._adapter import Step
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.optimizer import apply_global
+from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
+from dream.adapters.keras.steps import statistics_of
+from dream.adapters.pytorch.step import check_scalar, split
+from dream.adapters.pytorch.weighing import count_of
+
+Batch = tuple[Any, ...]
+
+
+class KerasStep:
+    """Each rank adds up what it has times what it counts for, and the counts themselves; the
+    quotient is the mean over the global batch, however uneven the shares are.
+
+    weight: `weight(*batch)` counts the batch's things; None counts samples.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._weight = weight
+        self._fresh = True
+
+    def __call__(self, *batch: Any) -> torch.Tensor:
+        """Train, and return the global mean loss, penalties of the model's layers included."""
+        if self._fresh:
+            self._start(batch)
+            self._fresh = False
+        variables = self._model.trainable_variables
+        count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
+        value, gradients = self._differentiate(batch, variables, count)
+        if self._engine.parts > 1:
+            value, gradients = self._reduce(value, gradients, count)
+        apply_global(self._optimizer, self._engine, gradients, variables)
+        return value
+
+    def _start(self, batch: Batch) -> None:
+        inputs, _ = split(batch)
+        self._engine.take_over(self._model)
+        with torch.no_grad():
+            if not self._model.built:
+                self._model(*inputs)
+        if not self._optimizer.built:
+            self._optimizer.build(self._model.trainable_variables)
+        if self._engine.parts > 1:
+            agree_on(self._model, [self._optimizer], self._engine)
+            offset_seeds(self._model, self._engine)
+            tell_of_statistics(self._model)
+
+    def _differentiate(
+        self, batch: Batch, variables: list[Any], count: float
+    ) -> tuple[torch.Tensor, list[Any]]:
+        """(loss, gradients); nothing at all where there is nothing to count."""
+        if count == 0.0 and self._engine.parts > 1:
+            return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
+        inputs, target = split(batch)
+        self._model.zero_grad()
+        value = check_scalar(self._judge(self._model(*inputs, training=True), target))
+        for penalty in self._model.losses:
+            value = value + penalty
+        self._optimizer.scale_loss(value).backward()
+        return value.detach(), [v.value.grad for v in variables]
+
+    def _judge(self, prediction: Any, target: Any) -> Any:
+        """Keras's own losses take the target first."""
+        module = str(getattr(self._loss, "__module__", ""))
+        if isinstance(self._loss, keras.losses.Loss) or module.startswith("keras."):
+            return keras.ops.mean(self._loss(target, prediction))
+        return self._loss(prediction, target)
+
+    def _reduce(
+        self, value: torch.Tensor, gradients: list[Any], count: float
+    ) -> tuple[torch.Tensor, list[Any]]:
+        statistics = statistics_of(self._model)
+        present = [g for g in gradients if g is not None]
+        mine = [value, *present, *(v.value for v in statistics)]
+        counts = torch.tensor(float(count))
+        *sums, total = self._engine.total([*self._engine.weigh(mine, count), counts])
+        means = [s / total if total else s for s in sums]
+        for variable, mean in zip(statistics, means[1 + len(present) :], strict=True):
+            variable.assign(mean)
+        reduced = iter(means[1:])
+        return means[0], [None if g is None else next(reduced) for g in gradients]
+
+
+def keras_step(
+    engine: Engine,
+    model: Any,
+    loss: Callable[..., Any],
+    optimizer: Any,
+    weight: Callable[..., Any] | None,
+) -> Step:
+    """The step of a model whose optimizer is Keras's."""
+    return KerasStep(engine, model, loss, optimizer, weight)

@@ -1,0 +1,131 @@
+"""What is wrong elsewhere, and dream made wrong on purpose: the laws must notice each.
+
+The raw cases are how loops over DistributedDataParallel are commonly written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import contract_torch_data
+import contract_torch_objects
+import contract_torch_training
+import torch
+from contract_case import Cases, Env, Figures
+from contract_torch_kit import BATCH, EPOCHS, Net, arrays, momentum, parameters, samples_of, start
+from torch import distributed, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from dream import _partition
+from dream._partition import Share, epoch_order
+from dream.adapters.pytorch import sampling, saving
+
+CASES = Cases()
+__all__ = ["CASES", "start"]
+
+
+def _group(env: Env) -> None:
+    """The process group, by dream's own way in; the rest is DDP as it comes."""
+    if not distributed.is_initialized():
+        with env.block():
+            pass
+
+
+@CASES.add("cell")
+def raw_mean_of_means(env: Env) -> Figures:
+    """Right samples on every rank, each rank's mean counted alike: 61 samples, 16 a batch."""
+    _group(env)
+    x, y = arrays(61)
+    model = DistributedDataParallel(Net())
+    optimizer = momentum(model.parameters())
+    for begin in [*range(0, 61, BATCH)] * EPOCHS:
+        share = slice(begin + env.rank, min(begin + BATCH, 61), env.ranks)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[share]), y[share]).backward()
+        optimizer.step()
+    return {"parameters": parameters(model.module)}
+
+
+@CASES.add("cell")
+def raw_padded_sampler(env: Env) -> Figures:
+    """DistributedSampler fills the last round with samples that were seen already."""
+    _group(env)
+    data = samples_of(61)
+    sampler: Any = DistributedSampler(data, shuffle=False)
+    model = DistributedDataParallel(Net())
+    optimizer = momentum(model.parameters())
+    seen = 0
+    for _ in range(EPOCHS):
+        for x, y in DataLoader(data, batch_size=BATCH // env.ranks, sampler=sampler):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            seen += len(y)
+    return {"parameters": parameters(model.module), "seen": seen}
+
+
+@CASES.add("cell")
+def raw_clip_before_reduce(env: Env) -> Figures:
+    """Every rank clips its own gradient, and the clipped ones are averaged."""
+    _group(env)
+    x, y = arrays(61)
+    model = Net()
+    optimizer = momentum(model.parameters())
+    for begin in [*range(0, 61, BATCH)] * EPOCHS:
+        stop = min(begin + BATCH, 61)
+        share = slice(begin + env.rank, stop, env.ranks)
+        optimizer.zero_grad()
+        weight = len(y[share]) * env.ranks / (stop - begin)
+        (F.cross_entropy(model(x[share]), y[share]) * weight).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        for parameter in model.parameters():
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= env.ranks  # type: ignore[operator]
+        optimizer.step()
+    return {"parameters": parameters(model)}
+
+
+@CASES.add("cell")
+def mutant_shares_count_alike(env: Env) -> Figures:
+    with mock.patch.object(Share, "weight", 1.0):
+        return contract_torch_training.uneven_momentum(env)
+
+
+@CASES.add("cell")
+def mutant_every_epoch_alike(env: Env) -> Figures:
+    def first(samples: int, *, seed: int, epoch: int, shuffle: bool) -> Any:
+        return epoch_order(samples, seed=seed, epoch=0 * epoch, shuffle=shuffle)
+
+    with mock.patch.object(sampling, "epoch_order", first):
+        return contract_torch_data.shuffled_order(env)
+
+
+@CASES.add("cell")
+def mutant_deals_runs_that_overlap(env: Env) -> Figures:
+    """Every rank keeps one sample that is its neighbour's."""
+
+    def greedy(total: int, rank: int, parts: int) -> Share:
+        share = _partition.share_of(total, rank, parts)
+        return Share(share.count, total + 1, parts)
+
+    with mock.patch.object(sampling, "share_of", greedy):
+        return contract_torch_training.uneven_momentum(env)
+
+
+@CASES.add("cell")
+def mutant_every_rank_writes(env: Env) -> Figures:
+    with mock.patch.object(saving, "on_rank", lambda _, save: save):
+        return contract_torch_objects.files_are_rank_0s(env)
+
+
+@CASES.add("cell")
+def mutant_rank_1_is_one_step_behind(env: Env) -> Figures:
+    """A drift that hides below every tolerance still breaks bit-identity."""
+    figures = contract_torch_training.uneven_momentum(env)
+    if env.rank == 1:
+        weight = torch.from_numpy(figures["parameters"]["0.head.bias"])
+        weight[0] = torch.nextafter(weight[0], torch.tensor(9.0))
+    return figures
