@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick lint format horovod install clean
+.PHONY: demo test quick lint typing format horovod install clean
 
 demo: horovod
 	$(BIN)/dream compare
@@ -16,7 +16,7 @@ test: horovod
 quick: horovod
 	$(BIN)/python -m pytest -m "not slow"
 
-lint: $(STAMP) build/typing
+lint: $(STAMP) typing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd build/typing && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p dream
@@ -39,8 +39,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # mypy finds dream.adapters where an installation would put it.
-build/typing:
-	@mkdir -p build/typing/dream
+typing:
+	@rm -rf build/typing && mkdir -p build/typing/dream
 	@for part in dream/*; do ln -sfn "../../../$$part" "build/typing/$$part"; done
 	@ln -sfn ../../../adapters build/typing/dream/adapters
 

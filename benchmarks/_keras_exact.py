@@ -50,7 +50,8 @@ def main(folder: str, name: str, kind: str, replicas: str) -> None:
     try:
         learned: _digits.Arrays | str = train(kind, int(replicas))
     except tf.errors.InvalidArgumentError as error:
-        learned = f"fails: {type(error).__name__}"
+        print(f"failed: {error}", file=sys.stderr)
+        learned = "fails"
     if os.environ.get("RANK", "0") == "0":
         _digits.save(folder, name, learned)
 

@@ -146,5 +146,5 @@ def _share(work: Work) -> int:
 
 
 def _dealt(work: Work) -> DataLoader[Any]:
-    sampler = DistributedSampler(work.data, shuffle=work.shuffle)
+    sampler: DistributedSampler[Any] = DistributedSampler(work.data, shuffle=work.shuffle)
     return DataLoader(work.data, batch_size=_share(work), sampler=sampler)

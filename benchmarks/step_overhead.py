@@ -39,15 +39,17 @@ def main() -> int:
 
 
 def gloo(asked: Namespace) -> Tables:
-    return from_ranks(2, HERE / "_torch_steps.py", *_words("gloo", asked))
+    return _torch("gloo", asked)
 
 
 def ring(asked: Namespace) -> Tables:
-    return from_ranks(2, HERE / "_torch_steps.py", *_words("ring", asked))
+    return _torch("ring", asked)
 
 
-def _words(family: str, asked: Namespace) -> list[str]:
-    return [family, str(asked.rounds), str(asked.steps), asked.model]
+def _torch(family: str, asked: Namespace) -> Tables:
+    words = (family, str(asked.rounds), str(asked.steps), asked.model)
+    tables: Tables = from_ranks(2, HERE / "_torch_steps.py", *words)
+    return tables
 
 
 def keras(asked: Namespace) -> Tables:

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 
 class DreamError(Exception):
     """Base of everything dream raises on purpose."""
+
+    if not TYPE_CHECKING:  # AutoGraph raises again as they are only errors that have just this
+        __init__ = Exception.__init__
 
 
 class ConfigurationError(DreamError, ValueError):

@@ -44,9 +44,7 @@ def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
 def same_weights(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     """Rank 0's weights and optimizer states on every rank."""
     variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
-    values = engine.communicator.broadcast(
-        [keras.ops.convert_to_numpy(v.value) for v in variables]
-    )
+    values = engine.communicator.broadcast([keras.ops.convert_to_numpy(v.value) for v in variables])
     if engine.rank != 0:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -89,9 +87,7 @@ def _layout(model: Any, optimizers: Sequence[Any]) -> Layout:
         for o in optimizers
         for index, v in enumerate(o.variables)
     ]
-    return [
-        (name, tuple(int(d) for d in v.shape), str(v.dtype)) for name, v in (*weights, *states)
-    ]
+    return [(name, tuple(int(d) for d in v.shape), str(v.dtype)) for name, v in (*weights, *states)]
 
 
 def _check_losses(model: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.pytorch.loader import leave_loaders_alone
 from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.sampling import DealtBatches
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 _DIGESTS = 2**23
@@ -87,8 +88,7 @@ class TorchEngine(Engine):
         return _Iterable(lambda: self._batch_elements(source))
 
     def _batch_elements(self, source: Batches) -> Iterator[Any]:
-        iterator = _without_gradients(source.adapter.get_torch_dataloader())
-        for batch in iterator:
+        for batch in _whole(source.adapter.get_torch_dataloader()):
             flat = [t for t in private.tree.flatten(batch) if t is not None]
             total, digest = len(flat[0]), _digest(flat)
             count = len(range(self.rank, total, self.parts))
@@ -101,7 +101,7 @@ class TorchEngine(Engine):
     def example(self, source: Arrays | Batches) -> Any:
         if isinstance(source, Arrays):
             return source.inputs
-        return next(_without_gradients(source.adapter.get_torch_dataloader()))
+        return next(_whole(source.adapter.get_torch_dataloader()))
 
     def creating(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -156,17 +156,13 @@ def _take(array: Any, places: Any) -> Any:
     )
 
 
-def _without_gradients(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, read where loaders made in the block yield every sample."""
-    with torch.no_grad():
-        iterator = iter(batches)
-    while True:
-        with torch.no_grad():
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-        yield batch
+def _whole(loader: Any) -> Iterator[Any]:
+    """Every sample of each global batch: of a loader made in the block, too."""
+    sampler = getattr(loader, "batch_sampler", None)
+    if isinstance(sampler, DealtBatches):
+        with sampler.reading("whole"):
+            return iter(loader)
+    return iter(loader)
 
 
 def _digest(tensors: Sequence[Any]) -> int:

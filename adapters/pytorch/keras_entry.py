@@ -36,7 +36,7 @@ class KerasEntry:
 
     def prepare(self, item: Any) -> Any | None:
         """The Keras object distributed, or None where it is none of Keras's."""
-        if self._block is None or not type(item).__module__.startswith("keras"):
+        if self._block is None or not self._block.takes(item):
             return None
         return self._block.prepare(item)
 

@@ -9,11 +9,13 @@ import keras
 import torch
 
 from dream._adapter import Step
+from dream._batch import split
+from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import apply_global
 from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
 from dream.adapters.keras.steps import statistics_of
-from dream.adapters.pytorch.step import check_scalar, split
+from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
 
 Batch = tuple[Any, ...]
@@ -34,6 +36,7 @@ class KerasStep:
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> None:
+        check_loss(loss)
         self._engine = engine
         self._model = model
         self._loss = loss
@@ -75,18 +78,12 @@ class KerasStep:
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
         inputs, target = split(batch)
         self._model.zero_grad()
-        value = check_scalar(self._judge(self._model(*inputs, training=True), target))
+        prediction = predict(self._model, inputs, training=True)
+        value = check_scalar(keras.ops.mean(judge(self._loss, prediction, target)))
         for penalty in self._model.losses:
             value = value + penalty
         self._optimizer.scale_loss(value).backward()
         return value.detach(), [v.value.grad for v in variables]
-
-    def _judge(self, prediction: Any, target: Any) -> Any:
-        """Keras's own losses take the target first."""
-        module = str(getattr(self._loss, "__module__", ""))
-        if isinstance(self._loss, keras.losses.Loss) or module.startswith("keras."):
-            return keras.ops.mean(self._loss(target, prediction))
-        return self._loss(prediction, target)
 
     def _reduce(
         self, value: torch.Tensor, gradients: list[Any], count: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, final
 from weakref import WeakSet
 
@@ -29,6 +29,7 @@ class Modules:
 
     inside: a distributed module is running, so those it calls are its parts.
     generation: grows whenever parameters may have been replaced.
+    searches: DDP looks for unused parameters at each step.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Modules:
         self.inside = False
         self.generation = 0
         self.roots: WeakSet[Root] = WeakSet()
+        self.searches = bool(options["find_unused"])
         self._options = options
         self._hook = hook
         self._offset = False
@@ -53,7 +55,7 @@ class Modules:
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             init(module, *args, **kwargs)
-            if not _is_keras(type(module)):
+            if not _is_keras(module):
                 set_slot(module, Adopted(module, self))
 
         return wrapped
@@ -108,10 +110,9 @@ class Modules:
         return {id(parameter): root for root in self.roots for parameter in root.trained}
 
 
-@cache
-def _is_keras(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class are Keras layers, which Keras's own room distributes."""
-    return any(base.__module__.startswith("keras.src.layers") for base in kind.__mro__)
+def _is_keras(module: nn.Module) -> bool:
+    """Whether this is a Keras layer, which Keras's own room distributes."""
+    return any(base.__module__ == "keras.src.layers.layer" for base in type(module).__mro__)
 
 
 @final

@@ -40,7 +40,7 @@ class Root(Slot):
         super().__init__(module, inner)
         self.room = room
         self._ddp: DistributedDataParallel | None = None
-        self._runner = Runner(self, None)
+        self._runner = Runner(self, searched=room.searches)
         set_slot(self._runner, None)  # it is made in the block, but is no user's
         self._forward: Callable[..., Any] = self._runner.forward
         self._parameters: list[nn.Parameter] = []

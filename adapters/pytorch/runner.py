@@ -20,18 +20,23 @@ class Runner(nn.Module):
 
     carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
         reduced in the gradients' own bucket; None where nobody asked for it. With it the output
-        is a pair: the module's, and a tensor that hangs on the carrier, to start backward from.
+        is a pair: the module's, and what to start backward from beside the loss.
+    searched: DDP searches the output for the parameters that take part; a parameter itself is
+        not found, a tensor computed from it is.
     """
 
-    def __init__(self, slot: Slot, carrier: nn.Parameter | None) -> None:
+    def __init__(self, slot: Slot, *, searched: bool) -> None:
         super().__init__()
+        self._searched = searched
         self._slot = slot
         self.inner = slot.module
-        self.carrier = carrier
+        self.carrier: nn.Parameter | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self._slot.inner(*args, **kwargs)
-        return output if self.carrier is None else (output, self.carrier + 0)
+        if self.carrier is None:
+            return output
+        return output, self.carrier + 0 if self._searched else self.carrier
 
 
 def wrap(

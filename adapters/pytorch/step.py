@@ -10,18 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._adapter import Step
+from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.root import Root
-
-
-def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-    """A batch is the model's inputs and then the target."""
-    if len(batch) < 2:
-        raise ConfigurationError(
-            f"A batch is the model's inputs and then the target. Received: {len(batch)} parts. "
-            "Call step(x, y), or step(*batch)."
-        )
-    return batch[:-1], batch[-1]
 
 
 def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

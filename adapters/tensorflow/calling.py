@@ -1,71 +1,23 @@
-"""How models, losses and metrics are called: Keras's own take the target first."""
+"""How losses and metrics are called, and a batch's samples counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.keras import calling
 
 Batch = tuple[Any, ...]
 
 
-def split(batch: Batch) -> tuple[Batch, Any]:
-    """A batch is the model's inputs and then the target."""
-    if len(batch) < 2:
-        raise ConfigurationError(
-            f"A batch is the model's inputs and then the target. Received: {len(batch)} parts. "
-            "Call step(x, y), or step(*batch)."
-        )
-    return batch[:-1], batch[-1]
-
-
-def predict(model: Any, inputs: Batch, *, training: bool) -> Any:
-    """The model's output. A module that is not Keras's knows no `training`."""
-    if isinstance(model, keras.Layer):
-        return model(*inputs, training=training)
-    return model(*inputs)
-
-
 def judge(function: Callable[..., Any], prediction: Any, target: Any) -> tf.Tensor:
-    """`function(prediction, target)`; what comes from Keras gets them in Keras's order."""
-    if _is_keras(function):
-        return tf.convert_to_tensor(function(target, prediction))
-    return tf.convert_to_tensor(function(prediction, target))
-
-
-def check_loss(loss: Any) -> None:
-    """A loss must be a function of one batch, and no sum over it."""
-    reduction = getattr(loss, "reduction", None)
-    if isinstance(loss, keras.losses.Loss) and reduction not in ("sum_over_batch_size", "mean",
-                                                                 "none", None):  # fmt: skip
-        raise Unsupported(
-            "This loss is not a mean over samples, so ranks cannot share it. Received: "
-            f"{type(loss).__name__}(reduction={reduction!r}). Use "
-            "reduction='sum_over_batch_size', or weight= for what it should be the mean over."
-        )
-
-
-def check_metric(name: str, metric: Any) -> None:
-    """A metric must be a function; an object that keeps a state of its own is no such thing."""
-    if isinstance(metric, keras.metrics.Metric) or not callable(metric):
-        raise ConfigurationError(
-            "A metric is a function of (prediction, target) with one value per sample. Received: "
-            f"{name}={type(metric).__name__}. Give a function, or keras.metrics' functions such as "
-            "sparse_categorical_accuracy."
-        )
+    """What a loss or a metric says of a batch, as a tensor."""
+    return tf.convert_to_tensor(calling.judge(function, prediction, target))
 
 
 def count(batch: Batch) -> tf.Tensor:
     """How many samples a batch has: the length of its first tensor, as float32."""
     first = tf.nest.flatten(batch)[0]
     return tf.cast(tf.shape(first)[0], tf.float32)
-
-
-def _is_keras(function: Any) -> bool:
-    return isinstance(function, keras.losses.Loss) or str(
-        getattr(function, "__module__", "")
-    ).startswith("keras.")

@@ -12,6 +12,7 @@ import tensorflow as tf
 from dream import _objects
 from dream._adapter import Communicator, Op, Tensor
 from dream.adapters.tensorflow import wire
+from dream.adapters.tensorflow.tracing import as_written
 
 Combine = Literal["sum", "min", "max"]
 
@@ -32,10 +33,6 @@ class Transport(ABC):
     def close(self) -> None: ...
 
 
-_as_written = tf.autograph.experimental.do_not_convert
-"""AutoGraph would rewrite these inside a user's tf.function, at a price and to no end."""
-
-
 class TensorCommunicator(Communicator):
     """Packs what it is given into one buffer for each dtype, and hands these to a transport."""
 
@@ -52,7 +49,7 @@ class TensorCommunicator(Communicator):
     def world_size(self) -> int:
         return self._world_size
 
-    @_as_written
+    @as_written
     def all_reduce(self, x: Tensor | Sequence[Tensor], op: Op = "mean") -> Any:
         wire.check_op(op)
         if not isinstance(x, (list, tuple)):
@@ -63,7 +60,7 @@ class TensorCommunicator(Communicator):
             buffers = [buffer / self._world_size for buffer in buffers]
         return [wire.like(r, item) for r, item in zip(pack.unpack(buffers), x, strict=True)]
 
-    @_as_written
+    @as_written
     def broadcast(self, x: Tensor | Sequence[Tensor], root: int = 0) -> Any:
         wire.check_root(root, self._world_size)
         if not isinstance(x, (list, tuple)):

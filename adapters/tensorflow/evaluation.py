@@ -9,7 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from dream._adapter import Communicator, Metric
+from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.keras.calling import check_metric, predict
 from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.dealing import Cut, Dealt
 from dream.adapters.tensorflow.errors import translated
@@ -44,7 +46,7 @@ def evaluate(
 def _compiled(model: Any, metrics: Metrics, run: Run) -> Callable[..., tf.Tensor]:
     """Kept, so that an evaluation after every epoch is traced once."""
     for name, metric in metrics:
-        calling.check_metric(name, metric)
+        check_metric(name, metric)
 
     def sums_of(*batch: Any) -> tf.Tensor:
         return _sums(model, batch, metrics)
@@ -61,9 +63,9 @@ def _tensors(data: Iterable[Any]) -> Iterable[Any]:
 
 def _sums(model: Any, batch: calling.Batch, metrics: Metrics) -> tf.Tensor:
     """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
-    inputs, target = calling.split(batch)
+    inputs, target = split(batch)
     count = tf.cast(calling.count(batch), tf.float64)
-    prediction = calling.predict(model, inputs, training=False)
+    prediction = predict(model, inputs, training=False)
     totals = [
         tf.where(count > 0, _total(name, calling.judge(metric, prediction, target)), 0.0)
         for name, metric in metrics

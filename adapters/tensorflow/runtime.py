@@ -150,10 +150,12 @@ def _make_logical_cpus(count: int) -> None:
 
 
 def _check_cold() -> None:
-    """Refuse before waiting for peers, not after: TensorFlow takes this setting only while it
-    has not started."""
-    cpu = tf.config.list_physical_devices("CPU")
+    """Refuse before waiting for peers, not after. TensorFlow takes another number of threads
+    only while it has not started."""
+    threads = tf.config.threading
+    before = threads.get_inter_op_parallelism_threads()
     try:
-        tf.config.set_visible_devices(cpu, "CPU")
+        threads.set_inter_op_parallelism_threads(before + 1)
     except RuntimeError as error:
         raise too_late("a cluster") from error
+    threads.set_inter_op_parallelism_threads(before)

@@ -8,17 +8,19 @@ import keras
 import tensorflow as tf
 
 from dream._adapter import Communicator
+from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._layout import check_same
+from dream.adapters.keras.calling import predict
 from dream.adapters.tensorflow import calling
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:
     """Make the variables that Keras would make during the first step. A batch dealt to replicas
     shows its first share."""
-    inputs, _ = calling.split(batch)
+    inputs, _ = split(batch)
     if isinstance(model, keras.Layer) and not model.built:
-        calling.predict(model, tf.nest.map_structure(_first, inputs), training=False)
+        predict(model, tf.nest.map_structure(_first, inputs), training=False)
     if not model.trainable_variables:
         raise ConfigurationError(
             f"The model has nothing to train. Received: {type(model).__name__} with no trainable "

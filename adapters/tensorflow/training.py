@@ -13,7 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from dream._adapter import Step
+from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.keras.calling import check_loss, predict
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
 from dream.adapters.tensorflow import calling
@@ -42,7 +44,7 @@ class LocalStep:
         *,
         ranks: bool,
     ) -> None:
-        calling.check_loss(loss)
+        check_loss(loss)
         self._model = model
         self._loss = loss
         self._optimizer = optimizer
@@ -60,9 +62,9 @@ class LocalStep:
         return value
 
     def _differentiate(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
-        inputs, target = calling.split(batch)
+        inputs, target = split(batch)
         with tf.GradientTape() as tape:
-            prediction = calling.predict(self._model, inputs, training=True)
+            prediction = predict(self._model, inputs, training=True)
             with nullcontext() if self._ranks else unscaled_losses():
                 value = tf.reduce_mean(calling.judge(self._loss, prediction, target))
             penalties = getattr(self._model, "losses", [])

@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream.adapters.keras import step
+from dream.adapters.tensorflow.tracing import as_written
 from dream.adapters.tensorflow.training import Total
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[misc]  # TensorFlow is untyped
+@as_written
 def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool) -> Any:
     """`loss`, a mean over `count` things on this part, such that the mean over the parts is the
     mean over all things; exactly 0 where the count is 0. The optimizer that is applied next

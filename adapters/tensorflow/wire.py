@@ -80,11 +80,16 @@ def check_root(root: int, world_size: int) -> None:
         )
 
 
+_SMALL = 1 << 16
+"""Elements below which a tensor shares a buffer; a larger one is not worth copying."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Tensors laid end to end, one buffer for each dtype that they travel in.
+    """Tensors as they travel: large ones by themselves, the small ones of a dtype end to end.
 
     buffers: shape (n,) each. `unpack` takes buffers alike and gives tensors alike the originals.
+    Large tensors go last to first, in the order in which backward has gradients ready.
     """
 
     buffers: list[tf.Tensor]
@@ -93,14 +98,13 @@ class Pack:
 
     @classmethod
     def of(cls, tensors: Sequence[tf.Tensor]) -> Pack:
-        by_dtype: dict[tf.DType, list[int]] = {}
+        large = [[i] for i in reversed(range(len(tensors))) if not _is_small(tensors[i])]
+        small: dict[tf.DType, list[int]] = {}
         for index, item in enumerate(tensors):
-            by_dtype.setdefault(CARRIED[item.dtype], []).append(index)
-        buffers = [
-            _joined([tf.reshape(tf.cast(tensors[i], dtype), [-1]) for i in indices])
-            for dtype, indices in by_dtype.items()
-        ]
-        return cls(buffers, list(by_dtype.values()), list(tensors))
+            if _is_small(item):
+                small.setdefault(CARRIED[item.dtype], []).append(index)
+        places = [*large, *small.values()]
+        return cls([_buffer([tensors[i] for i in place]) for place in places], places, [*tensors])
 
     def unpack(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results = list(self.originals)
@@ -118,7 +122,14 @@ def _known(x: Any) -> bool:
     )
 
 
-def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
+def _is_small(x: tf.Tensor) -> bool:
+    size = x.shape.num_elements()
+    return size is None or size < _SMALL
+
+
+def _buffer(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """The tensors end to end, in the dtype they travel in."""
+    parts = [tf.reshape(tf.cast(x, CARRIED[x.dtype]), [-1]) for x in tensors]
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 

@@ -14,12 +14,10 @@ Run = Callable[[Cell], Job]
 
 @pytest.fixture(scope="session")
 def run_cell(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The job of a cell; skips, with the reason, where it cannot run here."""
+    """The job of a cell."""
     jobs: dict[Cell, Job] = {}
 
     def run(cell: Cell) -> Job:
-        if cell.unavailable:
-            pytest.skip(f"{cell}: {cell.unavailable}")
         if cell not in jobs:
             jobs[cell] = contract_job.run(cell, tmp_path_factory.mktemp(str(cell)))
         return jobs[cell]
@@ -31,3 +29,9 @@ def run_cell(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def run_oracle(run_cell: Run) -> Callable[[Kind], Job]:
     """The job of one device, plain and under `single`."""
     return lambda kind: run_cell(oracle(kind))
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, run_cell: Run) -> Job:
+    """The job of the cell that the test is held over."""
+    return run_cell(request.param)

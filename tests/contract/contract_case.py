@@ -70,15 +70,12 @@ class Case:
     """A named piece of training.
 
     modes: where it has a meaning. ends_job: the ranks cannot go on after it, so it comes last.
-    core: it runs in every cell; the others are left out of cells that differ from one that runs
-        them by a name or by the number of ranks alone.
     """
 
     name: str
     run: Callable[[Env], Figures]
     modes: tuple[Mode, ...]
     ends_job: bool = False
-    core: bool = False
 
 
 class Cases:
@@ -88,14 +85,14 @@ class Cases:
         self._cases: dict[str, Case] = {}
 
     def add(
-        self, *modes: Mode, ends_job: bool = False, core: bool = False
+        self, *modes: Mode, ends_job: bool = False
     ) -> Callable[[Callable[[Env], Figures]], Callable[[Env], Figures]]:
         """Decorator: a function becomes a case of its own name in the modes given."""
 
         def keep(run: Callable[[Env], Figures]) -> Callable[[Env], Figures]:
             name = run.__name__
             assert name not in self._cases, name
-            self._cases[name] = Case(name, run, modes, ends_job, core)
+            self._cases[name] = Case(name, run, modes, ends_job)
             return run
 
         return keep
@@ -103,10 +100,9 @@ class Cases:
     def named(self, name: str) -> Case:
         return self._cases[name]
 
-    def of(self, mode: Mode, *, core: bool = False) -> list[Case]:
-        """The cases of a mode, or only its core; those that end the job last."""
+    def of(self, mode: Mode) -> list[Case]:
+        """The cases of a mode; those that end the job last."""
         chosen = [case for case in self._cases.values() if mode in case.modes]
-        chosen = [case for case in chosen if case.core or not core]
         return sorted(chosen, key=lambda case: case.ends_job)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["torch", "keras_tf", "keras_torch", "raw_torch", "raw_keras_tf"]
@@ -37,20 +38,6 @@ class Cell:
         return "tensorflow" if self.kind.endswith("keras_tf") else "torch"
 
     @property
-    def full(self) -> str:
-        """Which cell of the same adapter and reduction runs all cases, where this one does not."""
-        ring = "horovod" in (self.strategy, self.reduction)
-        alike = [
-            cell
-            for cell in TORCH + KERAS_TF + KERAS_TORCH
-            if cell.kind == self.kind
-            and not cell.core
-            and ring == ("horovod" in (cell.strategy, cell.reduction))
-            and (cell.processes == 1) == (self.processes == 1)
-        ]
-        return str(alike[0])
-
-    @property
     def devices(self) -> int | None:
         """Devices in each process, where that is not the default."""
         return self.replicas if self.processes < self.replicas else None
@@ -63,26 +50,35 @@ class Cell:
         return cls(**json.loads(text))
 
 
-_NO_GPU = "nccl adds up CUDA tensors only, and this machine has no GPU"
+def _gpus() -> int:
+    return len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
-def _over(
-    kind: Kind, strategy: str, reduction: str, unavailable: str = "", *, core: bool = False
-) -> list[Cell]:
-    """2 and 3 ranks, of which the 3 run the core; with `core`, the 2 as well."""
+def _nccl(kind: Kind, strategy: str) -> list[Cell]:
+    """NCCL adds up CUDA tensors, on one GPU for each rank."""
     return [
-        Cell(kind, strategy, reduction, n, n, unavailable, core or (n > 2 and kind != "torch"))
+        Cell(kind, strategy, "nccl", n, n, core=n > 2)
+        if _gpus() >= n
+        else Cell(kind, strategy, "nccl", n, n, f"NCCL needs {n} GPUs, and {_gpus()} are here")
+        for n in (2, 3)
+    ]
+
+
+def _over(kind: Kind, strategy: str, reduction: str, *, core: bool = False) -> list[Cell]:
+    """2 and 3 ranks. Keras's 3 run the core; with `core`, both."""
+    return [
+        Cell(kind, strategy, reduction, n, n, core=core or (n > 2 and kind != "torch"))
         for n in (2, 3)
     ]
 
 
 TORCH: list[Cell] = [
     *_over("torch", "mirrored", "gloo"),
-    *_over("torch", "multi_worker_mirrored", "gloo"),
+    *_over("torch", "multi_worker_mirrored", "gloo", core=True),
     *_over("torch", "horovod", "auto"),
-    *_over("torch", "mirrored", "horovod"),
-    *_over("torch", "mirrored", "nccl", _NO_GPU),
-    *_over("torch", "multi_worker_mirrored", "nccl", _NO_GPU),
+    *_over("torch", "mirrored", "horovod", core=True),
+    *_nccl("torch", "mirrored"),
+    *_nccl("torch", "multi_worker_mirrored"),
 ]
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2) for n in (2, 3)),
@@ -90,14 +86,14 @@ KERAS_TF: list[Cell] = [
     *_over("keras_tf", "multi_worker_mirrored", "grpc", core=True),
     *_over("keras_tf", "horovod", "auto"),
     *_over("keras_tf", "mirrored", "horovod", core=True),
-    *_over("keras_tf", "mirrored", "nccl", _NO_GPU),
-    *_over("keras_tf", "multi_worker_mirrored", "nccl", _NO_GPU),
+    *_nccl("keras_tf", "mirrored"),
+    *_nccl("keras_tf", "multi_worker_mirrored"),
 ]
 KERAS_TORCH: list[Cell] = [
     *_over("keras_torch", "mirrored", "gloo"),
     *_over("keras_torch", "multi_worker_mirrored", "gloo", core=True),
     *_over("keras_torch", "horovod", "auto"),
-    *_over("keras_torch", "mirrored", "nccl", _NO_GPU),
+    *_nccl("keras_torch", "mirrored"),
 ]
 
 

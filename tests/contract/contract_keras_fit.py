@@ -56,7 +56,7 @@ def _without_model(figures: Figures) -> Figures:
     return {name: value for name, value in figures.items() if name != "model"}
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def uneven_momentum(env: Env) -> Figures:
     """With validation, then evaluate and predict outside the block, over short batches."""
     x, y = arrays(23)
@@ -82,20 +82,20 @@ def rank_without_sample_momentum(env: Env) -> Figures:
     return _without_model(_fitted(env, momentum, 49, epochs=SHORT))
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def rank_without_sample_adamw(env: Env) -> Figures:
     """Validation too ends in a batch of one."""
     x, y = arrays(17)
     return _without_model(_fitted(env, adamw, 49, validation_data=(x, y)))
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def rank_dependent_initial_weights(env: Env) -> Figures:
     keras.utils.set_random_seed(100 + env.rank)
     return _without_model(_fitted(env, momentum, 61, epochs=SHORT))
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def shuffled(env: Env) -> Figures:
     """Plain Keras is fed the order that seed and epoch give; dream has to find it by itself."""
     x, y = arrays(61)
@@ -123,7 +123,7 @@ def clipnorm(env: Env) -> Figures:
     return _clipped(env, clipnorm=0.05)
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def global_clipnorm(env: Env) -> Figures:
     return _clipped(env, global_clipnorm=0.05)
 
@@ -133,7 +133,7 @@ def clipvalue(env: Env) -> Figures:
     return _clipped(env, clipvalue=0.01)
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def sample_weight(env: Env) -> Figures:
     x, y = arrays(61)
     weights = np.random.default_rng(3).uniform(0.0, 3.0, 61).astype(np.float32)
@@ -166,7 +166,7 @@ def class_weight(env: Env) -> Figures:
     return {"parameters": parameters(model), "epochs": told.epochs}
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def several_outputs(env: Env) -> Figures:
     """Two losses with weights, a penalty on a kernel, metrics of several kinds."""
     x, y = arrays(49)
@@ -261,7 +261,7 @@ def stopped_early(env: Env) -> Figures:
     return {"parameters": parameters(model), "epochs": told.epochs, "stopped": stop.stopped_epoch}
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def fitted_after_the_block(env: Env) -> Figures:
     x, y = arrays(49)
     with env.block():
@@ -286,7 +286,7 @@ def averaged_by_the_optimizer(env: Env) -> Figures:
     return _clipped(env, use_ema=True, ema_momentum=0.9)
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def batch_normalisation(env: Env) -> Figures:
     """One even batch through a BatchNormalization, its statistics, what was said; then more."""
     import logging

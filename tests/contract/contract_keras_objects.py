@@ -27,7 +27,7 @@ from keras import layers
 import dream
 
 
-@CASES.add(*WITH_DREAM, core=True)
+@CASES.add(*WITH_DREAM)
 def files_are_rank_0s(env: Env) -> Figures:
     """Every rank saves by every way that Keras has, to files of its own name."""
     folder = env.folder / f"{env.mode}-files"
@@ -54,7 +54,7 @@ def files_are_rank_0s(env: Env) -> Figures:
     return {"parameters": parameters(model), "names": names, "loaded": loaded, "left": left}
 
 
-@CASES.add(*EVERYWHERE, core=True)
+@CASES.add(*EVERYWHERE)
 def copies(env: Env) -> Figures:
     """Clone, deep copy and pickle of a distributed model, each used by rank 0 alone."""
     x, y = arrays(61)
@@ -106,7 +106,7 @@ def _attributes() -> dict[str, object]:
     }
 
 
-@CASES.add(*WITH_DREAM, core=True)
+@CASES.add(*WITH_DREAM)
 def nothing_stays_patched(env: Env) -> Figures:
     x, y = arrays(61)
     with env.block():  # whatever is only imported on first use is so now
@@ -173,7 +173,7 @@ def step_momentum(env: Env) -> Figures:
     return _explicit(env, momentum, 61)
 
 
-@CASES.add(*WITH_DREAM, core=True)
+@CASES.add(*WITH_DREAM)
 def step_adamw_rank_without_sample(env: Env) -> Figures:
     return _explicit(env, adamw, 49)
 
@@ -224,7 +224,7 @@ def evaluate(env: Env) -> Figures:
     return {"found": numbers(found), "keras": numbers(keras_says)}
 
 
-@CASES.add(*WITH_DREAM, core=True)
+@CASES.add(*WITH_DREAM)
 def communicator(env: Env) -> Figures:
     with env.block() as strategy:
         talk = strategy.communicator
@@ -257,7 +257,7 @@ def _exchange(talk: Any, kind: Any, rank: int) -> Figures:
     return figures
 
 
-@CASES.add("cell", core=True)
+@CASES.add("cell")
 def refusals(env: Env) -> Figures:
     """Each raises on every rank, before anybody waits for another."""
     x, y = arrays(16)
@@ -296,7 +296,7 @@ def _fit_prepared(strategy: Any, model: Any, x: np.ndarray, y: np.ndarray) -> No
     model.fit(x, y, batch_size=BATCH, verbose=0)
 
 
-@CASES.add("cell", core=True)
+@CASES.add("cell")
 def ranks_that_built_different_models(env: Env) -> Figures:
     """The last rank's second layer is wider. Means nothing in one process."""
     x, y = arrays(16)

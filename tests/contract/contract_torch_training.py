@@ -24,6 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+import dream
+
 
 def _untouched(env: Env, make: Any, samples: int, **options: Any) -> Figures:
     with env.block():
@@ -174,16 +176,19 @@ def several_outputs(env: Env) -> Figures:
 
 @CASES.add(*EVERYWHERE)
 def one_backward_for_each_loss(env: Env) -> Figures:
-    """Two losses of one forward pass, each with a backward of its own."""
+    """Two losses of one forward pass, each with a backward of its own. DDP itself may refuse."""
     with env.block():
         model = _Several()
         optimizer = momentum(model.parameters())
-        for x, y in loader(61):
-            optimizer.zero_grad()
-            classes, others = model(x)
-            F.cross_entropy(classes, y).backward(retain_graph=True)
-            F.mse_loss(others["again"], x).backward()
-            optimizer.step()
+        try:
+            for x, y in loader(61):
+                optimizer.zero_grad()
+                classes, others = model(x)
+                F.cross_entropy(classes, y).backward(retain_graph=True)
+                F.mse_loss(others["again"], x).backward()
+                optimizer.step()
+        except (RuntimeError, dream.DreamError) as error:
+            return {"refused": str(error)}
     return {"parameters": parameters(model)}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from contract_case import Case, Cases, Env, Mode
 from contract_cells import Cell
+from contract_names import runs
 
 MODULES = {
     "torch": "contract_torch",
@@ -38,8 +39,9 @@ def main() -> None:
     modes: tuple[Mode, ...] = ("plain", "single") if cell.strategy == "single" else ("cell",)
     for mode in modes:
         env = Env(mode, cell, rank, folder)
-        for case in cases.of(mode, core=cell.core):
-            if f"{mode}.{case.name}" not in skipped and case.name in (ONLY or [case.name]):
+        for case in cases.of(mode):
+            wanted = runs(cell, case.name) and case.name in (ONLY or [case.name])
+            if wanted and f"{mode}.{case.name}" not in skipped:
                 module.start()
                 _run(case, env, seconds)
 

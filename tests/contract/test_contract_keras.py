@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import contract_keras_names as names
 import numpy as np
 import pytest
-from contract_cells import KERAS_TF, KERAS_TORCH, Cell, Kind
+from contract_cells import KERAS_TF, KERAS_TORCH, Kind
 from contract_check import (
     assert_close,
     assert_equals_one_device,
@@ -18,33 +19,16 @@ from contract_check import (
     difference,
 )
 from contract_job import Job
+from contract_over import job_and_case
 
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
-CELLS = [
-    pytest.param(cell, id=str(cell), marks=[pytest.mark.slow]) for cell in KERAS_TF + KERAS_TORCH
-]
 Oracle = Callable[[Kind], Job]
-
-
-@pytest.fixture(params=CELLS, scope="session")
-def job(request: pytest.FixtureRequest, run_cell: Callable[[Cell], Job]) -> Job:
-    return run_cell(request.param)
+over = partial(job_and_case, KERAS_TF + KERAS_TORCH)
 
 
 @pytest.fixture
 def one(job: Job, run_oracle: Oracle) -> Job:
     return run_oracle(job.cell.kind)
-
-
-@pytest.fixture
-def needs(job: Job) -> Callable[[str], None]:
-    """Skips a case that this cell leaves to another."""
-
-    def check(case: str) -> None:
-        if job.cell.core and case not in names.CORE:
-            pytest.skip(f"{job.cell} runs the core; {job.cell.full} runs {case}")
-
-    return check
 
 
 @pytest.mark.slow
@@ -59,24 +43,19 @@ def test_single_is_plain_keras(run_oracle: Oracle, kind: Kind, case: str) -> Non
         assert np.all(plain.get(name) == single.get(name)) or plain[name] == single[name], name
 
 
-@pytest.mark.parametrize("case", names.EQUAL)
-def test_equals_one_device(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
-    needs(case)
+@over(*names.EQUAL)
+def test_equals_one_device(job: Job, one: Job, case: str) -> None:
     assert_equals_one_device(job, one, case)
 
 
-@pytest.mark.parametrize("case", names.WITH_OPTIMIZER)
-def test_the_optimizers_own_state_is_that_of_one_device(
-    job: Job, one: Job, needs: Callable[[str], None], case: str
-) -> None:
-    needs(case)
+@over(*names.WITH_OPTIMIZER)
+def test_the_optimizers_own_state_is_that_of_one_device(job: Job, one: Job, case: str) -> None:
     assert_equals_one_device(job, one, case, key="optimizer")
 
 
-@pytest.mark.parametrize("case", names.WITH_EPOCHS)
-def test_the_logs_are_global(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+@over(*names.WITH_EPOCHS)
+def test_the_logs_are_global(job: Job, one: Job, case: str) -> None:
     """What callbacks and the history are told: the same on every rank, and one device's."""
-    needs(case)
     ranks = job.figures(case)
     (single,) = one.figures(case, "single")
     for key in {"epochs", "batches"} & single.keys():
@@ -97,9 +76,8 @@ def assert_equals_one_device_within(
     assert_identical([rank[key] for rank in ranks], key)
 
 
-@pytest.mark.parametrize("case", names.WITH_EVALUATE)
-def test_evaluate_is_global(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
-    needs(case)
+@over(*names.WITH_EVALUATE)
+def test_evaluate_is_global(job: Job, one: Job, case: str) -> None:
     ranks = job.figures(case)
     (single,) = one.figures(case, "single")
     for rank in ranks:
@@ -107,11 +85,8 @@ def test_evaluate_is_global(job: Job, one: Job, needs: Callable[[str], None], ca
         assert rank["evaluate"] == pytest.approx(single["evaluate"], abs=3e-6)
 
 
-@pytest.mark.parametrize("case", names.WITH_PREDICT)
-def test_predict_gives_every_sample_in_order_on_every_rank(
-    job: Job, one: Job, needs: Callable[[str], None], case: str
-) -> None:
-    needs(case)
+@over(*names.WITH_PREDICT)
+def test_predict_gives_every_sample_in_order_on_every_rank(job: Job, one: Job, case: str) -> None:
     ranks = job.figures(case)
     (single,) = one.figures(case, "single")
     assert_identical([{"predict": rank["predict"]} for rank in ranks])
@@ -119,18 +94,17 @@ def test_predict_gives_every_sample_in_order_on_every_rank(
         assert_close({"predict": rank["predict"]}, {"predict": single["predict"]}, 5e-6)
 
 
-def test_all_ranks_stop_at_the_same_epoch(job: Job, one: Job, needs: Callable[[str], None]) -> None:
-    needs("stopped_early")
-    (single,) = one.figures("stopped_early", "single")
+@over("stopped_early")
+def test_all_ranks_stop_at_the_same_epoch(job: Job, one: Job, case: str) -> None:
+    (single,) = one.figures(case, "single")
     assert 0 < single["stopped"] < 11, "the case must stop early"
-    for rank in job.figures("stopped_early"):
+    for rank in job.figures(case):
         assert rank["stopped"] == single["stopped"]
 
 
-@pytest.mark.parametrize("case", names.RIGHT_OR_REFUSED)
-def test_right_or_refused(job: Job, one: Job, needs: Callable[[str], None], case: str) -> None:
+@over(*names.RIGHT_OR_REFUSED)
+def test_right_or_refused(job: Job, one: Job, case: str) -> None:
     """Where the framework itself cannot: an error of dream's, not another number."""
-    needs(case)
     outcomes = [job.reached(case, rank) for rank in range(job.cell.processes)]
     if all(kind == "error" for kind, _ in outcomes):
         for _, text in outcomes:
@@ -139,15 +113,17 @@ def test_right_or_refused(job: Job, one: Job, needs: Callable[[str], None], case
         assert_equals_one_device(job, one, case)
 
 
-def test_rank_0s_weights_start(job: Job) -> None:
+@over("nothing_stays_patched")
+def test_rank_0s_weights_start(job: Job, case: str) -> None:
     """That the ranks' own weights do differ is seen in the model that was made outside."""
     if job.cell.processes > 1:
-        ranks = job.figures("nothing_stays_patched")
+        ranks = job.figures(case)
         assert difference(ranks[0]["begin"], ranks[1]["begin"]) > 1e-2
 
 
-def test_moving_statistics_are_the_mean_over_the_replicas(job: Job) -> None:
-    ranks = job.figures("batch_normalisation")
+@over("batch_normalisation")
+def test_moving_statistics_are_the_mean_over_the_replicas(job: Job, case: str) -> None:
+    ranks = job.figures(case)
     assert_identical([rank["parameters"] for rank in ranks])
     inputs, replicas = ranks[0]["inputs"].astype(np.float64), job.cell.replicas
     shares = [inputs[replica::replicas] for replica in range(replicas)]
@@ -158,20 +134,19 @@ def test_moving_statistics_are_the_mean_over_the_replicas(job: Job) -> None:
         np.testing.assert_allclose(rank["once"][1], 0.99 + 0.01 * spread, atol=1e-6)
 
 
-def test_batch_normalisation_is_spoken_of_in_one_line(job: Job, one: Job) -> None:
-    first, *others = (figures["lines"] for figures in job.figures("batch_normalisation"))
+@over("batch_normalisation")
+def test_batch_normalisation_is_spoken_of_in_one_line(job: Job, one: Job, case: str) -> None:
+    first, *others = (figures["lines"] for figures in job.figures(case))
     assert sum("one device" in line for line in first) == 1, first
     assert all(lines == [] for lines in others)
-    (single,) = one.figures("batch_normalisation", "single")
+    (single,) = one.figures(case, "single")
     assert single["lines"] == []
 
 
-def test_dropout_draws_other_masks_on_each_rank(
-    job: Job, one: Job, needs: Callable[[str], None]
-) -> None:
-    needs("dropout_masks")
-    ranks = job.figures("dropout_masks")
-    (single,) = one.figures("dropout_masks", "single")
+@over("dropout_masks")
+def test_dropout_draws_other_masks_on_each_rank(job: Job, one: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
     if job.cell.processes == 1:
         assert np.unique(ranks[0]["masks"]).size > 1
         return
@@ -181,14 +156,12 @@ def test_dropout_draws_other_masks_on_each_rank(
             assert not np.array_equal(rank["masks"], other["masks"])
 
 
-def test_attention_under_adam_is_within_its_own_noise(
-    job: Job, one: Job, needs: Callable[[str], None]
-) -> None:
-    needs("attention_adamw")
-    ranks = [figures["parameters"] for figures in job.figures("attention_adamw")]
+@over("attention_adamw")
+def test_attention_under_adam_is_within_its_own_noise(job: Job, one: Job, case: str) -> None:
+    ranks = [figures["parameters"] for figures in job.figures(case)]
     assert_identical(ranks)
-    (plain,) = one.figures("attention_adamw", "plain")
-    (single,) = one.figures("attention_adamw", "single")
+    (plain,) = one.figures(case, "plain")
+    (single,) = one.figures(case, "single")
     noise = by_name(plain["in_parts"][job.cell.replicas], plain["parameters"])
     found = by_name(ranks[0], single["parameters"])
     bounds = {name: max(1e-6, 3 * noise[name]) for name in noise}
@@ -196,34 +169,38 @@ def test_attention_under_adam_is_within_its_own_noise(
 
 
 @pytest.mark.parametrize("copy", ["deepcopy", "pickle", "clone"])
-def test_copies_are_equal_and_plain(job: Job, one: Job, copy: str) -> None:
+@over("copies")
+def test_copies_are_equal_and_plain(job: Job, one: Job, copy: str, case: str) -> None:
     """Rank 0 alone trains each copy; a copy that still waited for the others would hang."""
-    assert_equals_one_device(job, one, "copies", key=copy)
-    ranks = job.figures("copies")
-    (single,) = one.figures("copies", "single")
+    assert_equals_one_device(job, one, case, key=copy)
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
     assert_close(ranks[0][copy], ranks[0]["parameters"], 0.0)
     assert_close(ranks[0]["moved"][copy], single["moved"][copy], 2e-6)
 
 
-def test_nothing_stays_patched(job: Job, one: Job) -> None:
-    (single,) = one.figures("nothing_stays_patched", "single")
-    for figures in (single, *job.figures("nothing_stays_patched")):
+@over("nothing_stays_patched")
+def test_nothing_stays_patched(job: Job, one: Job, case: str) -> None:
+    (single,) = one.figures(case, "single")
+    for figures in (single, *job.figures(case)):
         assert figures["after"] == []
         assert figures["after_error"] == []
         assert "KeyError" in figures["error"]["types"]
         assert figures["inside"] == "Sequential"
 
 
-def test_what_is_made_after_the_block_is_plain(job: Job, one: Job) -> None:
-    ranks = job.figures("nothing_stays_patched")
-    (single,) = one.figures("nothing_stays_patched", "single")
+@over("nothing_stays_patched")
+def test_what_is_made_after_the_block_is_plain(job: Job, one: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
     assert_close(ranks[0]["outside"], single["outside"], 0.0)
     if job.cell.processes > 1:
         assert difference(ranks[0]["outside"], ranks[1]["outside"]) > 1e-2
 
 
-def test_files_are_written_by_rank_0_alone(job: Job) -> None:
-    ranks = job.figures("files_are_rank_0s")
+@over("files_are_rank_0s")
+def test_files_are_written_by_rank_0_alone(job: Job, case: str) -> None:
+    ranks = job.figures(case)
     assert ranks[0]["names"] == [
         "best0.keras", "function0.keras", "log0.csv", "only0.weights.h5", "whole0.keras"
     ]  # fmt: skip
@@ -233,12 +210,9 @@ def test_files_are_written_by_rank_0_alone(job: Job) -> None:
         assert_close(loaded, ranks[0]["parameters"], 0.0), name
 
 
-@pytest.mark.parametrize("case", names.STEPS)
-def test_the_steps_value_is_the_global_mean_loss(
-    job: Job, one: Job, needs: Callable[[str], None], case: str
-) -> None:
+@over(*names.STEPS)
+def test_the_steps_value_is_the_global_mean_loss(job: Job, one: Job, case: str) -> None:
     """Also where one rank alone reads it at once."""
-    needs(case)
     ranks = job.figures(case)
     (single,) = one.figures(case, "single")
     for rank in ranks:
@@ -246,20 +220,19 @@ def test_the_steps_value_is_the_global_mean_loss(
         assert rank["values"] == pytest.approx(single["values"], abs=2e-6)
 
 
-def test_strategy_evaluate_is_keras_evaluate(
-    job: Job, one: Job, needs: Callable[[str], None]
-) -> None:
-    needs("evaluate")
-    ranks = job.figures("evaluate")
-    (single,) = one.figures("evaluate", "single")
+@over("evaluate")
+def test_strategy_evaluate_is_keras_evaluate(job: Job, one: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = one.figures(case, "single")
     for rank in ranks:
         assert rank["found"]["right"] == pytest.approx(rank["keras"]["accuracy"], abs=1e-6)
         assert rank["found"] == pytest.approx(single["found"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays"])
-def test_the_communicator_is_numpy(job: Job, kind: str) -> None:
-    ranks = [figures[kind] for figures in job.figures("communicator")]
+@over("communicator")
+def test_the_communicator_is_numpy(job: Job, kind: str, case: str) -> None:
+    ranks = [figures[kind] for figures in job.figures(case)]
     base = [np.arange(6.0).reshape(2, 3) + 10.0 * rank for rank in range(len(ranks))]
     expected: dict[str, Any] = {
         "sum": np.sum(base, axis=0),
@@ -279,17 +252,19 @@ def test_the_communicator_is_numpy(job: Job, kind: str) -> None:
                 np.testing.assert_allclose(got, value, rtol=1e-6, err_msg=name)
 
 
-def test_the_communicator_knows_its_place(job: Job) -> None:
-    for index, rank in enumerate(job.figures("communicator")):
+@over("communicator")
+def test_the_communicator_knows_its_place(job: Job, case: str) -> None:
+    for index, rank in enumerate(job.figures(case)):
         assert rank["ranks"] == (index, job.cell.processes)
         assert rank["topology"] == [index, job.cell.processes, job.cell.replicas]
         assert_raised(rank["mean_of_integers"], "Unsupported", "int32")
         assert_raised(rank["unknown_op"], "ConfigurationError", "median", "sum")
 
 
-def test_bad_input_gets_a_clear_error(job: Job) -> None:
+@over("refusals")
+def test_bad_input_gets_a_clear_error(job: Job, case: str) -> None:
     cell = job.cell
-    for rank in job.figures("refusals"):
+    for rank in job.figures(case):
         replicas = cell.replicas
         assert_raised(rank["small"], "ConfigurationError", f"batch_size={replicas - 1}")
         assert_raised(rank["small"], "ConfigurationError", f"replicas={replicas}")
@@ -305,15 +280,17 @@ def test_bad_input_gets_a_clear_error(job: Job) -> None:
             assert_raised(rank["single"], "ConfigurationError", "world size", "-n 1")
 
 
-def test_a_model_made_outside_works_prepared_or_is_refused(job: Job) -> None:
-    for rank in job.figures("refusals"):
+@over("refusals")
+def test_a_model_made_outside_works_prepared_or_is_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         refusal = rank["made_before"]
         assert refusal["types"] == [] or "DreamError" in refusal["types"], refusal
 
 
-def test_ranks_that_built_different_models_are_told(job: Job) -> None:
+@over("ranks_that_built_different_models")
+def test_ranks_that_built_different_models_are_told(job: Job, case: str) -> None:
     if job.cell.processes == 1:
         pytest.skip(f"{job.cell}: one process builds one model")
-    for rank in job.figures("ranks_that_built_different_models"):
+    for rank in job.figures(case):
         last = job.cell.processes - 1
         assert_raised(rank, "Desynchronized", "odd", "rank 0", f"rank {last}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any
 
+import contract_torch_names as names
 import numpy as np
 import pytest
-from contract_cells import TORCH, Cell
+from contract_cells import TORCH
 from contract_check import (
     assert_close,
     assert_equals_one_device,
@@ -19,82 +21,11 @@ from contract_check import (
     global_order,
 )
 from contract_job import Job
+from contract_over import job_and_case
 
 from dream._partition import epoch_order
 
-PLAIN_TOO = (
-    "even_momentum",
-    "even_adamw",
-    "uneven_momentum",
-    "uneven_adamw",
-    "rank_without_sample_momentum",
-    "rank_without_sample_adamw",
-    "drop_last",
-    "loader_with_workers",
-    "rank_dependent_initial_weights",
-    "chained_modules",
-    "modules_in_a_list",
-    "criterion_is_a_module",
-    "criterion_with_parameters",
-    "several_outputs",
-    "called_twice_a_step",
-    "two_models_in_turn",
-    "penalty_on_the_weights",
-    "clipping_the_norm_between_backward_and_step",
-    "clipping_values_between_backward_and_step",
-    "accumulation_by_hand",
-    "frozen_then_trained",
-    "parameters_without_a_part",
-    "attention_momentum",
-    "hand_sliced_batches",
-    "batches_kept_and_used_again",
-    "epochs_left_early",
-    "batches_that_are_dicts",
-    "batches_moved_and_changed",
-    "parts_called_from_the_start",
-    "a_part_beside_the_whole_in_one_backward",
-    "gradient_of_a_gradient",
-    "recomputed_in_backward",
-    "closure_given_to_the_optimizer",
-    "a_layer_put_in_later",
-    "weights_loaded_on_the_way",
-    "evaluation_loop_by_hand",
-    "training_goes_on_after_the_block",
-    "training_begins_after_the_block",
-    "keeping_the_best",
-    "resuming_from_states",
-    "moving_average_and_pickle",
-)
-"""Cases that also run without dream: `single` itself is held against plain torch."""
-
-WITH_DREAM = (
-    "shuffled_order",
-    "prepared_what_was_made_before",
-    "step_momentum",
-    "step_adamw_rank_without_sample",
-    "step_and_loop_in_turn",
-    "step_weighted_by_tokens",
-    "step_weighted_with_a_count_of_zero",
-    "loop_weighed_by_tokens",
-    "loop_weighed_with_a_count_of_zero",
-)
-RIGHT_OR_REFUSED = (
-    "one_backward_for_each_loss",
-    "gradients_asked_for_by_hand",
-    "forward_called_by_name",
-    "a_part_after_the_whole_in_its_own_backward",
-    "a_part_in_every_other_step",
-)
-
-
-def _quick(cell: Cell) -> bool:
-    return cell.strategy == "mirrored" and cell.reduction == "gloo" and cell.replicas == 2
-
-
-CELLS = [
-    pytest.param(cell, id=str(cell), marks=[] if _quick(cell) else [pytest.mark.slow])
-    for cell in TORCH
-]
+over = partial(job_and_case, TORCH)
 
 
 @pytest.fixture(scope="session")
@@ -102,24 +33,19 @@ def oracle(run_oracle: Callable[[str], Job]) -> Job:
     return run_oracle("torch")
 
 
-@pytest.fixture(params=CELLS, scope="session")
-def job(request: pytest.FixtureRequest, run_cell: Callable[[Cell], Job]) -> Job:
-    return run_cell(request.param)
-
-
-@pytest.mark.parametrize("case", PLAIN_TOO)
+@pytest.mark.parametrize("case", names.PLAIN_TOO)
 def test_single_is_plain_torch(oracle: Job, case: str) -> None:
     (plain,) = oracle.figures(case, "plain")
     (single,) = oracle.figures(case, "single")
     assert_identical([plain["parameters"], single["parameters"]])
 
 
-@pytest.mark.parametrize("case", [*PLAIN_TOO, *WITH_DREAM])
+@over(*names.PLAIN_TOO, *names.WITH_DREAM)
 def test_equals_one_device(job: Job, oracle: Job, case: str) -> None:
     assert_equals_one_device(job, oracle, case)
 
 
-@pytest.mark.parametrize("case", RIGHT_OR_REFUSED)
+@over(*names.RIGHT_OR_REFUSED)
 def test_right_or_refused(job: Job, oracle: Job, case: str) -> None:
     """Less usual ways to a gradient: a wrong number without a word is what must not be."""
     refusals = [figures.get("refused", "") for figures in job.figures(case)]
@@ -127,7 +53,7 @@ def test_right_or_refused(job: Job, oracle: Job, case: str) -> None:
         assert_equals_one_device(job, oracle, case)
 
 
-@pytest.mark.parametrize("case", ["even_momentum", "uneven_momentum", "drop_last"])
+@over("even_momentum", "uneven_momentum", "drop_last")
 def test_the_batch_size_is_the_global_one(job: Job, oracle: Job, case: str) -> None:
     ranks = job.figures(case)
     (one,) = oracle.figures(case, "plain")
@@ -138,9 +64,10 @@ def test_the_batch_size_is_the_global_one(job: Job, oracle: Job, case: str) -> N
     assert all(rank["rates"] == one["rates"] for rank in ranks)
 
 
-def test_a_rank_without_sample_gets_an_empty_batch(job: Job, oracle: Job) -> None:
-    ranks = job.figures("sizes_of_a_rank_without_sample")
-    (one,) = oracle.figures("sizes_of_a_rank_without_sample", "plain")
+@over("sizes_of_a_rank_without_sample")
+def test_a_rank_without_sample_gets_an_empty_batch(job: Job, oracle: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (one,) = oracle.figures(case, "plain")
     for epoch in range(2):
         assert global_order([rank["seen"][epoch] for rank in ranks]) == one["seen"][epoch]
     assert all(rank["length"] == one["length"] == 4 for rank in ranks)
@@ -149,9 +76,10 @@ def test_a_rank_without_sample_gets_an_empty_batch(job: Job, oracle: Job) -> Non
     ]
 
 
-def test_every_sample_once_an_epoch_in_one_order(job: Job, oracle: Job) -> None:
-    ranks = job.figures("shuffled_order")
-    (one,) = oracle.figures("shuffled_order", "single")
+@over("shuffled_order")
+def test_every_sample_once_an_epoch_in_one_order(job: Job, oracle: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (one,) = oracle.figures(case, "single")
     orders = [global_order([rank["seen"][epoch] for rank in ranks]) for epoch in range(5)]
     assert orders == one["seen"]
     assert global_order([rank["other"][0] for rank in ranks]) == one["other"][0]
@@ -169,26 +97,29 @@ def test_the_order_comes_from_seed_and_epoch(oracle: Job) -> None:
     assert other == epoch_order(61, seed=7, epoch=0, shuffle=True).tolist()
 
 
-def test_a_users_sampler_is_honoured(job: Job, oracle: Job) -> None:
+@over("samplers_of_the_user")
+def test_a_users_sampler_is_honoured(job: Job, oracle: Job, case: str) -> None:
     """Rank 0's draws, dealt out; so they are those of plain torch from rank 0's generators."""
-    ranks = job.figures("samplers_of_the_user")
-    (plain,) = oracle.figures("samplers_of_the_user", "plain")
-    (single,) = oracle.figures("samplers_of_the_user", "single")
+    ranks = job.figures(case)
+    (plain,) = oracle.figures(case, "plain")
+    (single,) = oracle.figures(case, "single")
     assert single["seen"] == plain["seen"]
     for name, epochs in plain["seen"].items():
         for epoch, batches in enumerate(epochs):
             assert global_order([rank["seen"][name][epoch] for rank in ranks]) == batches, name
 
 
-def test_rank_0s_weights_start(job: Job, oracle: Job) -> None:
+@over("nothing_stays_patched")
+def test_rank_0s_weights_start(job: Job, oracle: Job, case: str) -> None:
     """That the ranks' own weights do differ is seen in the model that was made outside."""
-    ranks = job.figures("nothing_stays_patched")
+    ranks = job.figures(case)
     assert difference(ranks[0]["begin"], ranks[1]["begin"]) > 1e-2
     assert_equals_one_device(job, oracle, "rank_dependent_initial_weights")
 
 
-def test_running_statistics_are_the_mean_over_ranks(job: Job) -> None:
-    ranks = job.figures("batch_normalisation")
+@over("batch_normalisation")
+def test_running_statistics_are_the_mean_over_ranks(job: Job, case: str) -> None:
+    ranks = job.figures(case)
     assert_identical([rank["parameters"] for rank in ranks])
     inputs = ranks[0]["inputs"].reshape(12, 2, 4)
     shares = [inputs[rank :: len(ranks)] for rank in range(len(ranks))]
@@ -199,37 +130,43 @@ def test_running_statistics_are_the_mean_over_ranks(job: Job) -> None:
         assert np.allclose(rank["once"]["0.running_var"], 0.9 + 0.1 * spread, atol=1e-6)
 
 
-def test_batchnorm_is_spoken_of_in_one_line(job: Job, oracle: Job) -> None:
-    first, *others = (figures["lines"] for figures in job.figures("batch_normalisation"))
+@over("batch_normalisation")
+def test_batchnorm_is_spoken_of_in_one_line(job: Job, oracle: Job, case: str) -> None:
+    first, *others = (figures["lines"] for figures in job.figures(case))
     assert len(first) == 1
     assert all(lines == [] for lines in others)
-    (single,) = oracle.figures("batch_normalisation", "single")
+    (single,) = oracle.figures(case, "single")
     assert single["lines"] == []
 
 
-def test_attention_under_adam_is_within_its_own_noise(job: Job, oracle: Job) -> None:
-    ranks = [figures["parameters"] for figures in job.figures("attention_adamw")]
+@over("attention_adamw")
+def test_attention_under_adam_is_within_its_own_noise(job: Job, oracle: Job, case: str) -> None:
+    ranks = [figures["parameters"] for figures in job.figures(case)]
     assert_identical(ranks)
-    (plain,) = oracle.figures("attention_adamw", "plain")
-    (single,) = oracle.figures("attention_adamw", "single")
+    (plain,) = oracle.figures(case, "plain")
+    (single,) = oracle.figures(case, "single")
     noise = by_name(plain["in_parts"][job.cell.replicas], plain["parameters"])
     found = by_name(ranks[0], single["parameters"])
     bounds = {name: max(1e-6, 3 * noise[name]) for name in noise}
     assert all(found[name] <= bounds[name] for name in found), (found, bounds)
 
 
-def test_an_evaluation_loop_sees_every_sample_on_every_rank(job: Job, oracle: Job) -> None:
-    (single,) = oracle.figures("evaluation_loop_by_hand", "single")
-    for rank in job.figures("evaluation_loop_by_hand"):
+@over("evaluation_loop_by_hand")
+def test_an_evaluation_loop_sees_every_sample_on_every_rank(
+    job: Job, oracle: Job, case: str
+) -> None:
+    (single,) = oracle.figures(case, "single")
+    for rank in job.figures(case):
         for ours, theirs in zip(rank["results"], single["results"], strict=True):
             assert ours[0] == theirs[0] == list(range(23))
             assert ours[1] == theirs[1]
             assert ours[2] == pytest.approx(theirs[2], abs=1e-4)
 
 
-def test_evaluate_is_global_and_shared(job: Job, oracle: Job) -> None:
-    ranks = job.figures("evaluate")
-    (single,) = oracle.figures("evaluate", "single")
+@over("evaluate")
+def test_evaluate_is_global_and_shared(job: Job, oracle: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = oracle.figures(case, "single")
     for way in ("dealt", "by_hand"):
         for rank in ranks:
             assert rank[way] == ranks[0][way]
@@ -240,39 +177,43 @@ def test_evaluate_is_global_and_shared(job: Job, oracle: Job) -> None:
 
 
 @pytest.mark.parametrize("key", ["average", "pickled", "before"])
-def test_copies_are_equal_and_plain(job: Job, oracle: Job, key: str) -> None:
-    ranks = job.figures("moving_average_and_pickle")
-    (single,) = oracle.figures("moving_average_and_pickle", "single")
+@over("moving_average_and_pickle")
+def test_copies_are_equal_and_plain(job: Job, oracle: Job, key: str, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = oracle.figures(case, "single")
     if key != "before":
-        assert_equals_one_device(job, oracle, "moving_average_and_pickle", key=key)
+        assert_equals_one_device(job, oracle, case, key=key)
     for rank in ranks:
         assert rank["types"] == single["types"]
         assert difference(dict(enumerate(rank["state"])), dict(enumerate(single["state"]))) < 1e-5
     assert_close(ranks[0]["moved"][key], single["moved"][key], 2e-6)
 
 
-def test_nothing_stays_patched(job: Job, oracle: Job) -> None:
-    ranks = job.figures("nothing_stays_patched")
+@over("nothing_stays_patched")
+def test_nothing_stays_patched(job: Job, oracle: Job, case: str) -> None:
+    ranks = job.figures(case)
     for rank in ranks:
         assert rank["after"] == []
         assert rank["after_error"] == []
         assert "KeyError" in rank["error"]["types"]
         assert "Module.__init__" in rank["inside"]
         assert "DataLoader.__init__" in rank["inside"]
-    (single,) = oracle.figures("nothing_stays_patched", "single")
+    (single,) = oracle.figures(case, "single")
     assert single["after"] == single["after_error"] == []
 
 
-def test_what_is_made_after_the_block_is_plain(job: Job, oracle: Job) -> None:
-    ranks = job.figures("nothing_stays_patched")
-    (single,) = oracle.figures("nothing_stays_patched", "single")
+@over("nothing_stays_patched")
+def test_what_is_made_after_the_block_is_plain(job: Job, oracle: Job, case: str) -> None:
+    ranks = job.figures(case)
+    (single,) = oracle.figures(case, "single")
     assert all(rank["sizes"] == [16, 16, 16, 13] for rank in ranks)
     assert_close(ranks[0]["outside"], single["outside"], 0.0)
     assert difference(ranks[0]["outside"], ranks[1]["outside"]) > 1e-2
 
 
-def test_files_are_written_by_rank_0_alone(job: Job) -> None:
-    ranks = job.figures("files_are_rank_0s")
+@over("files_are_rank_0s")
+def test_files_are_written_by_rank_0_alone(job: Job, case: str) -> None:
+    ranks = job.figures(case)
     assert [rank["own"] for rank in ranks] == [True] + [False] * (len(ranks) - 1)
     assert_close(ranks[0]["loaded"], ranks[0]["parameters"], 0.0)
     assert_close(ranks[0]["whole"], ranks[0]["parameters"], 0.0)
@@ -280,8 +221,9 @@ def test_files_are_written_by_rank_0_alone(job: Job) -> None:
         assert_close(rank["buffer"], rank["parameters"], 0.0)
 
 
-def test_a_save_that_fails_leaves_the_file_as_it_was(job: Job) -> None:
-    first, *_ = ranks = job.figures("files_are_rank_0s")
+@over("files_are_rank_0s")
+def test_a_save_that_fails_leaves_the_file_as_it_was(job: Job, case: str) -> None:
+    first, *_ = ranks = job.figures(case)
     assert "RuntimeError" in first["failed"]["types"]
     assert first["left"] == []
     assert_close(first["loaded"], ranks[0]["parameters"], 0.0)
@@ -293,16 +235,7 @@ def test_a_save_that_fails_under_single_too(oracle: Job) -> None:
     assert_close(single["loaded"], single["parameters"], 0.0)
 
 
-STEPS = (
-    "step_momentum",
-    "step_adamw_rank_without_sample",
-    "step_and_loop_in_turn",
-    "step_weighted_by_tokens",
-    "step_weighted_with_a_count_of_zero",
-)
-
-
-@pytest.mark.parametrize("case", STEPS)
+@over(*names.STEPS)
 def test_the_steps_value_is_the_global_mean_loss(job: Job, oracle: Job, case: str) -> None:
     """Also where one rank alone reads it at once."""
     ranks = job.figures(case)
@@ -314,10 +247,11 @@ def test_the_steps_value_is_the_global_mean_loss(job: Job, oracle: Job, case: st
 
 
 @pytest.mark.parametrize("way", ["called", "prepared"])
-def test_dropout_draws_other_masks_on_each_rank(job: Job, oracle: Job, way: str) -> None:
-    ranks = job.figures("dropout_masks")
-    (plain,) = oracle.figures("dropout_masks", "plain")
-    (single,) = oracle.figures("dropout_masks", "single")
+@over("dropout_masks")
+def test_dropout_draws_other_masks_on_each_rank(job: Job, oracle: Job, way: str, case: str) -> None:
+    ranks = job.figures(case)
+    (plain,) = oracle.figures(case, "plain")
+    (single,) = oracle.figures(case, "single")
     assert np.array_equal(single[way], plain[way])
     assert np.array_equal(ranks[0][way], single[way])
     assert ranks[0][f"{way}_others"] == single[f"{way}_others"]
@@ -329,8 +263,9 @@ def test_dropout_draws_other_masks_on_each_rank(job: Job, oracle: Job, way: str)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays"])
-def test_the_communicator_is_numpy(job: Job, kind: str) -> None:
-    ranks = [figures[kind] for figures in job.figures("communicator")]
+@over("communicator")
+def test_the_communicator_is_numpy(job: Job, kind: str, case: str) -> None:
+    ranks = [figures[kind] for figures in job.figures(case)]
     base = [np.arange(6.0).reshape(2, 3) + 10.0 * rank for rank in range(len(ranks))]
     expected: dict[str, Any] = {
         "sum": np.sum(base, axis=0),
@@ -353,31 +288,36 @@ def test_the_communicator_is_numpy(job: Job, kind: str) -> None:
                 np.testing.assert_allclose(got, value, rtol=1e-6, err_msg=name)
 
 
-def test_the_communicator_knows_its_place(job: Job) -> None:
-    ranks = job.figures("communicator")
+@over("communicator")
+def test_the_communicator_knows_its_place(job: Job, case: str) -> None:
+    ranks = job.figures(case)
     for index, rank in enumerate(ranks):
         assert rank["ranks"] == (index, len(ranks))
         assert rank["topology"] == [index, len(ranks), len(ranks)]
 
 
-def test_the_barrier_lets_nobody_through_early(job: Job) -> None:
-    times = [figures["barrier"] for figures in job.figures("communicator")]
+@over("communicator")
+def test_the_barrier_lets_nobody_through_early(job: Job, case: str) -> None:
+    times = [figures["barrier"] for figures in job.figures(case)]
     assert min(after for _, after in times) >= max(before for before, _ in times)
 
 
-def test_the_communicator_refuses_what_means_nothing(job: Job) -> None:
-    for rank in job.figures("communicator"):
+@over("communicator")
+def test_the_communicator_refuses_what_means_nothing(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         assert_raised(rank["mean_of_integers"], "Unsupported", "Received", "int64")
         assert_raised(rank["unknown_op"], "ConfigurationError", "median", "sum")
 
 
-def test_distributed_sampler_is_refused(job: Job) -> None:
-    for refusal in job.figures("distributed_sampler"):
+@over("distributed_sampler")
+def test_distributed_sampler_is_refused(job: Job, case: str) -> None:
+    for refusal in job.figures(case):
         assert_raised(refusal, "ConfigurationError", "DistributedSampler", "shuffle=True")
 
 
-def test_a_batch_smaller_than_the_replicas_is_refused(job: Job) -> None:
-    for refusal in job.figures("batch_smaller_than_the_replicas"):
+@over("batch_smaller_than_the_replicas")
+def test_a_batch_smaller_than_the_replicas_is_refused(job: Job, case: str) -> None:
+    for refusal in job.figures(case):
         assert_raised(
             refusal,
             "ConfigurationError",
@@ -396,33 +336,38 @@ def test_a_batch_smaller_than_the_replicas_is_refused(job: Job) -> None:
         ("called", ("tail", "[5]", "[4]")),
     ],
 )
+@over("ranks_that_built_different_models")
 def test_ranks_that_built_different_models_are_told(
-    job: Job, way: str, words: tuple[str, ...]
+    job: Job, way: str, words: tuple[str, ...], case: str
 ) -> None:
-    for rank in job.figures("ranks_that_built_different_models"):
+    for rank in job.figures(case):
         last = job.cell.processes - 1
         assert_raised(rank[way], "Desynchronized", *words, "rank 0", f"rank {last}")
 
 
-def test_a_part_called_alone_is_refused(job: Job) -> None:
-    for refusal in job.figures("a_part_called_alone"):
-        assert_raised(refusal, "ConfigurationError", "Received", "part of a model")
+@over("a_part_called_alone")
+def test_a_part_called_alone_is_refused(job: Job, case: str) -> None:
+    for refusal in job.figures(case):
+        assert_raised(refusal, "ConfigurationError", "Received", "part of the model")
 
 
-def test_a_model_made_outside_is_refused(job: Job) -> None:
-    for refusal in job.figures("a_model_made_outside"):
+@over("a_model_made_outside")
+def test_a_model_made_outside_is_refused(job: Job, case: str) -> None:
+    for refusal in job.figures(case):
         assert_raised(refusal, "ConfigurationError", "Received")
 
 
-def test_nested_blocks_are_refused(job: Job) -> None:
-    for rank in job.figures("nested_blocks"):
+@over("nested_blocks")
+def test_nested_blocks_are_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         assert_raised(rank, "ConfigurationError", "nested", job.cell.strategy)
         assert rank["current"]
         assert rank["none"]
 
 
-def test_unknown_words_are_told_with_the_nearest(job: Job) -> None:
-    for rank in job.figures("words_that_are_not_known"):
+@over("words_that_are_not_known")
+def test_unknown_words_are_told_with_the_nearest(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         assert_raised(rank["strategy"], "ConfigurationError", "'mirored'", "'mirrored'", "single")
         assert_raised(rank["option"], "ConfigurationError", "'bucket_md'", "'bucket_mb'")
         assert_raised(rank["reduction"], "ConfigurationError", "'gluu'", "gloo")
@@ -430,26 +375,30 @@ def test_unknown_words_are_told_with_the_nearest(job: Job) -> None:
         assert_raised(rank["type"], "ConfigurationError", "bucket_mb", "'large'")
 
 
-def test_one_device_under_several_ranks_is_refused(job: Job) -> None:
-    for rank in job.figures("one_device_under_several_ranks"):
+@over("one_device_under_several_ranks")
+def test_one_device_under_several_ranks_is_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         assert_raised(rank["single"], "ConfigurationError", "world size", "-n 1")
         assert_raised(rank["data_parallel"], "DreamError", "data_parallel")
 
 
-def test_what_cannot_be_dealt_or_reduced_is_refused(job: Job) -> None:
-    for rank in job.figures("streams_and_shapeless_parameters"):
+@over("streams_and_shapeless_parameters")
+def test_what_cannot_be_dealt_or_reduced_is_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
         assert_raised(rank["stream"], "Unsupported", "Stream")
         assert_raised(rank["lazy"], "Unsupported", "weight")
 
 
-def test_a_model_that_takes_no_empty_batch_is_told_what_to_do(job: Job) -> None:
+@over("a_model_that_cannot_take_an_empty_batch")
+def test_a_model_that_takes_no_empty_batch_is_told_what_to_do(job: Job, case: str) -> None:
     last = job.cell.processes - 1
-    kind, refusal = job.reached("a_model_that_cannot_take_an_empty_batch", last)
+    kind, refusal = job.reached(case, last)
     assert kind == "figures"
     assert_raised(refusal, "ConfigurationError", "drop_last", "batch_size", "_Heads")
 
 
-def test_nobody_waits_for_a_rank_that_failed(job: Job) -> None:
-    kind, refusal = job.reached("a_model_that_cannot_take_an_empty_batch", 0)
+@over("a_model_that_cannot_take_an_empty_batch")
+def test_nobody_waits_for_a_rank_that_failed(job: Job, case: str) -> None:
+    kind, refusal = job.reached(case, 0)
     assert kind == "figures"
     assert refusal["types"], "rank 0 trained on without the last rank"

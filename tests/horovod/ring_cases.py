@@ -41,7 +41,7 @@ def run() -> dict[str, Any]:
     results["shapes"] = told(lambda: ring.all_reduce(torch.ones(3 + ring.rank)))
     results["after"] = ring.all_reduce(np.ones(2), "sum")
     results["root"] = told(lambda: ring.broadcast(torch.ones(2), 9))
-    results["complex"] = told(lambda: ring.all_reduce(torch.ones(2, dtype=torch.complex64)))
+    results["complex"] = told(lambda: ring.all_reduce(torch.ones(2, dtype=torch.complex64), "sum"))
     return results
 
 

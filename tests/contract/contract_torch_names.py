@@ -1,0 +1,108 @@
+"""Which torch cases each law is held over, by name: the tests import no framework."""
+
+from __future__ import annotations
+
+CORE = frozenset(
+    {
+        "even_momentum",
+        "uneven_momentum",
+        "uneven_adamw",
+        "rank_without_sample_momentum",
+        "rank_without_sample_adamw",
+        "rank_dependent_initial_weights",
+        "chained_modules",
+        "criterion_is_a_module",
+        "criterion_with_parameters",
+        "several_outputs",
+        "clipping_the_norm_between_backward_and_step",
+        "attention_adamw",
+        "shuffled_order",
+        "evaluation_loop_by_hand",
+        "moving_average_and_pickle",
+        "training_goes_on_after_the_block",
+        "batch_normalisation",
+        "nothing_stays_patched",
+        "files_are_rank_0s",
+        "step_adamw_rank_without_sample",
+        "step_weighted_with_a_count_of_zero",
+        "loop_weighed_by_tokens",
+        "communicator",
+        "ranks_that_built_different_models",
+        "nested_blocks",
+        "words_that_are_not_known",
+        "one_device_under_several_ranks",
+        "a_model_that_cannot_take_an_empty_batch",
+    }
+)
+"""Every cell runs these."""
+
+PLAIN_TOO = (
+    "even_momentum",
+    "even_adamw",
+    "uneven_momentum",
+    "uneven_adamw",
+    "rank_without_sample_momentum",
+    "rank_without_sample_adamw",
+    "drop_last",
+    "loader_with_workers",
+    "rank_dependent_initial_weights",
+    "chained_modules",
+    "modules_in_a_list",
+    "criterion_is_a_module",
+    "criterion_with_parameters",
+    "several_outputs",
+    "called_twice_a_step",
+    "two_models_in_turn",
+    "penalty_on_the_weights",
+    "clipping_the_norm_between_backward_and_step",
+    "clipping_values_between_backward_and_step",
+    "accumulation_by_hand",
+    "frozen_then_trained",
+    "parameters_without_a_part",
+    "attention_momentum",
+    "hand_sliced_batches",
+    "batches_kept_and_used_again",
+    "epochs_left_early",
+    "batches_that_are_dicts",
+    "batches_moved_and_changed",
+    "parts_called_from_the_start",
+    "a_part_beside_the_whole_in_one_backward",
+    "gradient_of_a_gradient",
+    "recomputed_in_backward",
+    "closure_given_to_the_optimizer",
+    "a_layer_put_in_later",
+    "weights_loaded_on_the_way",
+    "evaluation_loop_by_hand",
+    "training_goes_on_after_the_block",
+    "training_begins_after_the_block",
+    "keeping_the_best",
+    "resuming_from_states",
+    "moving_average_and_pickle",
+)
+"""Cases that also run without dream: `single` itself is held against plain torch."""
+
+WITH_DREAM = (
+    "shuffled_order",
+    "prepared_what_was_made_before",
+    "step_momentum",
+    "step_adamw_rank_without_sample",
+    "step_and_loop_in_turn",
+    "step_weighted_by_tokens",
+    "step_weighted_with_a_count_of_zero",
+    "loop_weighed_by_tokens",
+    "loop_weighed_with_a_count_of_zero",
+)
+RIGHT_OR_REFUSED = (
+    "one_backward_for_each_loss",
+    "gradients_asked_for_by_hand",
+    "forward_called_by_name",
+    "a_part_after_the_whole_in_its_own_backward",
+    "a_part_in_every_other_step",
+)
+STEPS = (
+    "step_momentum",
+    "step_adamw_rank_without_sample",
+    "step_and_loop_in_turn",
+    "step_weighted_by_tokens",
+    "step_weighted_with_a_count_of_zero",
+)

@@ -1,0 +1,38 @@
+"""Every cell of the grid is run or says why it cannot be, never silently left out."""
+
+from __future__ import annotations
+
+import contract_names
+import pytest
+from contract_cells import KERAS_TF, KERAS_TORCH, TORCH, Cell, Kind
+
+from dream._registry import STRATEGIES
+from dream._spec import SPECS
+
+CELLS = TORCH + KERAS_TF + KERAS_TORCH
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_cell_runs_here(cell: Cell) -> None:
+    if cell.unavailable:
+        pytest.skip(cell.unavailable)
+
+
+@pytest.mark.parametrize("cells", [TORCH, KERAS_TF, KERAS_TORCH], ids=["torch", "tf", "keras"])
+def test_every_strategy_and_reduction_has_its_cells(cells: list[Cell]) -> None:
+    """Whatever name or reduction is added to the tables needs cells here."""
+    framework = cells[0].framework
+    for name in (name for kind, name in STRATEGIES if kind == framework and name != "single"):
+        here = [cell for cell in cells if cell.strategy == name]
+        assert {cell.replicas for cell in here} == {2, 3}, name
+        assert name in SPECS
+    reductions = {cell.reduction for cell in cells} - {"auto"}
+    assert reductions | {"horovod"} == set(SPECS["mirrored"].reductions[framework])
+
+
+@pytest.mark.parametrize("kind", ["torch", "keras_tf", "keras_torch"])
+def test_what_the_core_leaves_out_is_run_by_another_cell(kind: Kind) -> None:
+    full = [c for c in CELLS if c.kind == kind and not c.core and not c.unavailable]
+    rings = {"horovod" in (cell.strategy, cell.reduction) for cell in full}
+    assert rings == {True, False}
+    assert contract_names.runs(full[0], "anything")
