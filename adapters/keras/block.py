@@ -71,7 +71,7 @@ class KerasBlock:
 
     def _tell(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
         """Have instances of the class distributed as they are made."""
-        init = owner.__init__  # type: ignore[misc]
+        init = owner.__init__
         engine = self.engine
 
         @wraps(init)

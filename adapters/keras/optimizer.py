@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
-import keras
-
 from dream._errors import ConfigurationError
 from dream.adapters.keras import step
 from dream.adapters.keras.engine import Engine
@@ -19,10 +17,12 @@ from dream.adapters.keras.engine import Engine
 
 def distribute(optimizer: Any, engine: Engine) -> Any:
     """The optimizer, whose `apply` from now on takes local gradients in a dream step."""
+    inner = vars(optimizer).get("inner_optimizer")  # not there yet while it is being made
+    if inner is not None:
+        _release(inner)  # its gradients come through the outer one
+        engine.adopt_optimizer(inner)
     if "apply" in vars(optimizer):
         return optimizer
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        _release(optimizer.inner_optimizer)  # its gradients come through the outer one
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         reduce_and_apply(self, engine, list(grads), trainable_variables)
@@ -35,8 +35,6 @@ def distribute(optimizer: Any, engine: Engine) -> Any:
     optimizer.apply = MethodType(apply, optimizer)
     optimizer.scale_loss = MethodType(scale_loss, optimizer)
     engine.adopt_optimizer(optimizer)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        engine.adopt_optimizer(optimizer.inner_optimizer)
     return optimizer
 
 

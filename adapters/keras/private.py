@@ -87,6 +87,11 @@ def compiled_losses(model: Any) -> list[Any]:
     return [entry.loss for entry in compiled._flat_losses]
 
 
+def output_losses(model: Any) -> list[Any]:
+    """The metrics that keep the loss of each of several outputs."""
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
 def first_epoch(model: Any) -> int | None:
     """The epoch that a callback (BackupAndRestore) wants training to start at."""
     return model._initial_epoch  # type: ignore[no-any-return]

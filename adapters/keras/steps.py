@@ -27,7 +27,7 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
         if custom:
             with step.step_scope(fraction * engine.parts):
                 logs = type(model).train_step(model, batch)
-            return summing.finish(logs, [])
+            return summing.finish(batch, logs, [])
         with step.holding_scope(fraction) as held:
             logs = type(model).train_step(model, batch)
         if not held and model.trainable_weights:
@@ -36,7 +36,7 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
                 f"own. Received: {type(model.optimizer).__name__} set after compile. Call "
                 "model.compile with it."
             )
-        return summing.finish(logs, held)
+        return summing.finish(batch, logs, held)
 
 
 def test(model: Any, engine: Engine, element: Any) -> Any:
@@ -45,7 +45,7 @@ def test(model: Any, engine: Engine, element: Any) -> Any:
     custom = type(model).test_step is not keras.Model.test_step
     summing = _Summing(model, engine, share, statistics=False, own_loss=custom)
     with engine.stepping():
-        return summing.finish(type(model).test_step(model, batch), [])
+        return summing.finish(batch, type(model).test_step(model, batch), [])
 
 
 def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
@@ -87,10 +87,10 @@ class _Summing:
             for variable in self._metrics:
                 variable.assign(keras.ops.zeros_like(variable))
 
-    def finish(self, logs: Any, held: list[step.Update]) -> Any:
+    def finish(self, batch: Any, logs: Any, held: list[step.Update]) -> Any:
         """Add up, apply the held updates, and return the global logs."""
         engine, fraction = self._engine, self._share[0] / self._share[1]
-        own = self._own_states()
+        own = self._own_states(batch)
         extra = self._extra(logs)
         gradients = [g for update in held for g in update.gradients if g is not None]
         groups = [
@@ -109,16 +109,25 @@ class _Summing:
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)
         return self._global_logs(logs, summed[1], dict(zip(extra, summed[3], strict=True)))
 
-    def _own_states(self) -> list[Any]:
+    def _own_states(self, batch: Any) -> list[Any]:
         """This part's contribution to the global metric states."""
-        if not self._engine.pooled:
-            return self._engine.keep(self._share, [v.value for v in self._metrics])
-        gained = [v.value - b for v, b in zip(self._metrics, self._before, strict=True)]
-        for variable, before, gain in zip(
-            self._metrics, self._before, self._engine.keep(self._share, gained), strict=True
-        ):
-            variable.assign(before + gain)
-        return self._engine.copies(self._metrics)
+        share, engine = self._share, self._engine
+        counted_once = _counted_once(self._model, batch)
+        states = []
+        for variable, before in zip(self._metrics, self._before, strict=True):
+            state = variable.value
+            if id(variable) in counted_once:
+                start = before if engine.pooled else 0.0
+                state = start + (state - start) * (share[0] / share[1])
+            elif engine.pooled:
+                state = keras.ops.where(share[0] > 0, state, before)
+            else:
+                (state,) = engine.keep(share, [state])
+            states.append(state)
+        if engine.pooled:
+            for variable, state in zip(self._metrics, states, strict=True):
+                variable.assign(state)
+        return states
 
     def _extra(self, logs: Any) -> Logs:
         """Logs that no metric keeps: a custom step's own figures."""
@@ -146,8 +155,10 @@ class _Summing:
 
     def _kept_loss(self, results: Logs, said: Any, summed: list[Any]) -> Any:
         """The tracker's loss where the step updated it, else the one that the step said."""
-        place = next(i for i, v in enumerate(self._metrics) if v is self._tracker.count)
-        return keras.ops.where(summed[place] > 0, results[self._tracker.name], said)
+        tracker = self._tracker
+        assert tracker is not None
+        place = next(i for i, v in enumerate(self._metrics) if v is tracker.count)
+        return keras.ops.where(summed[place] > 0, results[tracker.name], said)
 
 
 def statistics_of(model: Any) -> list[Any]:
@@ -161,6 +172,14 @@ def statistics_of(model: Any) -> list[Any]:
         if "float" in str(v.dtype)
     }
     return list(found.values())
+
+
+def _counted_once(model: Any, batch: Any) -> set[int]:
+    """The ids of the states of an output's own loss, where Keras counts a batch of unknown length
+    as one: each part's counts for its share of it."""
+    if private.tree.flatten(batch)[0].shape[0] is not None:
+        return set()
+    return {id(v) for metric in private.output_losses(model) for v in metric.variables}
 
 
 def _unflatten(flat: Sequence[Any], groups: list[list[Any]]) -> list[list[Any]]:

@@ -23,15 +23,23 @@ def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Datas
     data = tf.data.Dataset.from_tensors(inputs).repeat()
 
     def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
+        if parts > 1:
+            at = _of_any_length(at)
         batch = private.tree.map_structure(
             lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
         )
         return batch if parts == 1 else {BATCH: batch, SHARE: share}
 
     elements = tf.data.Dataset.zip((places, data)).map(
-        lambda place, whole: gather(*place, whole), num_parallel_calls=tf.data.AUTOTUNE
+        lambda place, whole: gather(place[0], place[1], whole), num_parallel_calls=tf.data.AUTOTUNE
     )
     return _plain(elements).prefetch(tf.data.AUTOTUNE)
+
+
+def _of_any_length(places: tf.Tensor) -> tf.Tensor:
+    """The same, of a length that the graph does not know: parts with and without short batches
+    then trace the same step, and Keras counts their batches alike."""
+    return tf.compat.v1.placeholder_with_default(places, [None])
 
 
 def _orders(source: Arrays) -> tf.data.Dataset:

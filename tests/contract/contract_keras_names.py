@@ -19,6 +19,7 @@ CORE = frozenset(
         "step_adamw_rank_without_sample",
         "communicator",
         "refusals",
+        "loop_written_by_hand",
         "ranks_that_built_different_models",
     }
 )
@@ -66,4 +67,8 @@ WITH_EVALUATE = (
     "fitted_after_the_block",
 )
 WITH_PREDICT = ("uneven_momentum", "several_outputs", "fitted_after_the_block")
-RIGHT_OR_REFUSED = ("accumulated_by_the_optimizer", "averaged_by_the_optimizer")
+RIGHT_OR_REFUSED = (
+    "accumulated_by_the_optimizer",
+    "averaged_by_the_optimizer",
+    "loop_written_by_hand",
+)

@@ -13,9 +13,9 @@ DEVICES = (2, 3)
 
 
 def results(devices: int) -> dict[str, Any]:
-    """3 devices as `--strategy` sets them up, after TensorFlow has run an op."""
-    strategy = "mirrored:devices=3" if devices == 3 else None
-    return call("tf_alone", "mirrored", devices, devices == 3, n=1, strategy=strategy)[0]
+    """2 devices as `--strategy` sets them up, after TensorFlow has run an op."""
+    strategy = "mirrored:devices=2" if devices == 2 else None
+    return call("tf_alone", "mirrored", devices, devices == 2, n=1, strategy=strategy)[0]
 
 
 @pytest.mark.parametrize("devices", DEVICES)
@@ -37,7 +37,7 @@ def test_evaluation_is_that_of_one_device(devices: int) -> None:
 
 
 def test_what_one_process_refuses() -> None:
-    here, alone = results(2), one_device()
+    here, alone = results(3), one_device()
     assert here["weighed"].startswith("Unsupported: ")  # AutoGraph puts the place in between
     assert "A loop of your own runs on one of this process's devices" in here["weighed"]
     assert here["other devices"].startswith("ConfigurationError: TensorFlow can have one set of")

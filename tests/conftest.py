@@ -1,0 +1,57 @@
+"""What no test may leave behind: processes it started, and variables that launchers read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
+_READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
+_OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """A variable that one test leaves would place the next one in a job that is not there."""
+    before = _variables()
+    yield
+    after = _variables()
+    assert after == before, f"left in the environment: {after.items() ^ before.items()}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _processes_end() -> Iterator[None]:
+    """A module's tests may share processes; after its last test none of them is there."""
+    before = _children()
+    yield
+    end = time.monotonic() + 5.0
+    while (left := _children() - before) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not left, f"left running: {sorted(map(_command, left))}"
+
+
+def _variables() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if name.startswith(_READ_BY_DREAM)}
+
+
+def _children() -> set[int]:
+    """This process's own children that still run; zombies and Python's helpers do not count."""
+    threads = Path(f"/proc/{os.getpid()}/task")
+    found = {int(pid) for list_ in threads.glob("*/children") for pid in list_.read_text().split()}
+    return {pid for pid in found if (text := _command(pid)) and not _pythons(text)}
+
+
+def _pythons(command: bytes) -> bool:
+    return any(word in command for word in _OF_PYTHONS_OWN)
+
+
+def _command(pid: int) -> bytes:
+    """A process's command line; empty where it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")[:200]
+    except OSError:
+        return b""

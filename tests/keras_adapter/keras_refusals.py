@@ -1,0 +1,175 @@
+"""What the block must refuse, and what it must leave behind; run on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+from keras_cases import BATCH, arrays, compiled, fitted, loss, net
+
+import dream
+from dream._partition import epoch_order
+
+Refusal = Callable[[dict[str, Any]], None]
+REFUSALS: dict[str, Refusal] = {}
+
+
+def refusal(function: Refusal) -> Refusal:
+    REFUSALS[function.__name__] = function
+    return function
+
+
+def run(options: dict[str, Any]) -> dict[str, str]:
+    """What each of the refusals said here."""
+    said = {}
+    for name, function in REFUSALS.items():
+        try:
+            function(options)
+        except Exception as error:
+            said[name] = f"{type(error).__name__}: {error}"
+        else:
+            said[name] = "nothing"
+    return said
+
+
+def block(options: dict[str, Any]) -> Any:
+    return dream.strategy("mirrored", **options)
+
+
+@refusal
+def summed_loss(options: dict[str, Any]) -> None:
+    with block(options):
+        fitted(compiled(net(), loss=loss(reduction="sum")))
+
+
+@refusal
+def masked_output(options: dict[str, Any]) -> None:
+    words = np.array([[1, 2, 0], [3, 0, 0]] * 8)
+    with block(options):
+        model = keras.Sequential([layers.Embedding(5, 4, mask_zero=True), layers.Dense(5)])
+        fitted(compiled(model), words, words)
+
+
+@refusal
+def jit_compile(options: dict[str, Any]) -> None:
+    with block(options):
+        compiled(net(), jit_compile=True)
+
+
+@refusal
+def gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
+    with block(options):
+        model, optimizer = net(), keras.optimizers.SGD(0.1)
+        optimizer.apply([np.zeros(v.shape) for v in model.trainable_variables],
+                        model.trainable_variables)  # fmt: skip
+
+
+@refusal
+def generator(options: dict[str, Any]) -> None:
+    def batches() -> Iterator[Any]:
+        yield arrays(BATCH)
+
+    with block(options):
+        compiled(net()).fit(batches(), verbose=0)
+
+
+@refusal
+def batch_smaller_than_replicas(options: dict[str, Any]) -> None:
+    with block(options):
+        fitted(compiled(net()), batch_size=1)
+
+
+class Largest(keras.metrics.Metric):
+    """A maximum, which says that it is no sum."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.value = self.add_variable((), "zeros", aggregation="none", name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self) -> Any:
+        return self.value
+
+
+@refusal
+def metric_that_is_no_sum(options: dict[str, Any]) -> None:
+    with block(options):
+        fitted(compiled(net(), metrics=[Largest()]))
+
+
+@refusal
+def not_compiled(options: dict[str, Any]) -> None:
+    with block(options):
+        fitted(net())
+
+
+class Drawn(keras.utils.PyDataset):
+    """Batches that every rank draws for itself."""
+
+    num_batches = 2
+
+    def __getitem__(self, index: int) -> Any:
+        draw = np.random.default_rng()
+        return draw.normal(size=(BATCH, 8)).astype("float32"), draw.integers(0, 4, BATCH)
+
+
+@refusal
+def other_batches_on_each_rank(options: dict[str, Any]) -> None:
+    with block(options):
+        fitted(compiled(net()), Drawn(), batch_size=None)
+
+
+def left_behind(options: dict[str, Any]) -> dict[str, Any]:
+    """What remains of a block, and what became of the objects made in it."""
+    owners = (keras.Model, keras.optimizers.Optimizer, keras.saving, keras.models)
+    before = [dict(vars(owner)) for owner in owners]
+    with block(options):
+        model = compiled(net())
+    after = [dict(vars(owner)) for owner in owners]
+    return {
+        "same": before == after,
+        "kinds": (
+            type(model) is keras.Sequential,
+            isinstance(model.optimizer, keras.optimizers.SGD),
+        ),
+        "config": model.optimizer.get_config()["momentum"],
+    }
+
+
+class Orders(keras.Model):
+    """A model whose one weight adds up what depends on the order in which samples come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = self.add_weight(shape=(), initializer="zeros", name="weight")
+
+    def call(self, x: Any) -> Any:
+        return x[:, 0] * self.weight
+
+
+def order_of_epochs(options: dict[str, Any]) -> dict[str, Any]:
+    """One sample a step would show the order; batches of 3 in 2 parts do by their weights.
+
+    The same by plain Keras on arrays that are in order already: epochs 0 and 1, then 2 of a second
+    fit, then 5 of one that says so.
+    """
+    x = np.arange(1, 10, dtype=np.float32).reshape(9, 1)
+    y = np.square(x[:, 0])
+    optimizer = {"optimizer": keras.optimizers.SGD(1e-4), "loss": "mse"}
+    plain = Orders()
+    plain.compile(**optimizer)
+    for epoch in (0, 1, 2, 5):
+        order = epoch_order(9, seed=6, epoch=epoch, shuffle=True)
+        plain.fit(x[order], y[order], batch_size=3, shuffle=False, verbose=0)
+    with dream.strategy("mirrored", seed=6, **options):
+        model = Orders()
+        model.compile(keras.optimizers.SGD(1e-4), "mse")
+        model.fit(x, y, batch_size=3, epochs=2, verbose=0)
+        model.fit(x, y, batch_size=3, verbose=0)
+    model.fit(x, y, batch_size=3, epochs=6, initial_epoch=5, verbose=0)
+    return {"plain": float(plain.get_weights()[0]), "dream": float(model.get_weights()[0])}

@@ -1,0 +1,52 @@
+"""What cannot be exact is refused in words, the order is dream's, and nothing stays patched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras_launching
+import pytest
+from keras_launching import CELLS, Cell
+
+EXPECTED = {
+    "summed_loss": "Unsupported: This loss is not a mean",
+    "masked_output": "Unsupported: The predictions carry a mask",
+    "jit_compile": "Unsupported: A compiled step",
+    "gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one replica's own",
+    "generator": "Unsupported: A generator cannot be dealt",
+    "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
+    "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
+    "not_compiled": "ConfigurationError: The model has no optimizer",
+    "other_batches_on_each_rank": "Desynchronized: The ranks read different batches",
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=CELLS, ids=str)
+def cell(request: pytest.FixtureRequest) -> Cell:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def said(cell: Cell) -> list[dict[str, str]]:
+    return keras_launching.call(cell, "keras_refusals", "run", cell.options)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str) -> None:
+    if name == "other_batches_on_each_rank" and cell.ranks == 1:
+        pytest.skip("one process reads one source")
+    for rank in said:
+        assert rank[name].startswith(EXPECTED[name])
+        assert "Received: " in rank[name]
+
+
+def test_nothing_stays_patched_and_classes_stay_keras(cell: Cell) -> None:
+    for rank in keras_launching.call(cell, "keras_refusals", "left_behind", cell.options):
+        assert rank == {"same": True, "kinds": (True, True), "config": 0.9}
+
+
+def test_the_order_goes_on_from_fit_to_fit(cell: Cell) -> None:
+    for rank in keras_launching.call(cell, "keras_refusals", "order_of_epochs", cell.options):
+        figures: dict[str, Any] = rank
+        assert figures["dream"] == pytest.approx(figures["plain"], abs=1e-6)
