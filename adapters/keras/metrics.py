@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from dream._errors import Unsupported
+from dream.adapters.keras import private
 
 
 def states(model: Any) -> list[Any]:
@@ -16,15 +17,22 @@ def states(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def check(model: Any) -> None:
-    """Refuse metrics whose states do not add up: those that say so themselves, and those that
-    start elsewhere than at zero."""
-    for metric in _leaves(model.metrics):
-        metric.reset_state()
+def check_kinds(model: Any) -> None:
+    """Refuse metrics that say themselves that their states do not add up."""
+    for metric in _leaves([*private.given_metrics(model), *model.metrics]):
         for variable in metric.variables:
             if variable.aggregation != "sum":
                 _refuse(metric, f"{variable.name} has aggregation={variable.aggregation!r}")
-            if np.any(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable)) != 0):
+
+
+def check_starts(model: Any) -> None:
+    """Refuse metrics, all made by now, that start elsewhere than at zero."""
+    check_kinds(model)
+    for metric in _leaves(model.metrics):
+        metric.reset_state()
+        for variable in metric.variables:
+            value = keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable))
+            if np.any(value != 0):
                 _refuse(metric, f"{variable.name} starts at another value than 0")
 
 

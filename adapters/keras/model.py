@@ -66,7 +66,8 @@ def _compile(engine: Engine) -> Callable[..., Any]:
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         with engine.creating():
             type(self).compile(self, *args, **kwargs)
-        start.check_jit(self, kwargs.get("jit_compile"))
+        given = signature(type(self).compile).bind(self, *args, **kwargs).arguments
+        start.check_compilation(self, engine, given.get("jit_compile"))
         _distribute_optimizers(self, engine)
 
     return compile

@@ -87,6 +87,15 @@ def compiled_losses(model: Any) -> list[Any]:
     return [entry.loss for entry in compiled._flat_losses]
 
 
+def given_metrics(model: Any) -> list[Any]:
+    """The metric objects that were given to compile."""
+    compiled = model._compile_metrics
+    if compiled is None:
+        return []
+    given = tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    return [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
+
+
 def output_losses(model: Any) -> list[Any]:
     """The metrics that keep the loss of each of several outputs."""
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)

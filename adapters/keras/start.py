@@ -22,11 +22,12 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
 
     example: a batch as the model is given it, of any length.
     """
+    metrics.check_kinds(model)
     with engine.creating():
         private.build(model, private.symbolic(example))
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    metrics.check(model)
+    metrics.check_starts(model)
     _check_losses(model)
 
 
@@ -101,8 +102,9 @@ def _check_losses(model: Any) -> None:
             )
 
 
-def check_jit(model: Any, asked: Any) -> None:
-    """XLA cannot compile collectives: off where Keras would choose, refused where asked for."""
+def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
+    """XLA cannot compile collectives: off where Keras would choose it, refused where `asked` for.
+    TensorFlow cannot put the steps of several devices into one loop."""
     if asked is True:
         raise Unsupported(
             "A compiled step cannot hold the sum over the replicas. Received: jit_compile=True. "
@@ -110,6 +112,12 @@ def check_jit(model: Any, asked: Any) -> None:
         )
     if model.jit_compile:
         model.jit_compile = False
+    if engine.pooled and model.steps_per_execution > 1:
+        raise Unsupported(
+            "Several devices of one process take one step at a time. Received: "
+            f"steps_per_execution={model.steps_per_execution}. Leave it at 1, or start several "
+            "processes with `dream run`."
+        )
 
 
 def check_compiled(model: Any) -> None:

@@ -3,6 +3,7 @@ the block's context manager and gives figures that must be the same either way."
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -167,8 +168,14 @@ def eagerly(block: Block) -> Figures:
 
 @case
 def several_steps_an_execution(block: Block) -> Figures:
-    with block:
-        return fitted(compiled(net(), steps_per_execution=2 if TF else 1))
+    """Where it cannot be, it is refused."""
+    with block as strategy:
+        pooled = strategy is not None and strategy.topology.world_size == 1
+        if pooled:
+            with contextlib.suppress(dream.Unsupported):
+                compiled(net(), steps_per_execution=2)
+                raise AssertionError("steps_per_execution=2 was not refused")
+        return fitted(compiled(net(), steps_per_execution=2 if TF and not pooled else 1))
 
 
 @case

@@ -1,0 +1,49 @@
+"""Keras's private names are where dream's two modules of them expect them, in Keras 3.15."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+NEUTRAL = """
+import keras
+from dream.adapters.keras import private
+assert keras.__version__.startswith("3.15."), keras.__version__
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+model.compile("sgd", "mse", metrics=[keras.metrics.MeanAbsoluteError()])
+assert len(private.given_metrics(model)) == 1
+private.build(model, private.symbolic((keras.ops.ones((4, 3)), keras.ops.ones((4, 2)))))
+assert model.optimizer.built and [loss.reduction for loss in private.compiled_losses(model)]
+assert private.loss_tracker(model).name == "loss" and private.first_epoch(model) is None
+assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
+assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
+adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
+assert isinstance(adapter, private.ArrayDataAdapter)
+assert private.array_facts(adapter)[1:] == (5, 2, True)
+assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
+"""
+TENSORFLOW = """
+from dream.adapters.tensorflow import keras_private as names
+from keras.src.losses import loss
+before = loss.scale_loss_for_distribution
+with names.unscaled_losses(), names.unscaled_losses():
+    assert loss.scale_loss_for_distribution is not before
+assert loss.scale_loss_for_distribution is before
+names.updates_own_copy(model.optimizer)
+names.built_already(model)
+assert names.strategy_of(model) is None and names.strategy_of(model.optimizer) is not None
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_private_names(backend: str) -> None:
+    script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else "")
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
