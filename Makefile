@@ -1,6 +1,6 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each makes .venv and installs what it
 # needs; `make quick lint` is a developer's habit.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -31,7 +31,7 @@ horovod: $(STAMP)
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here. Set PYTHON= to a Python 3.11."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "There is no python3.11 here. Set PYTHON= to a Python 3.11."; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools<81" wheel

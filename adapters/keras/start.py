@@ -79,10 +79,15 @@ def optimizers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
+def unnumbered(path: str) -> str:
+    """A variable's path without the numbers that Keras counts through the process, since a rank
+    may have made more objects than others."""
+    return _NUMBERS.sub("", path)
+
+
 def _layout(model: Any, optimizers: Sequence[Any]) -> Layout:
-    """Weights by name, the optimizer's by place. Keras numbers names process-wide, and a rank may
-    have made more models than others: numbers are left out."""
-    weights = [(_NUMBERS.sub("", v.path), v) for v in model.weights]
+    """Weights by name, the optimizer's by place."""
+    weights = [(unnumbered(v.path), v) for v in model.weights]
     states = [
         (f"{type(o).__name__} {index}", v)
         for o in optimizers

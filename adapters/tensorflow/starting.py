@@ -12,6 +12,7 @@ from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._layout import check_same
 from dream.adapters.keras.calling import predict
+from dream.adapters.keras.start import unnumbered
 from dream.adapters.tensorflow import calling
 
 
@@ -51,7 +52,7 @@ def _variables(model: Any, optimizer: Any) -> list[Any]:
 
 
 def _layout(variable: Any) -> tuple[str, tuple[int, ...], str]:
-    name = variable.path if isinstance(variable, keras.Variable) else variable.name
+    name = unnumbered(variable.path) if isinstance(variable, keras.Variable) else variable.name
     return name, tuple(int(size) for size in variable.shape), tf.as_dtype(variable.dtype).name
 
 

@@ -1,8 +1,10 @@
-"""Each cell's job runs once, when its first test asks for it."""
+"""Each cell's job runs once. All that the collected tests ask for are started ahead, two at a
+time, so that a job of one process leaves no core idle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import contract_job
 import pytest
@@ -10,19 +12,40 @@ from contract_cells import Cell, Kind, oracle
 from contract_job import Job
 
 Run = Callable[[Cell], Job]
+AT_ONCE = 2
 
 
 @pytest.fixture(scope="session")
-def run_cell(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run_cell(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
     """The job of a cell."""
-    jobs: dict[Cell, Job] = {}
+    jobs: dict[Cell, Future[Job]] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
 
-    def run(cell: Cell) -> Job:
-        if cell not in jobs:
-            jobs[cell] = contract_job.run(cell, tmp_path_factory.mktemp(str(cell)))
-        return jobs[cell]
+        def start(cell: Cell) -> Future[Job]:
+            if cell not in jobs:
+                folder = tmp_path_factory.mktemp(str(cell))
+                jobs[cell] = pool.submit(contract_job.run, cell, folder)
+            return jobs[cell]
 
-    return run
+        for cell in _asked_for(request.session.items):
+            start(cell)
+        yield lambda cell: start(cell).result()
+        for job in jobs.values():
+            job.cancel()
+
+
+def _asked_for(items: list[pytest.Item]) -> list[Cell]:
+    """The cells of the collected tests, each kind's oracle first."""
+    found: dict[Cell, None] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        cell = callspec.params.get("job") if callspec is not None else None
+        if isinstance(cell, Cell):
+            found[oracle(cell.kind)] = None
+            found[cell] = None
+    return list(found)
 
 
 @pytest.fixture(scope="session")

@@ -144,8 +144,8 @@ def _environment(cell: Cell) -> dict[str, str]:
     environment |= {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "0",
-        "TF_NUM_INTEROP_THREADS": "0",  # one for each logical device that waits for another
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "2",  # one for each logical device that waits for another
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "PYTHONFAULTHANDLER": "1",

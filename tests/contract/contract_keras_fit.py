@@ -85,7 +85,8 @@ def rank_without_sample_momentum(env: Env) -> Figures:
 
 @CASES.add(*EVERYWHERE)
 def rank_without_sample_adamw(env: Env) -> Figures:
-    """Validation too ends in a batch of one."""
+    """Validation too ends in a batch of one; and every rank's own initial weights differ."""
+    keras.utils.set_random_seed(100 + env.rank)
     x, y = arrays(17)
     return _without_model(_fitted(env, adamw, 49, validation_data=(x, y)))
 
@@ -112,10 +113,12 @@ def shuffled(env: Env) -> Figures:
 
 
 def _clipped(env: Env, **options: Any) -> Figures:
+    """Trained in the block, and on after it."""
     x, y = arrays(61)
     with env.block():
         model = compiled(momentum(**options))
-        model.fit(x, y, batch_size=BATCH, epochs=SHORT, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     return {"parameters": parameters(model)}
 
 
@@ -333,13 +336,17 @@ def batch_normalisation(env: Env) -> Figures:
 
 @CASES.add(*EVERYWHERE)
 def dropout_masks(env: Env) -> Figures:
-    """What a dropout draws once the model is prepared."""
+    """What a dropout draws once the model is prepared. It is off during fit, where the draws are
+    as many as a rank's samples."""
     with env.block():
         model = compiled(momentum(), layers.Dropout(0.5))
+        dropout = model.layers[0]
+        dropout.rate = 0.0
         model.fit(*arrays(16), batch_size=BATCH, shuffle=False, verbose=0)
+    dropout.rate = 0.5
     ones = np.ones((4, 8), np.float32)
-    masks = [keras.ops.convert_to_numpy(model.layers[0](ones, training=True)) for _ in range(2)]
-    return {"masks": np.stack(masks), "parameters": parameters(model)}
+    masks = [keras.ops.convert_to_numpy(dropout(ones, training=True)) for _ in range(2)]
+    return {"masks": np.stack(masks)}
 
 
 def _attention(env: Env, optimizer: Any) -> Figures:
