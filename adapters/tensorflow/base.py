@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ from dream.adapters.tensorflow import calling, evaluation, starting, training, w
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
 from dream.adapters.tensorflow.keras_block import open_block
 from dream.adapters.tensorflow.replicas import Replicas
+from dream.adapters.tensorflow.tapes import loops_refused
 
 
 class TensorFlowAdapter(Adapter):
@@ -23,6 +24,7 @@ class TensorFlowAdapter(Adapter):
 
     def __init__(self, plan: Plan) -> None:
         self._who = self._replicas(plan)
+        self._open = ExitStack()
         self._block = open_block(plan, self._who.communicator, self._who.distribution)
 
     @abstractmethod
@@ -39,8 +41,11 @@ class TensorFlowAdapter(Adapter):
 
     def enter(self) -> None:
         self._block.enter()
+        if self._who.distribution is not None:
+            self._open.enter_context(loops_refused(self.topology.num_replicas))
 
     def exit(self) -> None:
+        self._open.close()
         self._block.exit()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:

@@ -160,7 +160,8 @@ def test_dropout_draws_other_masks_on_each_rank(job: Job, one: Job, case: str) -
     if job.cell.processes == 1:
         assert np.unique(ranks[0]["masks"]).size > 1
         return
-    assert np.array_equal(ranks[0]["masks"], single["masks"])
+    if job.cell.kind == "keras_tf":  # on torch, one device's own DataLoader draws a seed as well
+        assert np.array_equal(ranks[0]["masks"], single["masks"])
     for index, rank in enumerate(ranks):
         for other in ranks[:index]:
             assert not np.array_equal(rank["masks"], other["masks"])
