@@ -36,9 +36,6 @@ class Share:
         return self.count * self.parts / self.total if self.total else 0.0
 
 
-WHOLE = Share(1, 1, 1)
-
-
 def epoch_order(samples: int, *, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
     """The order of one epoch, shape (samples,): identity, or a permutation drawn from
     (seed, epoch) with NumPy's PCG64."""

@@ -1,1 +1,1 @@
-"""The keras adapters."""
+"""Keras: fit, evaluate and predict on dealt data, whatever the backend."""

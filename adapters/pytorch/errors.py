@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import distributed
 
-from dream._errors import WorkerFailed
+from dream._errors import ConfigurationError, WorkerFailed
+
+
+def unfinished(error: RuntimeError) -> ConfigurationError | None:
+    """What DDP says of a parameter that took no part in the last loss, in dream's words; None
+    where it says something else."""
+    if "finished reduction in the prior iteration" not in str(error):
+        return None
+    named = re.search(r"Parameter indices[^\n]*", str(error))
+    return ConfigurationError(
+        "A parameter took no part in the last step's loss, so the gradients were never averaged. "
+        f"Received: {named.group() if named else 'an unfinished reduction'}. Pass "
+        "find_unused=True to dream.strategy, or leave the parameter out of the model."
+    )
 
 
 @contextmanager

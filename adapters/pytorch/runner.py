@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dream.adapters.pytorch.errors import unfinished
 from dream.adapters.pytorch.hooks import GradientHook
 from dream.adapters.pytorch.slot import Slot
 
@@ -69,8 +70,14 @@ def forward_of(ddp: DistributedDataParallel, runner: Runner) -> Callable[..., An
     reducer = ddp.reducer
 
     def lean(*args: Any, **kwargs: Any) -> Any:
-        reducer.prepare_for_forward()
-        reducer._rebuild_buckets()
+        try:
+            reducer.prepare_for_forward()
+            reducer._rebuild_buckets()
+        except RuntimeError as error:
+            known = unfinished(error)
+            if known is None:
+                raise
+            raise known from error
         output = runner.forward(*args, **kwargs)
         reducer.prepare_for_backward([])
         return output

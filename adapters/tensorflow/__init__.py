@@ -1,1 +1,1 @@
-"""The tensorflow adapters."""
+"""TensorFlow: what must precede its first op, its collectives, and the explicit step."""

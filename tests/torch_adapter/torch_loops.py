@@ -312,6 +312,14 @@ def gradients_set_by_hand() -> None:
         optimizer.step()
 
 
+def parameter_without_part_in_the_loss() -> None:
+    model = Coder()
+    model.spare = nn.Linear(2, 2)
+    optimizer = momentum(model)
+    for x, y in loader(64):
+        descend(optimizer, F.cross_entropy(model(x), y))
+
+
 def parameter_of_no_module() -> None:
     model = net()
     scale = nn.Parameter(torch.ones(()))
@@ -347,6 +355,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         part_after_the_whole,
         two_backwards_of_one_forward,
         gradients_set_by_hand,
+        parameter_without_part_in_the_loss,
         parameter_of_no_module,
         model_without_shapes,
         stream_of_samples,
