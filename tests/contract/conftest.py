@@ -54,6 +54,12 @@ def run_oracle(run_cell: Run) -> Callable[[Kind], Job]:
     return lambda kind: run_cell(oracle(kind))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _processes_end() -> None:
+    """Jobs run ahead of their tests, so a module may end while another's run; the pool waits for
+    each job, and each job for its ranks."""
+
+
 @pytest.fixture
 def job(request: pytest.FixtureRequest, run_cell: Run) -> Job:
     """The job of the cell that the test is held over."""
