@@ -11,10 +11,10 @@ demo: horovod
 	$(BIN)/dream compare
 
 test: horovod
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 quick: horovod
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 lint: $(STAMP) typing
 	$(BIN)/ruff check .

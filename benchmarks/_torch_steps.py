@@ -72,7 +72,7 @@ def compare(makes: dict[str, Make], work: Work, *, loading: bool, rounds: int) -
     for name, make in makes.items():
         contender = make(work)
         blocks[name] = partial(block, contender if loading else contender.ready(), work.steps)
-    return interleave(blocks, rounds=rounds, warmup=2)
+    return interleave(blocks, rounds=rounds * work.turns, warmup=2)
 
 
 def block(contender: Contender, steps: int) -> float:

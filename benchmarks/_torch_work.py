@@ -18,6 +18,7 @@ class Work:
     """A model to train and the samples of one epoch.
 
     batch: the global batch size.
+    turns: how many blocks a round has. Short steps want more: the noise is in the seconds.
     """
 
     build: Callable[[], nn.Module]
@@ -25,6 +26,7 @@ class Work:
     batch: int = 64
     shuffle: bool = True
     rate: float = 0.01
+    turns: int = 1
 
     @property
     def steps(self) -> int:
@@ -80,8 +82,8 @@ def large_mlp() -> nn.Module:
 def works(steps: int) -> dict[str, Work]:
     """The step benchmark's models. steps: an epoch of the smallest; the others take fewer."""
     return {
-        "MLP 784-64-10": Work(mlp, _random(steps)),
-        "small CNN": Work(cnn, _random(max(steps // 4, 2))),
+        "MLP 784-64-10": Work(mlp, _random(steps), turns=4),
+        "small CNN": Work(cnn, _random(max(steps // 4, 2)), turns=2),
         "MLP of 20M parameters": Work(large_mlp, _random(max(steps // 16, 2))),
     }
 

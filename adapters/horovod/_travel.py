@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from functools import cache
+
 import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError
@@ -23,6 +27,8 @@ CARRIED = {
 }
 """A tensor's dtype -> the one it travels in. Half precision is added up in float32."""
 
+_NAP = 0.00005
+
 
 def carried(flat: torch.Tensor) -> torch.Tensor:
     """`flat` in the dtype it travels in; itself where it has that already."""
@@ -38,6 +44,20 @@ def carried(flat: torch.Tensor) -> torch.Tensor:
 def wait(handle: int) -> None:
     """Return once a collective is over; what it raises is said in dream's words."""
     try:
+        if _crowded():
+            _nap_until_done(handle)
         hvd.synchronize(handle)
     except HorovodInternalError as error:
         raise explained(error) from error
+
+
+@cache
+def _crowded() -> bool:
+    """More ranks than cores: the core's way of waiting, which never lets go of its own, would
+    take it from the ranks that are waited for."""
+    return bool(hvd.local_size() > len(os.sched_getaffinity(0)))
+
+
+def _nap_until_done(handle: int) -> None:
+    while not hvd.poll(handle):
+        time.sleep(_NAP)

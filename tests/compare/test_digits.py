@@ -48,9 +48,9 @@ def test_the_frameworks_walk_the_same_curve(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras-torch"])
-def test_every_row_at_three_ranks(tmp_path, framework):
-    code, shown, read = compare(tmp_path, "-n", "3", "--epochs", "2", "--frameworks", framework)
+def test_every_row_at_three_ranks(tmp_path):
+    """Torch's rows; those of Keras at three ranks are the contract suite's."""
+    code, shown, read = compare(tmp_path, "-n", "3", "--epochs", "1", "--frameworks", "torch")
     assert code == 0, shown
     assert {cell["replicas"] for cell in read["cells"][1:]} == {3}
     assert all(cell["good"] for cell in read["cells"])
