@@ -5,16 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick lint typing format horovod install clean
+.PHONY: demo test test-contract test-rooms quick lint typing format horovod install clean
 
 demo: horovod
 	$(BIN)/dream compare
 
+# two at a time: either half alone leaves a core idle now and then
 test: horovod
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(MAKE) --no-print-directory -j2 -Oline test-contract test-rooms
+
+test-contract:
+	$(BIN)/python -m pytest tests/contract
+
+test-rooms:
+	$(BIN)/python -m pytest --ignore tests/contract
 
 quick: horovod
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -m "not slow"
 
 lint: $(STAMP) typing
 	$(BIN)/ruff check .

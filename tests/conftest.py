@@ -14,14 +14,6 @@ _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist a file stays with one worker, since its tests share processes; the contract
-    suite is one in this sense."""
-    for item in items:
-        place = item.path.parent if item.path.parent.name == "contract" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(place)))
-
-
 @pytest.fixture(autouse=True)
 def _environment_stays() -> Iterator[None]:
     """A variable that one test leaves would place the next one in a job that is not there."""
