@@ -19,6 +19,7 @@ class Cell:
     unavailable: why it cannot run here; empty where it can.
     core: it runs the core of its cases only, since another cell of the same adapter and
         reduction runs them all.
+    again: a further name for what other cells run at as many ranks; left to `make exhaustive`.
     """
 
     kind: Kind
@@ -28,6 +29,7 @@ class Cell:
     processes: int
     unavailable: str = ""
     core: bool = False
+    again: bool = False
 
     def __str__(self) -> str:
         where = "" if self.processes == self.replicas else "-one_process"
@@ -66,8 +68,9 @@ def _nccl(kind: Kind, strategy: str) -> list[Cell]:
 
 def _over(kind: Kind, strategy: str, reduction: str, *, core: bool = False) -> list[Cell]:
     """2 and 3 ranks. Keras's 3 run the core; with `core`, both."""
+    keras = kind != "torch"
     return [
-        Cell(kind, strategy, reduction, n, n, core=core or (n > 2 and kind != "torch"))
+        Cell(kind, strategy, reduction, n, n, core=core or (n > 2 and keras), again=core and keras)
         for n in (2, 3)
     ]
 
@@ -81,7 +84,7 @@ TORCH: list[Cell] = [
     *_nccl("torch", "multi_worker_mirrored"),
 ]
 KERAS_TF: list[Cell] = [
-    *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2) for n in (2, 3)),
+    *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
     *_over("keras_tf", "mirrored", "grpc"),
     *_over("keras_tf", "multi_worker_mirrored", "grpc", core=True),
     *_over("keras_tf", "horovod", "auto"),

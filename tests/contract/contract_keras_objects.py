@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import keras
@@ -43,7 +44,8 @@ def files_are_rank_0s(env: Env) -> Figures:
         keras.saving.save_model(model, folder / f"function{env.rank}.keras")
         if env.rank == 0:
             model.save(folder / "guarded.keras")
-    names = sorted(path.name for path in folder.iterdir() if f"{env.rank}." in path.name)
+    own = re.compile(rf"[a-z]+{env.rank}\..+")
+    names = sorted(path.name for path in folder.iterdir() if own.fullmatch(path.name))
     loaded: dict[str, Any] = {}
     if env.rank == 0:
         for name in ("best0.keras", "whole0.keras", "function0.keras", "guarded.keras"):

@@ -13,6 +13,12 @@ QUICK = ("torch-mirrored-gloo-2",)
 """The cells that quick runs of the tests include."""
 
 
+def _marks(cell: Cell) -> tuple[pytest.MarkDecorator, ...]:
+    if cell.again:
+        return pytest.mark.slow, pytest.mark.exhaustive
+    return () if str(cell) in QUICK else (pytest.mark.slow,)
+
+
 def job_and_case(cells: Sequence[Cell], *cases: str) -> Callable[..., Any]:
     """Decorator: the test is run for each cell's job and each case that the cell runs."""
     pairs = [
@@ -20,7 +26,7 @@ def job_and_case(cells: Sequence[Cell], *cases: str) -> Callable[..., Any]:
             cell,
             case,
             id=f"{cell}-{case}",
-            marks=() if str(cell) in QUICK else (pytest.mark.slow,),
+            marks=_marks(cell),
         )
         for cell in cells
         if not cell.unavailable
