@@ -10,13 +10,14 @@ STAMP := $(VENV)/.installed
 demo: horovod
 	$(BIN)/dream compare
 
-# The contract suite runs beside the rest, whose output is shown first: either alone leaves a core
-# idle now and then.
+# Half of the tests run beside the others, whose output is shown first: either half alone leaves a
+# core idle now and then.
+BESIDE := tests/contract tests/keras_adapter
 test: horovod
 	@mkdir -p build
-	@$(BIN)/python -m pytest -m "not exhaustive" tests/contract > build/contract.log 2>&1 & contract=$$!; \
-	$(BIN)/python -m pytest -m "not exhaustive" --ignore tests/contract; rooms=$$?; \
-	wait $$contract; contract=$$?; cat build/contract.log; exit $$((rooms || contract))
+	@$(BIN)/python -m pytest -m "not exhaustive" $(BESIDE) > build/beside.log 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest -m "not exhaustive" $(BESIDE:%=--ignore %); first=$$?; \
+	wait $$beside; beside=$$?; cat build/beside.log; exit $$((first || beside))
 
 exhaustive: horovod
 	$(BIN)/python -m pytest -m exhaustive
