@@ -13,7 +13,7 @@ import torch
 
 import dream
 
-RANKS = (2, 3)
+RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 ranks_each = pytest.mark.parametrize("ranks", RANKS)
 
 

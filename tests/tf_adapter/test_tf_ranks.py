@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from tf_launching import call
 
-RANKS = (2, 3)
+THREE = pytest.mark.exhaustive
+RANKS = (2, pytest.param(3, marks=THREE))
 REDUCTIONS = ("grpc", "horovod")
 TRAINING = ("momentum", "adamw", "clipped", "accumulated", "counted", "embedding")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
 cells = pytest.mark.parametrize(
-    ("ranks", "reduction"), [(n, name) for n in RANKS for name in REDUCTIONS]
+    ("ranks", "reduction"),
+    [(2, name) for name in REDUCTIONS]
+    + [pytest.param(3, name, marks=THREE) for name in REDUCTIONS],
 )
 
 
