@@ -1,4 +1,4 @@
-"""The interface that every adapter implements, and the communicator it offers.
+"""The interface that every adapter implements.
 
 An adapter is one strategy in one framework. The registry finds it by (framework, name); the
 `Strategy` that the user holds passes everything on to it.
@@ -7,17 +7,14 @@ An adapter is one strategy in one framework. The registry finds it by (framework
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
+from dream.communication import Communicator
 
-Tensor = Any
-"""A tensor of the caller's kind: torch.Tensor, tf.Tensor or numpy.ndarray."""
-
-Op = Literal["sum", "mean", "min", "max"]
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]
 
@@ -37,52 +34,6 @@ class Plan:
     devices: int | None
     seed: int
     options: Mapping[str, object]
-
-
-class Communicator(ABC):
-    """What the ranks of a job do together, on torch, TensorFlow and NumPy tensors alike.
-
-    Every rank makes the same calls in the same order. Inputs are never changed; the result is
-    of the caller's kind, dtype and shape.
-    """
-
-    @property
-    @abstractmethod
-    def rank(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def world_size(self) -> int: ...
-
-    @abstractmethod
-    def all_reduce(self, x: Tensor | Sequence[Tensor], op: Op = "mean") -> Any:
-        """Every rank's `x` combined, on every rank.
-
-        x: a tensor of any shape, the same shape and dtype on every rank; or a list of tensors,
-            which travel together and come back as a list.
-        op: "mean", "sum", "min" or "max". A mean of integers raises `Unsupported`.
-        """
-
-    @abstractmethod
-    def broadcast(self, x: Tensor | Sequence[Tensor], root: int = 0) -> Any:
-        """`root`'s `x`, on every rank. x: a tensor or a list of tensors, alike on every rank."""
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Return once every rank has called it."""
-
-    @abstractmethod
-    def all_gather_object(self, value: object) -> list[Any]:
-        """Every rank's picklable value, in rank order, on every rank. For small things said
-        now and then (layouts, figures), not for tensors."""
-
-    @abstractmethod
-    def broadcast_object(self, value: object, root: int = 0) -> Any:
-        """`root`'s picklable value, on every rank."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the transport. Idempotent."""
 
 
 class Adapter(ABC):

@@ -26,14 +26,22 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
 """An Adapter class, built from a Plan."""
 
 REDUCTIONS: Mapping[tuple[str, str], str] = {
+    ("torch", "auto"): f"{_TORCH}.collectives:connect",
     ("torch", "gloo"): f"{_TORCH}.collectives:connect",
     ("torch", "nccl"): f"{_TORCH}.collectives:connect",
     ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
+    ("tensorflow", "auto"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "grpc"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "nccl"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "horovod"): f"{_HOROVOD}.tensorflow:connect",
 }
-"""A function from a Plan to a Communicator."""
+"""A function from a Cluster and the reduction's name to a Wire."""
+
+TENSORS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.tensors:TorchTensors",
+    "tensorflow": f"{_TENSORFLOW}.tensors:TensorFlowTensors",
+}
+"""The Tensors of a framework."""
 
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 
@@ -61,6 +69,11 @@ def strategy(framework: str, name: str) -> Any:
 def reduction(framework: str, name: str) -> Any:
     """The function that connects a reduction in a framework."""
     return _find(REDUCTIONS, "dream.reductions", framework, name)
+
+
+def tensors(framework: str) -> Any:
+    """What a framework can do with its tensors."""
+    return load(TENSORS[framework])()
 
 
 def _find(table: Mapping[tuple[str, str], str], group: str, framework: str, name: str) -> Any:

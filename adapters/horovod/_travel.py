@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -18,35 +19,38 @@ CARRIED = {
     torch.bfloat16: torch.float32,
     torch.float32: torch.float32,
     torch.float64: torch.float64,
-    torch.bool: torch.int32,
-    torch.int8: torch.int32,
-    torch.uint8: torch.int32,
-    torch.int16: torch.int32,
-    torch.int32: torch.int32,
-    torch.int64: torch.int64,
 }
-"""A tensor's dtype -> the one it travels in. Half precision is added up in float32."""
+"""A gradient's dtype -> the one it travels in. Half precision is added up in float32."""
 
 _NAP = 0.00005
 
 
-def carried(flat: torch.Tensor) -> torch.Tensor:
-    """`flat` in the dtype it travels in; itself where it has that already."""
-    if flat.dtype not in CARRIED or flat.device.type != "cpu":
+def check_device(flat: torch.Tensor) -> None:
+    """The core is built without NCCL."""
+    if flat.device.type != "cpu":
         raise Unsupported(
-            "This tensor does not travel in the ring. Received: "
-            f"{flat.dtype} on {flat.device}. The ring takes CPU tensors of: "
+            "The ring carries CPU tensors. Received: one on "
+            f"{flat.device}. Take reduction='nccl' for GPUs."
+        )
+
+
+def carried(flat: torch.Tensor) -> torch.Tensor:
+    """A bucket in the dtype it travels in; itself where it has that already."""
+    check_device(flat)
+    if flat.dtype not in CARRIED:
+        raise Unsupported(
+            f"Gradients of this dtype do not travel in the ring. Received: {flat.dtype}. It takes: "
             f"{', '.join(str(dtype).removeprefix('torch.') for dtype in CARRIED)}."
         )
     return flat.to(CARRIED[flat.dtype])
 
 
-def wait(handle: int) -> None:
-    """Return once a collective is over; what it raises is said in dream's words."""
+def wait(handle: int) -> Any:
+    """What a collective gives, once it is over; what it raises is said in dream's words."""
     try:
         if _crowded():
             _nap_until_done(handle)
-        hvd.synchronize(handle)
+        return hvd.synchronize(handle)
     except HorovodInternalError as error:
         raise explained(error) from error
 

@@ -1,95 +1,95 @@
-"""The ring as a reduction of torch: a communicator, and the hook that reduces DDP's buckets."""
+"""The ring as a wire of torch, and the hook that reduces DDP's buckets in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import horovod.torch as hvd
 import torch
 
-from dream import _objects
-from dream._adapter import Op, Plan, Tensor
-from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._topology import Cluster
 from dream.adapters.horovod._buckets import Buckets
+from dream.adapters.horovod._groups import group_of
 from dream.adapters.horovod._ring import stand_in
-from dream.adapters.horovod._travel import carried, wait
-from dream.adapters.pytorch.collectives import on_tensors
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
+from dream.adapters.horovod._travel import check_device, wait
+from dream.adapters.pytorch.hooks import GradientHook, TorchWire
+from dream.communication.wire import Combine, Length
 
-_OPS: dict[Op, Any] = {"sum": hvd.Sum, "mean": hvd.Average, "min": hvd.Min, "max": hvd.Max}
+_OPS: dict[Combine, Any] = {
+    "sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product
+}  # fmt: skip
 
 
-def connect(plan: Plan) -> Ring:
-    """The communicator of the plan's ranks over the ring."""
-    stand_in(hvd, plan.cluster, "torch")
-    return Ring()
+def connect(place: Cluster, reduction: str) -> TorchWire:
+    """The wire of the job's ranks in the ring."""
+    del reduction
+    stand_in(hvd, place, "torch")
+    return Ring(hvd.global_process_set)
 
 
 @final
-class Ring(TorchReduction):
-    """The ranks of the job, in Horovod's ring."""
+class Ring(TorchWire):
+    """Some ranks of the job, in Horovod's ring. Names are those that TensorFlow's side takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Any) -> None:
         self._buckets = Buckets()
+        self._ranks = ranks
+        self._members = list(ranks.ranks or range(hvd.size()))
+
+    @property
+    def name(self) -> str:
+        return "horovod"
 
     @property
     def gradient_hook(self) -> GradientHook:
         return self._buckets.hook
 
-    @property
-    def rank(self) -> int:
-        return int(hvd.rank())
+    def all_reduce(self, buffers: list[torch.Tensor], op: Combine) -> list[torch.Tensor]:
+        return self._in_place(
+            buffers,
+            lambda index, flat: hvd.allreduce_async_(
+                flat, name=f"dream.{op}.{index}", op=_OPS[op], process_set=self._ranks
+            ),
+        )
 
-    @property
-    def world_size(self) -> int:
-        return int(hvd.size())
+    def broadcast(self, buffers: list[torch.Tensor], root: int) -> list[torch.Tensor]:
+        source = self._members[root]
+        return self._in_place(
+            buffers,
+            lambda index, flat: hvd.broadcast_async_(
+                flat, source, name=f"dream.{index}", process_set=self._ranks
+            ),
+        )
 
-    def all_reduce(self, x: Tensor | Sequence[Tensor], op: Op = "mean") -> Any:
-        if op not in _OPS:
-            raise unknown("op of all_reduce", op, _OPS)
-        return on_tensors(x, lambda flat: _all_reduce(flat, op))
+    def all_gather(self, buffer: torch.Tensor) -> torch.Tensor:
+        check_device(buffer)
+        if not len(buffer):
+            return buffer
+        return wait(hvd.allgather_async(buffer, name="dream", process_set=self._ranks))
 
-    def broadcast(self, x: Tensor | Sequence[Tensor], root: int = 0) -> Any:
-        if not 0 <= root < self.world_size:
-            raise ConfigurationError(
-                f"No such rank to broadcast from. Received: root={root}, world size "
-                f"{self.world_size}. Use 0 to {self.world_size - 1}."
-            )
-        return on_tensors(x, lambda flat: _broadcast(flat, root))
+    def all_to_all(
+        self, buffer: torch.Tensor, sends: Sequence[Length], receives: Sequence[Length]
+    ) -> torch.Tensor:
+        del receives  # the core tells the ranks itself
+        check_device(buffer)
+        splits = torch.tensor(list(sends), dtype=torch.int32)
+        handle = hvd.alltoall_async(buffer, splits, name="dream", process_set=self._ranks)
+        result: torch.Tensor = wait(handle)[0]
+        return result
 
-    def barrier(self) -> None:
-        self.all_reduce(torch.zeros(1), "max")
-
-    def all_gather_object(self, value: object) -> list[Any]:
-        return _objects.all_gather(self, value)
-
-    def broadcast_object(self, value: object, root: int = 0) -> Any:
-        return _objects.broadcast(self, value, root)
+    def group(self, ranks: Sequence[int]) -> TorchWire | None:
+        chosen = group_of([self._members[rank] for rank in ranks], hvd)
+        return None if chosen is None else Ring(chosen)
 
     def close(self) -> None:
         """The ring stays up for what comes later in the process; it ends with it."""
 
-
-def _all_reduce(flat: torch.Tensor, op: Op) -> torch.Tensor:
-    if op == "mean" and not flat.is_floating_point():
-        raise Unsupported(
-            f"There is no mean of this dtype. Received: {flat.dtype}. Use op='sum', or a floating "
-            "point dtype."
-        )
-    if op == "sum" and flat.dtype == torch.bool:
-        raise Unsupported("There is no sum of this dtype. Received: torch.bool. Cast it first.")
-    return _through(flat, lambda x: hvd.allreduce_async_(x, name=f"dream.{op}", op=_OPS[op]))
-
-
-def _broadcast(flat: torch.Tensor, root: int) -> torch.Tensor:
-    return _through(flat, lambda x: hvd.broadcast_async_(x, root, name=f"dream.from{root}"))
-
-
-def _through(flat: torch.Tensor, start: Callable[[torch.Tensor], int]) -> torch.Tensor:
-    """What a collective that works in place makes of `flat`, in its own dtype."""
-    if flat.numel() == 0:
-        return flat
-    travelling = carried(flat)
-    wait(start(travelling))
-    return travelling.to(flat.dtype)
+    @staticmethod
+    def _in_place(buffers: list[torch.Tensor], start: Any) -> list[torch.Tensor]:
+        for flat in buffers:
+            check_device(flat)
+        away = [start(index, flat) for index, flat in enumerate(buffers) if len(flat)]
+        for handle in away:
+            wait(handle)
+        return buffers

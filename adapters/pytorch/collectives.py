@@ -1,38 +1,35 @@
-"""The communicator on torch.distributed: gloo for CPU tensors, NCCL for CUDA tensors."""
+"""The wire on torch.distributed: gloo for CPU tensors, NCCL for CUDA tensors."""
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import distributed
+from torch.distributed import ProcessGroup
 
-from dream._adapter import Op, Plan, Tensor
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
 from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
+from dream.adapters.pytorch.hooks import GradientHook, TorchWire
+from dream.communication.wire import Combine, Length
 
-_OPS: dict[Op, Any] = {
+_LATE = timedelta(minutes=30)
+_OPS: dict[Combine, Any] = {
     "sum": distributed.ReduceOp.SUM,
-    "mean": distributed.ReduceOp.SUM,
     "min": distributed.ReduceOp.MIN,
     "max": distributed.ReduceOp.MAX,
+    "product": distributed.ReduceOp.PRODUCT,
 }
-_START = timedelta(seconds=120)
-_LATE = timedelta(minutes=30)
 
 
-def connect(plan: Plan) -> TorchReduction:
-    """The communicator of the job's process group, which is started on first use."""
-    start_group(plan.cluster, plan.reduction)
-    return TorchCommunicator()
-
-
+def connect(place: Cluster, reduction: str) -> TorchWire:
+    """The wire of the job's process group, which is started on first use."""
+    start_group(place, reduction)
+    return GroupWire(distributed.group.WORLD, reduction)
 def start_group(cluster: Cluster, reduction: str) -> None:
     """Make torch's default process group, or take the one that the user's script has made."""
     if distributed.is_initialized():
@@ -71,98 +68,63 @@ def _stop_group() -> None:
 
 
 @final
-class TorchCommunicator(TorchReduction):
-    """Collectives of the default process group."""
+class GroupWire(TorchWire):
+    """A process group. Its own methods are called, which spares their Python fronts."""
+
+    def __init__(self, group: ProcessGroup, reduction: str) -> None:
+        self._group = group
+        self._name = "gloo" if reduction == "auto" else reduction
+        self._size = group.size()
+        self._options = {op: _options(reduce) for op, reduce in _OPS.items()}
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def gradient_hook(self) -> GradientHook | None:
         return None
 
-    @property
-    def rank(self) -> int:
-        return distributed.get_rank()
-
-    @property
-    def world_size(self) -> int:
-        return distributed.get_world_size()
-
-    def all_reduce(self, x: Tensor | Sequence[Tensor], op: Op = "mean") -> Any:
-        if op not in _OPS:
-            raise ConfigurationError(f"Unknown op. Received: {op!r}. Known: {', '.join(_OPS)}.")
-        return on_tensors(x, lambda flat: self._reduce(flat, op))
-
-    def _reduce(self, flat: torch.Tensor, op: Op) -> torch.Tensor:
-        if op == "mean" and not (flat.is_floating_point() or flat.is_complex()):
-            raise Unsupported(
-                f"A mean of whole numbers is not one. Received: dtype {flat.dtype}. Use op='sum', "
-                "or a floating point dtype."
-            )
+    def all_reduce(self, buffers: list[torch.Tensor], op: Combine) -> list[torch.Tensor]:
         with peers_may_fail("all_reduce"):
-            distributed.all_reduce(flat, op=_OPS[op])
-        return flat.div_(self.world_size) if op == "mean" else flat
+            away = [self._group.allreduce([flat], self._options[op]) for flat in buffers]
+            for work in away:
+                work.wait()
+        return buffers
 
-    def broadcast(self, x: Tensor | Sequence[Tensor], root: int = 0) -> Any:
-        def send(flat: torch.Tensor) -> torch.Tensor:
-            with peers_may_fail("broadcast"):
-                distributed.broadcast(flat, src=root)
-            return flat
+    def broadcast(self, buffers: list[torch.Tensor], root: int) -> list[torch.Tensor]:
+        with peers_may_fail("broadcast"):
+            for work in [self._group.broadcast(flat, root) for flat in buffers]:
+                work.wait()
+        return buffers
 
-        return on_tensors(x, send)
+    def all_gather(self, buffer: torch.Tensor) -> torch.Tensor:
+        whole = buffer.new_empty(self._size * len(buffer))
+        with peers_may_fail("all_gather"):
+            self._group.allgather([list(whole.view(self._size, -1).unbind())], [buffer]).wait()
+        return whole
 
-    def barrier(self) -> None:
-        with peers_may_fail("barrier"):
-            distributed.barrier()
+    def all_to_all(
+        self, buffer: torch.Tensor, sends: Sequence[Length], receives: Sequence[Length]
+    ) -> torch.Tensor:
+        result = buffer.new_empty(sum(receives))
+        with peers_may_fail("all_to_all"):
+            self._group.alltoall_base(result, buffer, list(receives), list(sends)).wait()
+        return result
 
-    def all_gather_object(self, value: object) -> list[Any]:
-        values: list[Any] = [None] * self.world_size
-        with peers_may_fail("all_gather_object"):
-            distributed.all_gather_object(values, value)
-        return values
-
-    def broadcast_object(self, value: object, root: int = 0) -> Any:
-        values = [value]
-        with peers_may_fail("broadcast_object"):
-            distributed.broadcast_object_list(values, src=root)
-        return values[0]
+    def group(self, ranks: Sequence[int]) -> TorchWire | None:
+        everywhere = [distributed.get_global_rank(self._group, rank) for rank in ranks]
+        with peers_may_fail("group"):
+            made = distributed.new_group(everywhere, timeout=_LATE)
+        if distributed.get_rank() not in everywhere:
+            return None
+        return GroupWire(made, self._name)
 
     def close(self) -> None:
         _stop_group()
 
 
-def on_tensors(x: Tensor | Sequence[Tensor], act: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`act` on a flat copy of `x`; a list travels as one flat tensor a dtype and device."""
-    if not isinstance(x, (list, tuple)):
-        return _back(act(_flat([x])), x)
-    results: list[Any] = [None] * len(x)
-    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for index, tensor in enumerate(x):
-        native = _native(tensor)
-        kinds.setdefault((native.dtype, native.device), []).append(index)
-    for indices in kinds.values():
-        flat = act(_flat([x[index] for index in indices]))
-        parts = flat.split([_native(x[index]).numel() for index in indices])
-        for index, part in zip(indices, parts, strict=True):
-            results[index] = _back(part, x[index])
-    return results
-
-
-def _native(x: Tensor) -> torch.Tensor:
-    if isinstance(x, torch.Tensor):
-        return x.detach()
-    return (
-        torch.from_numpy(np.ascontiguousarray(x))
-        if isinstance(x, np.ndarray)
-        else (torch.as_tensor(x))
-    )
-
-
-def _flat(tensors: Sequence[Tensor]) -> torch.Tensor:
-    """A new flat tensor, so that no input changes in place."""
-    return torch.cat([_native(tensor).reshape(-1) for tensor in tensors])
-
-
-def _back(flat: torch.Tensor, like: Tensor) -> Any:
-    if isinstance(like, torch.Tensor):
-        return flat.view(like.shape)
-    array = flat.numpy().reshape(np.shape(like))
-    return array if isinstance(like, np.ndarray) else array[()]
+def _options(op: Any) -> distributed.AllreduceOptions:
+    options = distributed.AllreduceOptions()
+    options.reduceOp = op
+    return options

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from dream._adapter import Communicator
+from dream.communication import Wire
 
 GradientHook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 """(state, bucket) -> a future of the bucket's buffer, averaged over the ranks."""
 
 
-class TorchReduction(Communicator):
-    """A communicator that may also carry DDP's buckets."""
+class TorchWire(Wire):
+    """A wire that may also carry DDP's buckets."""
 
     @property
     @abstractmethod

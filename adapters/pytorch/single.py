@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
-from dream._alone import Alone
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving
 from dream.adapters.pytorch.keras_entry import KerasEntry
@@ -19,7 +18,9 @@ from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.step import plain_step
+from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import count_of
+from dream.communication import Loop, Members
 
 
 @final
@@ -29,7 +30,7 @@ class Single(Adapter):
     def __init__(self, plan: Plan) -> None:
         device = devices.choose(plan)
         self._topology = Topology.of(plan.cluster, num_replicas=1, device=str(device))
-        self._communicator = Alone()
+        self._communicator = Communicator(Loop(), TorchTensors(), Members.all_of(plan.cluster))
         self._dealer = Dealer(self._communicator, Shares(), plan.seed)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator)

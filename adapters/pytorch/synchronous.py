@@ -12,10 +12,9 @@ from torch.utils.data import DataLoader
 
 from dream import _registry
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
-from dream._alone import Alone
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving
-from dream.adapters.pytorch.hooks import GradientHook, TorchReduction
+from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.modules import Modules
@@ -24,7 +23,9 @@ from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.step import plain_step, synchronous_step
+from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
+from dream.communication import Loop, Members
 
 
 @final
@@ -111,14 +112,13 @@ def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
 
     DDP itself, and what ranks tell each other, always stand on torch's process group.
     """
+    members, tensors = Members.all_of(plan.cluster), TorchTensors()
     if plan.cluster.alone:
-        return Alone(), None
+        return Communicator(Loop(), tensors, members), None
     reduction = plan.reduction
     choices = plan.spec.reductions["torch"]
     if reduction == "auto":
         reduction = choices[0] if len(choices) == 1 else "auto"
     collectives.start_group(plan.cluster, reduction)
-    if reduction == "auto":
-        return collectives.TorchCommunicator(), None
-    communicator: TorchReduction = _registry.reduction("torch", reduction)(plan)
-    return communicator, communicator.gradient_hook
+    wire: TorchWire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
+    return Communicator(wire, tensors, members), wire.gradient_hook

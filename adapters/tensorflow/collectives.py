@@ -1,4 +1,4 @@
-"""TensorFlow's own collectives (gRPC between CPUs, NCCL between GPUs) as a transport.
+"""TensorFlow's own collectives (gRPC between CPUs, NCCL between GPUs) as a wire.
 
 Every collective takes its number from a counter that each rank keeps in a variable, so that it
 is right under retracing, in loops and with several functions, and so that ranks which call
@@ -7,54 +7,63 @@ different things are told so by TensorFlow: a collective's number, dtype and sha
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import tensorflow as tf
 
-from dream._adapter import Communicator, Plan
-from dream._alone import Alone
 from dream._topology import Cluster
-from dream.adapters.tensorflow import runtime, wire
-from dream.adapters.tensorflow.communicator import Combine, TensorCommunicator, Transport
+from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.errors import translated
+from dream.communication import Wire
+from dream.communication.wire import Combine, Length
 
 TIMEOUT_SECONDS = 1800.0
 """How long a collective waits for the slowest rank."""
 _GROUP = 7001
 _FIRST_NUMBER = 1
-_MERGE: dict[Combine, tuple[str, int]] = {"sum": ("Add", 1), "min": ("Min", 2), "max": ("Max", 3)}
+_MERGE: dict[Combine, tuple[str, int]] = {
+    "sum": ("Add", 1), "min": ("Min", 2), "max": ("Max", 3), "product": ("Mul", 4)
+}  # fmt: skip
 """TensorFlow's name, and how many dims the buffer is given: TensorFlow compares shapes between
 ranks, not operations."""
 
 
-def connect(plan: Plan) -> Communicator:
-    """The communicator of the plan's ranks over TensorFlow's collectives."""
-    if plan.cluster.alone:
-        return Alone(wire.take)
-    hint = "nccl" if plan.reduction == "nccl" else "ring"
-    runtime.join(plan.cluster, nccl=hint == "nccl")
-    cluster = plan.cluster
-    return TensorCommunicator(_transport(cluster, hint), cluster.rank, cluster.world_size)
+def connect(place: Cluster, reduction: str) -> Wire:
+    """The wire of the job's ranks over TensorFlow's collectives."""
+    hint = "nccl" if reduction == "nccl" else "ring"
+    runtime.join(place, nccl=hint == "nccl")
+    return _wire(place, hint)
 
 
-_made: dict[str, Collectives] = {}
+_made: dict[tuple[str, tuple[int, ...]], Collectives] = {}
 
 
-def _transport(cluster: Cluster, hint: str) -> Collectives:
+def _wire(place: Cluster, hint: str) -> Collectives:
     """One for each kind and process: its counter must go on from block to block."""
-    if hint not in _made:
-        _made[hint] = Collectives(cluster, hint, _GROUP + len(_made))
-    return _made[hint]
+    everybody = tuple(range(place.world_size))
+    if (hint, everybody) not in _made:
+        key = _GROUP + len(_made)
+        _made[hint, everybody] = Collectives(place.rank, everybody, hint, (key,))
+    return _made[hint, everybody]
 
 
-class Collectives(Transport):
-    """The ranks of one cluster that TensorFlow's runtime has joined."""
+@final
+class Collectives(Wire):
+    """Some ranks of the cluster that TensorFlow's runtime has joined.
 
-    def __init__(self, cluster: Cluster, hint: str, group: int) -> None:
-        self._rank = cluster.rank
+    ranks: as the cluster numbers them. path: the numbers of the groups that led here.
+    """
+
+    def __init__(self, rank: int, ranks: Sequence[int], hint: str, path: tuple[int, ...]) -> None:
+        self._ranks = tuple(ranks)
+        self._everywhere = rank
+        self._place = self._ranks.index(rank)
+        self._hint, self._path = hint, path
+        self._groups = 0
         self._common: dict[str, Any] = {
-            "group_size": cluster.world_size,
-            "group_key": group,
+            "group_size": len(ranks),
+            "group_key": _key(path),
             "communication_hint": hint,
             "timeout_seconds": TIMEOUT_SECONDS,
         }
@@ -63,30 +72,62 @@ class Collectives(Transport):
                 self._number = tf.Variable(_FIRST_NUMBER, dtype=tf.int32, trainable=False)
             self._order = tf.Variable(0.0, trainable=False)
 
-    def reduce(self, buffers: list[tf.Tensor], op: Combine) -> list[tf.Tensor]:
+    @property
+    def name(self) -> str:
+        return "nccl" if self._hint == "nccl" else "grpc"
+
+    def all_reduce(self, buffers: list[tf.Tensor], op: Combine) -> list[tf.Tensor]:
         with translated():
             return [self._reduce(buffer, op) for buffer in buffers]
 
     def broadcast(self, buffers: list[tf.Tensor], root: int) -> list[tf.Tensor]:
+        """Root adds to zeros: exact, and checked like any reduction."""
+        mine = self._place == root
         with translated():
-            return [self._broadcast(buffer, root) for buffer in buffers]
+            return [
+                self._reduce(buffer if mine else tf.zeros_like(buffer), "sum")
+                for buffer in buffers
+            ]
+
+    def all_gather(self, buffer: tf.Tensor) -> tf.Tensor:
+        with translated():
+            return self._run(tf.raw_ops.CollectiveGatherV2, buffer)
+
+    def all_to_all(
+        self, buffer: tf.Tensor, sends: Sequence[Length], receives: Sequence[Length]
+    ) -> tf.Tensor:
+        raise NotImplementedError
+
+    def group(self, ranks: Sequence[int]) -> Wire | None:
+        self._groups += 1
+        chosen = [self._ranks[rank] for rank in ranks]
+        if self._everywhere not in chosen:
+            return None
+        return Collectives(self._everywhere, chosen, self._hint, (*self._path, self._groups))
 
     def close(self) -> None:
         """TensorFlow keeps its cluster as long as the process lives."""
 
     def _reduce(self, buffer: tf.Tensor, op: Combine) -> tf.Tensor:
         merge, dims = _MERGE[op]
-        result = tf.raw_ops.CollectiveReduceV2(
-            input=tf.reshape(buffer, [-1] + [1] * (dims - 1)) if dims > 1 else buffer,
-            instance_key=self._number.assign_add(1),
-            ordering_token=[self._order.handle],
-            merge_op=merge,
-            final_op="Id",
-            **self._common,
-        )
+        shaped = tf.reshape(buffer, [-1] + [1] * (dims - 1)) if dims > 1 else buffer
+        run = tf.raw_ops.CollectiveReduceV2
+        result = self._run(run, shaped, merge_op=merge, final_op="Id")
         return tf.reshape(result, tf.shape(buffer)) if dims > 1 else result
 
-    def _broadcast(self, buffer: tf.Tensor, root: int) -> tf.Tensor:
-        """Rank `root` adds to zeros: exact, and checked like any reduction."""
-        mine = buffer if self._rank == root else tf.zeros_like(buffer)
-        return self._reduce(mine, "sum")
+    def _run(self, op: Callable[..., tf.Tensor], buffer: tf.Tensor, **details: Any) -> tf.Tensor:
+        return op(
+            input=buffer,
+            instance_key=self._number.assign_add(1),
+            ordering_token=[self._order.handle],
+            **details,
+            **self._common,
+        )
+
+
+def _key(path: tuple[int, ...]) -> int:
+    """A group's number, the same on all its ranks: groups of one parent differ in the last."""
+    key = 0
+    for number in path:
+        key = (key * 1009 + number) % (2**31 - 1)
+    return key

@@ -12,8 +12,11 @@ from dream._adapter import Communicator
 from dream._errors import ConfigurationError
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
-from dream.adapters.tensorflow import keras_data, keras_private, wire
+from dream.adapters.tensorflow import keras_data, keras_private
 from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.communication.dtypes import CARRIED
+from dream.communication.pack import Pack
 
 
 @final
@@ -32,7 +35,8 @@ class MirroredEngine(Engine):
         self._distribution = distribution
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        pack = wire.Pack.of([tf.convert_to_tensor(t) for t in tensors])
+        values = [tf.convert_to_tensor(t) for t in tensors]
+        pack = Pack.of(TensorFlowTensors(), values, [CARRIED[v.dtype.name] for v in values])
         replica = tf.distribute.get_replica_context()
         return pack.unpack(
             [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]

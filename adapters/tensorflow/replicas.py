@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from dream import _registry
 from dream._adapter import Communicator, Plan
-from dream._alone import Alone
 from dream._errors import ConfigurationError
 from dream._topology import Topology
-from dream.adapters.tensorflow import runtime, wire
+from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.communication import Loop, Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def one(plan: Plan) -> Replicas:
         )
     (device,) = runtime.replicas(1)
     topology = Topology.of(plan.cluster, num_replicas=1, device=device)
-    return Replicas(topology, Alone(wire.take))
+    return Replicas(topology, _alone(plan))
 
 
 def synchronous(plan: Plan) -> Replicas:
@@ -48,13 +49,18 @@ def _devices(plan: Plan) -> Replicas:
     devices = runtime.replicas(plan.devices)
     distribution = runtime.mirrored(devices) if len(devices) > 1 else None
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
-    return Replicas(topology, Alone(wire.take), distribution)
+    return Replicas(topology, _alone(plan), distribution)
 
 
 def _ranks(plan: Plan) -> Replicas:
     device = runtime.local_device(plan.cluster, plan.devices)
     choices = plan.spec.reductions["tensorflow"]
     reduction = choices[0] if plan.reduction == "auto" else plan.reduction
-    communicator: Communicator = _registry.reduction("tensorflow", reduction)(plan)
+    wire = _registry.reduction("tensorflow", reduction)(plan.cluster, reduction)
+    communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
     return Replicas(topology, communicator)
+
+
+def _alone(plan: Plan) -> Communicator:
+    return Communicator(Loop(), TensorFlowTensors(), Members.all_of(plan.cluster))

@@ -12,24 +12,30 @@ from collections.abc import Callable, Mapping
 from dream._topology import Cluster
 
 from . import horovod, tf_config, torchrun
-from ._names import FRAMEWORK, STRATEGY
-from .exchange import exchange_endpoints, meet
+from ._names import FRAMEWORK, STALL_SECONDS, STRATEGY
+from .exchange import exchange, exchange_endpoints, meet, own_host, post, posted
 from .export import export_horovod, export_tf_config, horovod_environment, tf_config_text
 from .ports import reserve
-from .rendezvous import Rendezvous, rendezvous, startup_seconds
+from .rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
 __all__ = [
+    "STALL_SECONDS",
     "Rendezvous",
     "detect",
+    "exchange",
     "exchange_endpoints",
     "export_horovod",
     "export_tf_config",
     "horovod_environment",
     "meet",
+    "own_host",
+    "post",
+    "posted",
     "rendezvous",
     "requested_framework",
     "requested_strategy",
     "reserve",
+    "stall_seconds",
     "startup_seconds",
     "tf_config_text",
 ]

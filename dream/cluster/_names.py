@@ -29,3 +29,6 @@ STARTUP_SECONDS = "DREAM_STARTUP_SECONDS"
 
 EXIT_SECONDS = "DREAM_EXIT_SECONDS"
 """* How long idle ranks may outlive one that left with exit code 0 (60)."""
+
+STALL_SECONDS = "DREAM_STALL_SECONDS"
+"""* How long ranks wait in a call of the communicator for one that does not come (60)."""

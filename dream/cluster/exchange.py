@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from dream._errors import WorkerFailed
@@ -17,7 +18,35 @@ def meet(cluster: Cluster, name: str) -> None:
     """Return once every rank has called it with this name; WorkerFailed names those that did
     not within DREAM_STARTUP_SECONDS. A name is good for one meeting."""
     if not cluster.alone:
-        _all_values(cluster, rendezvous(cluster), f"meet-{name}", b"here")
+        exchange(cluster, f"meet-{name}", b"here", range(cluster.world_size))
+
+
+def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) -> list[bytes]:
+    """Every value of these ranks, in their order; each of them calls it with the same name.
+    WorkerFailed names those that did not come. A name is good for one exchange."""
+    timeout = startup_seconds()
+    store = rendezvous(cluster)
+    _put(store, f"{name}/{cluster.rank}", value, timeout)
+    keys = [f"{name}/{rank}" for rank in ranks]
+    try:
+        values = store.gather(keys, timeout=timeout)
+    except Missing as error:
+        raise _absent(cluster, error.keys, timeout) from error
+    return [values[key] for key in keys]
+
+
+def post(cluster: Cluster, key: str, value: bytes) -> None:
+    """Leave a value under SCOPE/NAME for whoever asks."""
+    _put(rendezvous(cluster), key, value, startup_seconds())
+
+
+def posted(cluster: Cluster, key: str) -> bytes:
+    """What a rank has posted under SCOPE/RANK, waited for."""
+    timeout = startup_seconds()
+    try:
+        return rendezvous(cluster).get(key, timeout=timeout)
+    except Missing as error:
+        raise _absent(cluster, error.keys, timeout) from error
 
 
 def exchange_endpoints(cluster: Cluster) -> tuple[Endpoint, ...]:
@@ -25,12 +54,12 @@ def exchange_endpoints(cluster: Cluster) -> tuple[Endpoint, ...]:
     reserve now and tell one another. Empty for a process alone."""
     if cluster.workers or cluster.alone:
         return cluster.workers
-    store = rendezvous(cluster)
-    mine = Endpoint(_own_host(cluster), _own_port(cluster).port)
-    told = _all_values(cluster, store, "endpoints", str(mine).encode())
+    everybody = range(cluster.world_size)
+    mine = Endpoint(own_host(cluster), _own_port(cluster).port)
+    told = exchange(cluster, "endpoints", str(mine).encode(), everybody)
     # Rank 0's store stops answering once a framework's start holds the interpreter: it stays
     # here until everybody has read.
-    _all_values(cluster, store, "endpoints-read", b"read")
+    exchange(cluster, "endpoints-read", b"read", everybody)
     return tuple(endpoint(value.decode(), "the rendezvous") for value in told)
 
 
@@ -41,22 +70,11 @@ def _own_port(cluster: Cluster) -> Reservation:
     return reserve()
 
 
-def _own_host(cluster: Cluster) -> str:
+def own_host(cluster: Cluster) -> str:
+    """The address that the other ranks reach this one by."""
     assert cluster.rendezvous is not None
     host = cluster.rendezvous.host
     return "127.0.0.1" if is_loopback(host) else own_address(host)
-
-
-def _all_values(cluster: Cluster, store: Rendezvous, scope: str, value: bytes) -> list[bytes]:
-    """Every rank's value, in rank order."""
-    timeout = startup_seconds()
-    keys = [f"{scope}/{rank}" for rank in range(cluster.world_size)]
-    _put(store, keys[cluster.rank], value, timeout)
-    try:
-        values = store.gather(keys, timeout=timeout)
-    except Missing as error:
-        raise _absent(cluster, error.keys, timeout) from error
-    return [values[key] for key in keys]
 
 
 def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:

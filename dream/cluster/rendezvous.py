@@ -21,14 +21,23 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
 
 def startup_seconds() -> float:
     """How long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
-    text = os.environ.get(_names.STARTUP_SECONDS) or "60"
+    return _seconds(_names.STARTUP_SECONDS)
+
+
+def stall_seconds() -> float:
+    """How long ranks wait in a call for one that does not come: DREAM_STALL_SECONDS, else 60."""
+    return _seconds(_names.STALL_SECONDS)
+
+
+def _seconds(variable: str) -> float:
+    text = os.environ.get(variable) or "60"
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0.0 < seconds < float("inf"):
         raise ConfigurationError(
-            f"{_names.STARTUP_SECONDS} must be a number of seconds above 0. Received: {text!r}. "
+            f"{variable} must be a number of seconds above 0. Received: {text!r}. "
             "Correct or unset it."
         )
     return seconds

@@ -1,0 +1,145 @@
+"""Torch's tensors, for the communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from dream._errors import Unsupported
+from dream.communication import Tensor, Tensors
+from dream.communication.wire import Combine, Length
+
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+    )
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_COMBINE: dict[Combine, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "product": torch.mul,
+}
+
+
+@final
+class TorchTensors(Tensors):
+    """On the device of each tensor."""
+
+    def take(self, x: Tensor) -> torch.Tensor:
+        if isinstance(x, torch.Tensor):
+            return x.detach()
+        if isinstance(x, (np.ndarray, np.generic)):
+            return torch.from_numpy(np.array(x, copy=None, order="C", ndmin=0))
+        return _foreign(x)
+
+    def give(self, result: torch.Tensor, like: Tensor, out: Tensor | None) -> Any:
+        if out is not None:
+            return _written(result, out)
+        if isinstance(like, torch.Tensor):
+            return result
+        if isinstance(like, np.generic):
+            return result.numpy()[()]
+        return result.cpu().numpy()
+
+    def key(self, x: torch.Tensor) -> Hashable:
+        return x.dtype, x.shape
+
+    def dtype(self, x: torch.Tensor) -> str:
+        return _NAMES.get(x.dtype, str(x.dtype))
+
+    def shape(self, x: torch.Tensor) -> tuple[int | None, ...]:
+        return tuple(x.shape)
+
+    def sizes(self, x: torch.Tensor) -> list[Length]:
+        return list(x.shape)
+
+    def flat(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        if x.is_complex():
+            x = torch.view_as_real(x.resolve_conj())
+        return x.to(_DTYPES[dtype], copy=True, memory_format=torch.contiguous_format).view(-1)
+
+    def size(self, x: torch.Tensor) -> int:
+        return x.numel() * (2 if x.is_complex() else 1)
+
+    def shaped(self, flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        if like.is_complex():
+            return torch.view_as_complex(flat.view(*like.shape, 2))
+        return flat.view(like.shape).to(like.dtype)
+
+    def words(self, x: torch.Tensor) -> torch.Tensor:
+        data = x.contiguous().view(-1).view(torch.uint8)
+        words = data.new_zeros((len(data) + 3) // 4 * 4)
+        words[: len(data)] = data
+        return words.view(torch.int32)
+
+    def unworded(self, words: torch.Tensor, dtype: str, shape: Sequence[Length]) -> torch.Tensor:
+        wanted = _DTYPES[dtype]
+        return words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(*shape)
+
+    def row(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(1)
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+    def cut(self, x: torch.Tensor, lengths: Sequence[Length]) -> list[torch.Tensor]:
+        return list(x.split(list(lengths)))
+
+    def combine(self, flats: Sequence[torch.Tensor], op: Combine) -> torch.Tensor:
+        result = flats[0].clone()
+        for flat in flats[1:]:
+            _COMBINE[op](result, flat, out=result)
+        return result
+
+    def over(self, flat: torch.Tensor, count: int) -> torch.Tensor:
+        return flat.div_(count)
+
+    def numbers(self, values: Sequence[Length]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64).view(torch.int32)
+
+    def integers(self, words: torch.Tensor, count: int) -> list[Length]:
+        return words.view(torch.int64)[:count].tolist()
+
+    def to_bytes(self, x: torch.Tensor) -> memoryview:
+        data = x.cpu().contiguous().view(-1).view(torch.uint8)
+        return memoryview(data.numpy()).cast("B")
+
+    def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
+        if not data:
+            return torch.empty(*shape, dtype=_DTYPES[dtype])
+        return torch.frombuffer(data, dtype=_DTYPES[dtype]).view(*shape)
+
+    def in_graph(self) -> bool:
+        return False
+
+    def after(
+        self, act: Callable[[list[list[int]]], object], xs: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        act([list(x.shape) for x in xs])
+        return xs
+
+
+def _foreign(x: Any) -> torch.Tensor:
+    """Another framework's tensor, by way of NumPy."""
+    if hasattr(x, "__array__"):
+        return torch.from_numpy(np.array(x, copy=None, order="C", ndmin=0))
+    raise Unsupported(
+        "A communicator takes tensors and NumPy arrays. Received: "
+        f"{type(x).__name__}. Convert it first, or use the object collectives."
+    )
+
+
+def _written(result: torch.Tensor, out: Tensor) -> Any:
+    if isinstance(out, torch.Tensor):
+        out.detach().copy_(result.view(out.shape))
+    else:
+        np.copyto(out, result.cpu().numpy().reshape(out.shape), casting="no")
+    return out
