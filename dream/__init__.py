@@ -1,6 +1,6 @@
 """Train over many devices by one word: `with dream.strategy("mirrored"):`."""
 
-from dream._adapter import Communicator
+from dream._communicator import communicator
 from dream._errors import (
     CheckpointError,
     ConfigurationError,
@@ -12,6 +12,7 @@ from dream._errors import (
 )
 from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
+from dream.communication import Communicator, Handle
 from dream.launch.function import launch
 
 __all__ = [
@@ -20,11 +21,13 @@ __all__ = [
     "ConfigurationError",
     "Desynchronized",
     "DreamError",
+    "Handle",
     "NotInstalled",
     "Strategy",
     "Topology",
     "Unsupported",
     "WorkerFailed",
+    "communicator",
     "current",
     "launch",
     "strategy",

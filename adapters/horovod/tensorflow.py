@@ -139,7 +139,8 @@ class Ring(Wire):
 
         signature = [tf.TensorSpec([0 if x.shape == (0,) else None], x.dtype) for x in inputs]
         with tf.init_scope():
-            return tf.function(run, input_signature=signature, autograph=False, jit_compile=False)
+            function = tf.function(run, autograph=False, jit_compile=False)
+            return function.get_concrete_function(*signature)
 
 
 @contextmanager

@@ -30,6 +30,8 @@ def connect(place: Cluster, reduction: str) -> TorchWire:
     """The wire of the job's process group, which is started on first use."""
     start_group(place, reduction)
     return GroupWire(distributed.group.WORLD, reduction)
+
+
 def start_group(cluster: Cluster, reduction: str) -> None:
     """Make torch's default process group, or take the one that the user's script has made."""
     if distributed.is_initialized():

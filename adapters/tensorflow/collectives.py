@@ -85,8 +85,7 @@ class Collectives(Wire):
         mine = self._place == root
         with translated():
             return [
-                self._reduce(buffer if mine else tf.zeros_like(buffer), "sum")
-                for buffer in buffers
+                self._reduce(buffer if mine else tf.zeros_like(buffer), "sum") for buffer in buffers
             ]
 
     def all_gather(self, buffer: tf.Tensor) -> tf.Tensor:
@@ -96,7 +95,16 @@ class Collectives(Wire):
     def all_to_all(
         self, buffer: tf.Tensor, sends: Sequence[Length], receives: Sequence[Length]
     ) -> tf.Tensor:
-        raise NotImplementedError
+        """TensorFlow's own takes equal shares: they are filled up to the longest of any rank."""
+        sizes = tf.cast(tf.stack(list(sends)), tf.int64)
+        (most,) = self.all_reduce([tf.maximum(tf.reduce_max(sizes)[None], 1)], "max")
+        rows = tf.RaggedTensor.from_row_lengths(buffer, sizes, validate=False)
+        shares = rows.to_tensor(shape=[len(self._ranks), None])
+        shares = tf.pad(shares, [[0, 0], [0, most[0] - tf.shape(shares, out_type=tf.int64)[1]]])
+        with translated():
+            came = self._run(tf.raw_ops.CollectiveAllToAllV2, shares)
+        lengths = tf.cast(tf.stack(list(receives)), tf.int64)
+        return tf.RaggedTensor.from_tensor(came, lengths=lengths).flat_values
 
     def group(self, ranks: Sequence[int]) -> Wire | None:
         self._groups += 1

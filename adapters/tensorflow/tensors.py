@@ -38,7 +38,8 @@ class TensorFlowTensors(Tensors):
         return result.numpy() if isinstance(like, (np.ndarray, np.generic)) else result
 
     def key(self, x: tf.Tensor) -> Hashable:
-        return x.dtype, tuple(x.shape) if x.shape.rank is not None else None
+        shape = tuple(x.shape) if x.shape.rank is not None else None
+        return x.dtype, shape, tf.executing_eagerly()
 
     def dtype(self, x: tf.Tensor) -> str:
         name: str = x.dtype.name
@@ -96,7 +97,9 @@ class TensorFlowTensors(Tensors):
             each = wanted.size // 4
             return tf.reshape(tf.bitcast(tf.reshape(words, [-1, each]) if each > 1 else words,
                                          wanted), _static(shape))  # fmt: skip
-        return tf.reshape(tf.reshape(tf.bitcast(words, wanted), [-1])[: prod(shape)], _static(shape))
+        return tf.reshape(
+            tf.reshape(tf.bitcast(words, wanted), [-1])[: prod(shape)], _static(shape)
+        )
 
     def row(self, x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, [1])

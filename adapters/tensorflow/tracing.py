@@ -1,20 +1,11 @@
-"""Functions that TensorFlow traces: how often, and which it leaves as they are."""
+"""Functions that TensorFlow traces: and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import tensorflow as tf
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def as_written(function: F) -> F:
-    """The function, which AutoGraph would rewrite inside a user's tf.function, at a price and to
-    no end."""
-    same: F = tf.autograph.experimental.do_not_convert(function)
-    return same
 
 
 @final

@@ -29,6 +29,15 @@ class Agreement:
             self._made = self._members.board
         return self._made
 
+    def agree_on(self, call: Call) -> None:
+        """Outside graphs, on what is all known."""
+        if self.check:
+            self.board.agree(call)
+
+    def call(self, said: Said, value: Native) -> Call | None:
+        """The whole call; None in a graph, which may not know the shape."""
+        return None if self._tensors.in_graph() else said.call([self._shape(value)])
+
     def agree(self, said: Said, values: list[Native]) -> list[Native]:
         """The values, to be used from here on."""
         if not self.check:

@@ -38,9 +38,7 @@ def disagreement(said: Mapping[int, str]) -> Desynchronized:
     )
 
 
-def absence(
-    call: Call, absent: Mapping[int, str], seconds: float
-) -> Desynchronized:
+def absence(call: Call, absent: Mapping[int, str], seconds: float) -> Desynchronized:
     """Ranks that never came. absent: by rank, the last call that each did make."""
     lasts = "; ".join(
         f"rank {rank} {f'was last in {words}' if words else 'has made no call yet'}"

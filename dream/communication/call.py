@@ -46,7 +46,8 @@ class Said:
         """`all_reduce(op='sum') of float32 (2, 3)`."""
         inside = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
         things = [
-            f"{dtype} {in_words(shape)}" for dtype, shape in zip(self.dtypes, shapes, strict=True)
+            f"{dtype} {in_words(shape)}"
+            for dtype, shape in zip(self.dtypes, shapes, strict=bool(self.dtypes))
         ]
         of = f" of {len(things)} tensors:" if len(things) > 1 else " of" if things else ""
         return Call(f"{self.name}({inside}){of} {', '.join(things)}".rstrip())

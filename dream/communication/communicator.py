@@ -10,13 +10,14 @@ from dream._errors import ConfigurationError, Unsupported, unknown
 from . import objects, scattering
 from .agreement import Agreement
 from .algorithms import ALGORITHMS, Exchange
-from .call import Said
+from .call import Call, Said
 from .composed import Composed
 from .dtypes import carried, check_moves
 from .handle import Handle
 from .members import Members
 from .peers import Expected, Parcel, Peers
 from .tensors import Tensors
+from .tracing import as_written
 from .wire import OPS, Native, Op, Tensor, Wire
 
 
@@ -41,7 +42,7 @@ class Communicator:
         self._rank, self._size = members.rank, members.size
         self._do = Composed(wire, tensors, self._rank, self._size)
         self._agreement = Agreement(members, tensors, self._do, check=check)
-        self._known: dict[Hashable, tuple[Said, str]] = {}
+        self._known: dict[Hashable, tuple[Said, str, Call | None]] = {}
         self._groups = 0
         self._made: Peers | None = None
 
@@ -66,10 +67,12 @@ class Communicator:
         written on it ("ring", "naive", "halving_doubling"). A transport's own are not counted."""
         return self._peers.sent
 
+    @as_written
     def unchecked(self) -> Communicator:
         """The same without the comparison: for calls that are known to be the same."""
         return Communicator(self._wire, self._tensors, self._members, check=False)
 
+    @as_written
     def all_reduce(
         self,
         x: Tensor | Sequence[Tensor],
@@ -93,11 +96,10 @@ class Communicator:
             return self._by_algorithm(x, op, out, algorithm)
         if isinstance(x, (list, tuple)):
             return self._all_reduce_many(x, op, out)
-        value = self._tensors.take(x)
-        said, dtype = self._adding("all_reduce", value, op)
-        (value,) = self._agreement.agree(said, [value])
+        value, dtype = self._agreed("all_reduce", x, op)
         return self._tensors.give(self._do.all_reduce(value, op, dtype), x, out)
 
+    @as_written
     def reduce(
         self, x: Tensor, op: Op = "mean", *, root: int = 0, out: Tensor | None = None
     ) -> Any:
@@ -107,12 +109,11 @@ class Communicator:
         looks at.
         """
         self._members.check(root, "root")
-        value = self._tensors.take(x)
-        said, dtype = self._adding("reduce", value, op, root)
-        (value,) = self._agreement.agree(said, [value])
+        value, dtype = self._agreed("reduce", x, op, root)
         result = self._do.all_reduce(value, op, dtype)
         return self._tensors.give(result, x, out) if root == self._rank else None
 
+    @as_written
     def broadcast(
         self, x: Tensor | Sequence[Tensor], root: int = 0, *, out: Tensor | None = None
     ) -> Any:
@@ -128,11 +129,10 @@ class Communicator:
         values = self._agreement.agree(self._moving("broadcast", values, root=root), values)
         moved = self._do.broadcast(values, root)
         outs = list(out) if several and out is not None else [out] * len(items)
-        given = [
-            self._tensors.give(*each) for each in zip(moved, items, outs, strict=True)
-        ]
+        given = [self._tensors.give(*each) for each in zip(moved, items, outs, strict=True)]
         return given if several else given[0]
 
+    @as_written
     def all_gather(self, x: Tensor, *, out: Tensor | None = None) -> Any:
         """Every rank's `x` joined along dim 0 in rank order, on every rank.
 
@@ -145,6 +145,7 @@ class Communicator:
         even = all(isinstance(n, int) and n == lengths[0] for n in lengths)
         return self._tensors.give(self._do.all_gather(value, lengths, even=even), x, out)
 
+    @as_written
     def gather(self, x: Tensor, *, root: int = 0, out: Tensor | None = None) -> Any:
         """Every rank's `x` joined along dim 0 in rank order, on rank `root`; None on the others.
 
@@ -157,6 +158,7 @@ class Communicator:
         moved = self._do.gather(value, lengths, root)
         return None if moved is None else self._tensors.give(moved, x, out)
 
+    @as_written
     def scatter(
         self,
         parts: Sequence[Tensor] | None = None,
@@ -181,6 +183,7 @@ class Communicator:
             like = parts[0]
         return self._tensors.give(moved, moved if like is None else like, out)
 
+    @as_written
     def reduce_scatter(self, x: Tensor, op: Op = "mean", *, out: Tensor | None = None) -> Any:
         """Every rank's `x` combined, and cut along dim 0: rank r gets the r-th of P equal chunks.
 
@@ -194,10 +197,10 @@ class Communicator:
                 "reduce_scatter cuts dim 0 into equal chunks. Received: shape "
                 f"{shape}, world size {self._size}. Give a multiple of {self._size} rows."
             )
-        said, dtype = self._adding("reduce_scatter", value, op)
-        (value,) = self._agreement.agree(said, [value])
+        value, dtype = self._agreed("reduce_scatter", value, op)
         return self._tensors.give(self._do.reduce_scatter(value, op, dtype), x, out)
 
+    @as_written
     def all_to_all(
         self, x: Tensor | Sequence[Tensor], *, splits: Sequence[int] | None = None
     ) -> Any:
@@ -210,22 +213,24 @@ class Communicator:
         but this rank's own part.
         """
         if not isinstance(x, (list, tuple)):
-            moved = self._all_to_all(scattering.cut(self._tensors, self._rows(x), splits, self._size))
+            moved = self._all_to_all(
+                scattering.cut(self._tensors, self._rows(x), splits, self._size)
+            )
             return self._tensors.give(self._tensors.join(moved), x, None)
         parts = [self._rows(part) for part in x]
         scattering.check_parts(self._tensors, parts, self._size)
         moved = self._all_to_all(parts)
         return [self._tensors.give(part, like, None) for part, like in zip(moved, x, strict=True)]
 
+    @as_written
     def send(self, x: Tensor, to: int) -> None:
         """`x` to another rank, which receives it. Returns once it has begun to; with check=False,
         as soon as `x` is on its way. Sent: N."""
         self._outside_graphs("send")
         self._peers.send_now(self._parcel(x), self._other(to, "to"))
 
-    def receive(
-        self, source: int, *, like: Tensor | None = None, out: Tensor | None = None
-    ) -> Any:
+    @as_written
+    def receive(self, source: int, *, like: Tensor | None = None, out: Tensor | None = None) -> Any:
         """What another rank sends to this one, waited for.
 
         like: a tensor that says of what kind, dtype and shape it must be; None takes whatever
@@ -236,6 +241,7 @@ class Communicator:
         parcel = self._peers.receive_now(self._other(source, "source"), self._expected(wanted))
         return self._unpacked(parcel, wanted, out)
 
+    @as_written
     def isend(self, x: Tensor, to: int) -> Handle:
         """`send` that returns at once. `x` is copied, so it may change meanwhile."""
         self._outside_graphs("isend")
@@ -243,6 +249,7 @@ class Communicator:
             self._peers.send(self._parcel(x, copy=True), self._other(to, "to")), lambda _: None
         )
 
+    @as_written
     def ireceive(
         self, source: int, *, like: Tensor | None = None, out: Tensor | None = None
     ) -> Handle:
@@ -252,40 +259,45 @@ class Communicator:
         future = self._peers.receive(self._other(source, "source"), self._expected(wanted))
         return Handle(future, lambda parcel: self._unpacked(parcel, wanted, out))
 
+    @as_written
     def barrier(self) -> None:
         """Return once every rank has called it."""
         (token,) = self._agreement.agree(Said("barrier"), [self._tensors.numbers([0])])
         if not self._agreement.check:
             self._wire.all_reduce([token], "max")
 
+    @as_written
     def all_gather_object(self, value: object) -> list[Any]:
         """Every rank's picklable value, in rank order, on every rank. For small things said
         now and then (layouts, figures), not for tensors."""
         return objects.all_gather(self, value)
 
+    @as_written
     def broadcast_object(self, value: object, root: int = 0) -> Any:
         """`root`'s picklable value, on every rank."""
         self._members.check(root, "root")
         return objects.broadcast(self, value, root)
 
+    @as_written
     def gather_object(self, value: object, *, root: int = 0) -> list[Any] | None:
         """Every rank's picklable value, in rank order, on rank `root`; None on the others."""
         self._members.check(root, "root")
         return objects.gather(self, value, root)
 
+    @as_written
     def scatter_object(self, values: Sequence[object] | None = None, *, root: int = 0) -> Any:
         """Rank r gets root's values[r]; the others' values do not matter."""
         self._members.check(root, "root")
         return objects.scatter(self, values, root)
 
+    @as_written
     def group(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator on some of the ranks, numbered from 0 in the order given; None on the
         others. Every rank of this one calls it, with the same ranks."""
         chosen = tuple(ranks)
         if not chosen or len({*chosen}) != len(chosen):
             raise ConfigurationError(
-                f"A group needs ranks, each once. Received: {list(ranks)}, world size "
-                f"{self._size}."
+                f"A group needs ranks, each once. Received: {list(ranks)}, world size {self._size}."
             )
         for rank in chosen:
             self._members.check(rank, "a group's rank")
@@ -312,17 +324,29 @@ class Communicator:
             )
         return self._made
 
-    def _adding(self, name: str, value: Native, op: Op, root: int | None = None) -> tuple[Said, str]:
-        """What is to be said, and the dtype that `value` travels in."""
+    def _agreed(self, name: str, x: Tensor, op: Op, root: int | None = None) -> tuple[Native, str]:
+        """What is to be added up, once the ranks agree on it, and the dtype it travels in."""
+        value = self._tensors.take(x)
         key = (name, op, root, self._tensors.key(value))
         found = self._known.get(key)
         if found is None:
-            if op not in OPS:
-                raise unknown("op", op, OPS)
-            dtype = self._tensors.dtype(value)
-            arguments = {"op": op} if root is None else {"op": op, "root": root}
-            found = self._known[key] = Said(name, [dtype], arguments), carried(op, dtype)
-        return found
+            found = self._known[key] = self._adding(name, value, op, root)
+        said, dtype, call = found
+        if call is None:
+            (value,) = self._agreement.agree(said, [value])
+        else:
+            self._agreement.agree_on(call)
+        return value, dtype
+
+    def _adding(
+        self, name: str, value: Native, op: Op, root: int | None
+    ) -> tuple[Said, str, Call | None]:
+        if op not in OPS:
+            raise unknown("op", op, OPS)
+        dtype = self._tensors.dtype(value)
+        arguments: dict[str, object] = {"op": op} if root is None else {"op": op, "root": root}
+        said = Said(name, [dtype], arguments)
+        return said, carried(op, dtype), self._agreement.call(said, value)
 
     def _moving(self, name: str, values: Sequence[Native], **arguments: object) -> Said:
         dtypes = [self._tensors.dtype(value) for value in values]
@@ -348,11 +372,12 @@ class Communicator:
         if algorithm not in ALGORITHMS:
             raise unknown("algorithm of all_reduce", algorithm, ["auto", *ALGORITHMS])
         self._outside_graphs(f"all_reduce with algorithm={algorithm!r}")
+        if op not in OPS:
+            raise unknown("op", op, OPS)
         value = self._tensors.take(x)
-        _, dtype = self._adding("all_reduce", value, op)
-        said = Said(
-            "all_reduce", [self._tensors.dtype(value)], {"op": op, "algorithm": algorithm}
-        )
+        given = self._tensors.dtype(value)
+        dtype = carried(op, given)
+        said = Said("all_reduce", [given], {"op": op, "algorithm": algorithm})
         (value,) = self._agreement.agree(said, [value])
         return self._tensors.give(self._exchanged(value, op, algorithm, dtype), x, out)
 

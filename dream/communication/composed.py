@@ -91,9 +91,7 @@ class Composed:
         own = tensors.cut(value, [tensors.sizes(value)[0] // self._size] * self._size)[0]
         return tensors.shaped(result, own)
 
-    def all_to_all(
-        self, parts: Sequence[Native], lengths: Sequence[Length]
-    ) -> list[Native]:
+    def all_to_all(self, parts: Sequence[Native], lengths: Sequence[Length]) -> list[Native]:
         """parts: one for each rank, alike but for dim 0. lengths: of what each rank sends here."""
         tensors = self._tensors
         worded = [tensors.words(part) for part in parts]

@@ -25,9 +25,7 @@ CARRIED = {
 """A tensor's dtype -> the one that a wire adds it up in. Half precision is added up in float32
 and rounded once; small integers wrap around as they would in their own dtype."""
 
-SIZES = {
-    name: int("".join(filter(str.isdigit, name)) or "8") // 8 for name in [*CARRIED, "uint64"]
-}
+SIZES = {name: int("".join(filter(str.isdigit, name)) or "8") // 8 for name in [*CARRIED, "uint64"]}
 """Bytes of an element, of all that can be moved."""
 
 

@@ -13,7 +13,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
 from functools import cache
 from typing import final
 
@@ -71,9 +70,7 @@ class Links:
         self.receive_into(source, channel, memoryview(data), seconds=seconds)
         return data
 
-    def receive_into(
-        self, source: int, channel: str, view: memoryview, *, seconds: float
-    ) -> None:
+    def receive_into(self, source: int, channel: str, view: memoryview, *, seconds: float) -> None:
         connection = self._incoming(source, channel, seconds)
         connection.settimeout(seconds)
         try:

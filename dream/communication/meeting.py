@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from dream import cluster
 from dream._topology import Cluster
@@ -69,7 +70,7 @@ def _make(size: int) -> tuple[int, mmap.mmap, bytes]:
 def _open(introduction: bytes, size: int) -> mmap.mmap | None:
     pid, file, token = introduction.decode().split()
     try:
-        with open(f"/proc/{pid}/fd/{file}", "r+b") as shared:
+        with Path(f"/proc/{pid}/fd/{file}").open("r+b") as shared:
             memory = mmap.mmap(shared.fileno(), size)
     except (OSError, ValueError):
         return None

@@ -11,6 +11,7 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import final
 
 from .board import Board, absence, departure, disagreement
@@ -175,7 +176,7 @@ class Page(Board):
 def alive(pid: int) -> bool:
     """Whether a process still runs; one that waits to be reaped does not."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
         return False
+    return state not in (b"Z", b"X")

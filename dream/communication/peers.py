@@ -113,9 +113,7 @@ class Peers:
                 self._links.send(source, self._back, _ANSWER.pack(not reason, len(said)) + said)
             if asks and reason:
                 raise Desynchronized(reason)
-            self._links.receive_into(
-                source, self._there, memoryview(parcel.data), seconds=seconds
-            )
+            self._links.receive_into(source, self._there, memoryview(parcel.data), seconds=seconds)
         except TimeoutError:
             raise self._links.late(source, "sent what is waited for") from None
         if reason:

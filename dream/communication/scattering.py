@@ -88,9 +88,7 @@ def _but_rows(shape: Sequence[int | None]) -> str:
     return in_words(["*", *map(str, shape[1:])]) if shape else "()"
 
 
-def cut(
-    tensors: Tensors, x: Native, splits: Sequence[int] | None, size: int
-) -> list[Native]:
+def cut(tensors: Tensors, x: Native, splits: Sequence[int] | None, size: int) -> list[Native]:
     """The rows of `x` for each rank. splits: how many each gets; None for equal shares."""
     rows = tensors.sizes(x)[0]
     if splits is None:

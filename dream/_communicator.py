@@ -1,0 +1,29 @@
+"""The communicator of a job without a strategy."""
+
+from __future__ import annotations
+
+from dream import _choice, _registry, cluster
+from dream._errors import ConfigurationError
+from dream.communication import Communicator, Loop, Members
+
+
+def communicator(
+    reduction: str = "auto", *, framework: str | None = None, check: bool = True
+) -> Communicator:
+    """The ranks of this job, to call collectives on.
+
+    reduction: the transport: gloo, nccl or horovod with torch; grpc, nccl or horovod with
+        TensorFlow; "auto" takes what fits the tensors' device.
+    framework: "torch" or "tensorflow", which has the transport; None goes by what is imported.
+    check: whether the ranks compare what they are about to do before each call.
+    """
+    place = cluster.detect()
+    chosen = _choice.framework(framework)
+    if chosen is None:
+        raise ConfigurationError(
+            "A communicator stands on a framework's transport. Received: framework=None, and "
+            "neither torch nor tensorflow imported. Import one first, or name it: framework='torch'."
+        )
+    connect = _registry.reduction(chosen, reduction)
+    wire = Loop() if place.alone else connect(place, reduction)
+    return Communicator(wire, _registry.tensors(chosen), Members.all_of(place), check=check)

@@ -1,0 +1,34 @@
+"""Jobs that stay up for all tests of this folder, each started when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import ranks_job
+from ranks_job import Ranks
+
+Job = Callable[[str, int], Ranks]
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """The job of (framework, ranks). One at a time is up: the ring's ranks never sleep."""
+    with ExitStack() as up:
+        made: dict[tuple[str, int], Ranks] = {}
+
+        def find(framework: str, size: int) -> Ranks:
+            if (framework, size) not in made:
+                up.close()
+                made.clear()
+                log = tmp_path_factory.mktemp("ranks") / "log"
+                made[framework, size] = up.enter_context(ranks_job.ranks(framework, size, log))
+            return made[framework, size]
+
+        yield find
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _processes_end() -> None:
+    """A job outlives its module; the session's end waits for it."""
