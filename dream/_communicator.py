@@ -22,7 +22,7 @@ def communicator(
     if chosen is None:
         raise ConfigurationError(
             "A communicator stands on a framework's transport. Received: framework=None, and "
-            "neither torch nor tensorflow imported. Import one first, or name it: framework='torch'."
+            "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
         )
     connect = _registry.reduction(chosen, reduction)
     wire = Loop() if place.alone else connect(place, reduction)

@@ -9,6 +9,9 @@ from dream._errors import ConfigurationError, Desynchronized, DreamError, Worker
 from dream._topology import Cluster
 
 
+_sides: list[str] = []
+
+
 def stand_in(core: Any, place: Cluster, framework: str) -> None:
     """Initialise one framework's side of the core, or take the one that is up.
 
@@ -17,7 +20,9 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
     the ranks meet first.
     """
     if not core.is_initialized():
-        cluster.meet(place, f"horovod-{framework}")
+        # by number, not by name: the others may come with another framework
+        cluster.meet(place, f"horovod-{len(_sides)}")
+        _sides.append(framework)
         cluster.export_horovod(place)
         core.init()
     if (core.rank(), core.size()) != (place.rank, place.world_size):

@@ -134,8 +134,13 @@ class Ring(Wire):
         """`act` as a function of flat tensors of any length, on the CPU."""
 
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            with tf.device("CPU:0"), tf.control_dependencies([self._order.assign_add(1)]):
-                return act(*map(tf.identity, tensors))
+            with tf.device("CPU:0"):
+                with tf.control_dependencies([self._order.assign_add(1)]):
+                    results = act(*map(tf.identity, tensors))
+                # a rank that has no use for the result must take part all the same
+                with tf.control_dependencies(results):
+                    self._order.assign_add(1)
+                return results
 
         signature = [tf.TensorSpec([0 if x.shape == (0,) else None], x.dtype) for x in inputs]
         with tf.init_scope():

@@ -11,6 +11,7 @@ import torch
 
 from dream._errors import Unsupported
 from dream.communication import Tensor, Tensors
+from dream.communication.dtypes import check_moves
 from dream.communication.wire import Combine, Length
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -36,18 +37,20 @@ class TorchTensors(Tensors):
     def take(self, x: Tensor) -> torch.Tensor:
         if isinstance(x, torch.Tensor):
             return x.detach()
-        if isinstance(x, (np.ndarray, np.generic)):
-            return torch.from_numpy(np.array(x, copy=None, order="C", ndmin=0))
-        return _foreign(x)
+        if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array__"):
+            return _of_numpy(np.asarray(x))
+        raise Unsupported(
+            "A communicator takes tensors and NumPy arrays. Received: "
+            f"{type(x).__name__}. Convert it first, or use the object collectives."
+        )
 
     def give(self, result: torch.Tensor, like: Tensor, out: Tensor | None) -> Any:
         if out is not None:
             return _written(result, out)
         if isinstance(like, torch.Tensor):
             return result
-        if isinstance(like, np.generic):
-            return result.numpy()[()]
-        return result.cpu().numpy()
+        array = _numpy(result, like)
+        return array[()] if isinstance(like, np.generic) else array
 
     def key(self, x: torch.Tensor) -> Hashable:
         return x.dtype, x.shape
@@ -82,7 +85,7 @@ class TorchTensors(Tensors):
 
     def unworded(self, words: torch.Tensor, dtype: str, shape: Sequence[Length]) -> torch.Tensor:
         wanted = _DTYPES[dtype]
-        return words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(*shape)
+        return words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(tuple(shape))
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(1)
@@ -110,12 +113,12 @@ class TorchTensors(Tensors):
 
     def to_bytes(self, x: torch.Tensor) -> memoryview:
         data = x.cpu().contiguous().view(-1).view(torch.uint8)
-        return memoryview(data.numpy()).cast("B")
+        return memoryview(data.numpy())
 
     def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
         if not data:
-            return torch.empty(*shape, dtype=_DTYPES[dtype])
-        return torch.frombuffer(data, dtype=_DTYPES[dtype]).view(*shape)
+            return torch.empty(tuple(shape), dtype=_DTYPES[dtype])
+        return torch.frombuffer(data, dtype=_DTYPES[dtype]).view(tuple(shape))
 
     def in_graph(self) -> bool:
         return False
@@ -127,19 +130,27 @@ class TorchTensors(Tensors):
         return xs
 
 
-def _foreign(x: Any) -> torch.Tensor:
-    """Another framework's tensor, by way of NumPy."""
-    if hasattr(x, "__array__"):
-        return torch.from_numpy(np.array(x, copy=None, order="C", ndmin=0))
-    raise Unsupported(
-        "A communicator takes tensors and NumPy arrays. Received: "
-        f"{type(x).__name__}. Convert it first, or use the object collectives."
-    )
+def _of_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The same memory, where it is contiguous and not read-only."""
+    name = array.dtype.name
+    if name not in _DTYPES:
+        check_moves(name)
+    if name == "bfloat16":  # known to NumPy by another package, and not to torch.from_numpy
+        return _of_numpy(array.view(np.int16)).view(torch.bfloat16)
+    array = np.require(array, requirements=["C", "W"])
+    return torch.from_numpy(array)
 
 
 def _written(result: torch.Tensor, out: Tensor) -> Any:
     if isinstance(out, torch.Tensor):
         out.detach().copy_(result.view(out.shape))
     else:
-        np.copyto(out, result.cpu().numpy().reshape(out.shape), casting="no")
+        np.copyto(out, _numpy(result, out).reshape(out.shape), casting="no")
     return out
+
+
+def _numpy(x: torch.Tensor, like: Any) -> np.ndarray[Any, Any]:
+    if x.dtype is torch.bfloat16:
+        array: np.ndarray[Any, Any] = x.cpu().view(torch.int16).numpy().view(like.dtype)
+        return array
+    return x.cpu().numpy()

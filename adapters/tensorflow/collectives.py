@@ -89,6 +89,8 @@ class Collectives(Wire):
             ]
 
     def all_gather(self, buffer: tf.Tensor) -> tf.Tensor:
+        if buffer.shape == (0,):
+            return buffer
         with translated():
             return self._run(tf.raw_ops.CollectiveGatherV2, buffer)
 
@@ -117,6 +119,14 @@ class Collectives(Wire):
         """TensorFlow keeps its cluster as long as the process lives."""
 
     def _reduce(self, buffer: tf.Tensor, op: Combine) -> tf.Tensor:
+        """TensorFlow's own crashes on a buffer without elements."""
+        if buffer.shape == (0,):
+            return buffer
+        if buffer.shape[0] is None:
+            return self._reduce_some(tf.pad(buffer, [[0, 1]]), op)[:-1]
+        return self._reduce_some(buffer, op)
+
+    def _reduce_some(self, buffer: tf.Tensor, op: Combine) -> tf.Tensor:
         merge, dims = _MERGE[op]
         shaped = tf.reshape(buffer, [-1] + [1] * (dims - 1)) if dims > 1 else buffer
         run = tf.raw_ops.CollectiveReduceV2

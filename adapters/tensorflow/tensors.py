@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream.communication import Tensor, Tensors
+from dream.communication.dtypes import check_moves
 from dream.communication.wire import Combine, Length
 
 _NARROW = (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.float16, tf.bfloat16)
@@ -26,7 +27,10 @@ _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {
 @final
 class TensorFlowTensors(Tensors):
     def take(self, x: Tensor) -> tf.Tensor:
-        if tf.is_tensor(x) or isinstance(x, (np.ndarray, np.generic, tf.Variable)):
+        if isinstance(x, (np.ndarray, np.generic)):
+            check_moves(x.dtype.name)
+            return tf.convert_to_tensor(x)
+        if tf.is_tensor(x) or isinstance(x, tf.Variable):
             return tf.convert_to_tensor(x)
         if isinstance(x, tf.IndexedSlices) or "__tf_tensor__" in dir(type(x)):
             return tf.convert_to_tensor(x)
@@ -127,7 +131,7 @@ class TensorFlowTensors(Tensors):
         return wide.numpy().tolist()  # type: ignore[no-any-return]
 
     def to_bytes(self, x: tf.Tensor) -> memoryview:
-        return memoryview(np.ascontiguousarray(x.numpy())).cast("B")
+        return memoryview(np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8))
 
     def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> tf.Tensor:
         array = np.frombuffer(data, tf.as_dtype(dtype).as_numpy_dtype).reshape(shape)

@@ -67,7 +67,7 @@ def given(asked: Asked, rank: int) -> np.ndarray:
     if asked.rows and shape:
         shape = (shape[0] + rank * asked.rows, *shape[1:])
     if asked.dtype == "bool":
-        return draw.random(shape) > 0.5
+        return np.asarray(draw.random(shape) > 0.5)
     if asked.dtype in INTEGERS:
         return np.asarray(draw.integers(0 if asked.dtype == "uint8" else -9, 9, shape)).astype(
             asked.dtype

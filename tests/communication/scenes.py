@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from typing import Any
 
@@ -66,22 +64,9 @@ def out_of_order(rank: Rank, reduction: str) -> Any:
 def one_stays_away(rank: Rank, reduction: str, seconds: float) -> Any:
     """The last rank comes too late for a call that the others give up."""
     c = rank.communicator(reduction)
-    if c.rank == c.world_size - 1:
-        time.sleep(seconds)
-    begin = time.monotonic()
-    try:
-        c.all_reduce(np.ones(2, np.float32), "sum")
-        said = "nothing was raised"
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    return said, time.monotonic() - begin
-
-
-def one_dies(rank: Rank, reduction: str) -> Any:
-    c = rank.communicator(reduction)
     c.barrier()
     if c.rank == c.world_size - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(seconds)
     begin = time.monotonic()
     try:
         c.all_reduce(np.ones(2, np.float32), "sum")

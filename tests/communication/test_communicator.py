@@ -60,8 +60,8 @@ def test_a_send_and_its_receive_differ(job: Job, framework: str, size: int, redu
 
 FORMULA = {
     "naive": lambda n, p, rank: n * (p - 1) if rank == 0 else n,
-    "ring": lambda n, p, rank: 2 * n * (p - 1) // p,
-    "halving_doubling": lambda n, p, rank: 2 * n * (p - 1) // p,
+    "ring": lambda n, p, _: 2 * n * (p - 1) // p,
+    "halving_doubling": lambda n, p, _: 2 * n * (p - 1) // p,
 }
 
 
