@@ -48,6 +48,11 @@ class Ring(Wire):
     def name(self) -> str:
         return "horovod"
 
+    @property
+    def threads_may_wait(self) -> bool:
+        """What follows a collective in a graph may run on the core's own thread."""
+        return False
+
     def all_reduce(self, buffers: list[tf.Tensor], op: Combine) -> list[tf.Tensor]:
         def one(buffer: tf.Tensor, index: int) -> tf.Tensor:
             name = f"allreduce.dream.{op}.{index}"

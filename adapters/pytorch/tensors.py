@@ -123,10 +123,18 @@ class TorchTensors(Tensors):
     def in_graph(self) -> bool:
         return False
 
+    def announced(
+        self, say: Callable[[list[list[int]]], bytes], xs: list[torch.Tensor]
+    ) -> torch.Tensor:
+        return torch.frombuffer(bytearray(say([list(x.shape) for x in xs])), dtype=torch.int32)
+
     def after(
-        self, act: Callable[[list[list[int]]], object], xs: list[torch.Tensor]
+        self,
+        act: Callable[[list[list[int]], bytes], object],
+        xs: list[torch.Tensor],
+        heard: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        act([list(x.shape) for x in xs])
+        act([list(x.shape) for x in xs], b"" if heard is None else bytes(self.to_bytes(heard)))
         return xs
 
 

@@ -104,7 +104,8 @@ class TensorFlowAdapter(Adapter):
             )
         if self.topology.world_size == 1:
             return None
-        return lambda tensors: self.communicator.all_reduce(tensors, "sum")
+        adding = self.communicator.unchecked()  # the layout is agreed on, once
+        return lambda tensors: adding.all_reduce(tensors, "sum")
 
     def _run(self, function: Callable[..., Any], batch: calling.Batch) -> list[tf.Tensor]:
         """`function` on every share that is here."""

@@ -42,7 +42,7 @@ class Communicator:
         self._rank, self._size = members.rank, members.size
         self._do = Composed(wire, tensors, self._rank, self._size)
         self._agreement = Agreement(members, tensors, self._do, check=check)
-        self._known: dict[Hashable, tuple[Said, str, Call | None]] = {}
+        self._known: dict[Hashable, tuple[Said, list[str], Call | None]] = {}
         self._groups = 0
         self._made: Peers | None = None
 
@@ -326,27 +326,34 @@ class Communicator:
 
     def _agreed(self, name: str, x: Tensor, op: Op, root: int | None = None) -> tuple[Native, str]:
         """What is to be added up, once the ranks agree on it, and the dtype it travels in."""
-        value = self._tensors.take(x)
-        key = (name, op, root, self._tensors.key(value))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._adding(name, value, op, root)
-        said, dtype, call = found
-        if call is None:
-            (value,) = self._agreement.agree(said, [value])
-        else:
-            self._agreement.agree_on(call)
+        (value,), (dtype,) = self._all_agreed(name, [x], op, root)
         return value, dtype
 
+    def _all_agreed(
+        self, name: str, xs: Sequence[Tensor], op: Op, root: int | None = None
+    ) -> tuple[list[Native], list[str]]:
+        values = [self._tensors.take(x) for x in xs]
+        key = (name, op, root, *[self._tensors.key(value) for value in values])
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._adding(name, values, op, root)
+        said, dtypes, call = found
+        if call is None:
+            values = self._agreement.agree(said, values)
+        else:
+            self._agreement.agree_on(call)
+        return values, dtypes
+
     def _adding(
-        self, name: str, value: Native, op: Op, root: int | None
-    ) -> tuple[Said, str, Call | None]:
+        self, name: str, values: list[Native], op: Op, root: int | None
+    ) -> tuple[Said, list[str], Call | None]:
         if op not in OPS:
             raise unknown("op", op, OPS)
-        dtype = self._tensors.dtype(value)
+        dtypes = [self._tensors.dtype(value) for value in values]
         arguments: dict[str, object] = {"op": op} if root is None else {"op": op, "root": root}
-        said = Said(name, [dtype], arguments)
-        return said, carried(op, dtype), self._agreement.call(said, value)
+        said = Said(name, dtypes, arguments)
+        travels = [carried(op, dtype) for dtype in dtypes]
+        return said, travels, self._agreement.call(said, values)
 
     def _moving(self, name: str, values: Sequence[Native], **arguments: object) -> Said:
         dtypes = [self._tensors.dtype(value) for value in values]
@@ -357,14 +364,8 @@ class Communicator:
     def _all_reduce_many(
         self, xs: Sequence[Tensor], op: Op, outs: Sequence[Tensor] | None
     ) -> list[Any]:
-        if op not in OPS:
-            raise unknown("op", op, OPS)
-        values = [self._tensors.take(x) for x in xs]
-        dtypes = [self._tensors.dtype(value) for value in values]
-        for dtype in dtypes:
-            carried(op, dtype)
-        values = self._agreement.agree(Said("all_reduce", dtypes, {"op": op}), values)
-        results = self._do.all_reduce_many(values, op)
+        values, dtypes = self._all_agreed("all_reduce", xs, op)
+        results = self._do.all_reduce_many(values, op, dtypes)
         given = zip(results, xs, outs or [None] * len(xs), strict=True)
         return [self._tensors.give(*each) for each in given]
 

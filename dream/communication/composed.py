@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast, final
 
-from .dtypes import SIZES, carried
+from .dtypes import SIZES
 from .pack import Pack
 from .tensors import Tensors
 from .wire import Combine, Length, Native, Op, Wire
@@ -31,9 +31,12 @@ class Composed:
             flat = tensors.over(flat, self._size)
         return tensors.shaped(flat, value)
 
-    def all_reduce_many(self, values: Sequence[Native], op: Op) -> list[Native]:
+    def all_reduce_many(
+        self, values: Sequence[Native], op: Op, dtypes: Sequence[str]
+    ) -> list[Native]:
+        """dtypes: what the values travel in."""
         tensors = self._tensors
-        pack = Pack.of(tensors, values, [carried(op, tensors.dtype(v)) for v in values])
+        pack = Pack.of(tensors, values, dtypes)
         flats = self._wire.all_reduce(pack.buffers, _combine(op))
         if op == "mean":
             flats = [tensors.over(flat, self._size) for flat in flats]
@@ -110,6 +113,14 @@ class Composed:
         moved = self._wire.all_gather(words)
         rows = self._tensors.cut(moved, [self._tensors.size(words)] * self._size)
         return [self._tensors.integers(row, count) for row in rows]
+
+    def gathered(self, words: Native) -> Native:
+        """Every rank's words, as many on each, in rank order."""
+        return self._wire.all_gather(words)
+
+    @property
+    def threads_may_wait(self) -> bool:
+        return self._wire.threads_may_wait
 
     def _words(self, value: Native, lengths: Sequence[Length]) -> list[Length]:
         dtype, (_, *rest) = self._tensors.dtype(value), self._tensors.sizes(value)

@@ -19,10 +19,17 @@ CELLS = [
     for size in SIZES
     for reduction in reductions
 ]
+FIRST = {2: ("gloo", "grpc", "horovod"), 3: ("gloo",)}
+"""What every run of the tests takes; `make exhaustive` takes the rest."""
 
 
 def over(*sizes: int) -> Callable[[Any], Any]:
     """The test takes framework, size and reduction, of every cell or of these sizes."""
-    chosen = [cell for cell in CELLS if cell[1] in (sizes or SIZES)]
-    names = [f"{framework}-{size}-{reduction}" for framework, size, reduction in chosen]
-    return pytest.mark.parametrize(("framework", "size", "reduction"), chosen, ids=names)
+    chosen = [_marked(*cell) for cell in CELLS if cell[1] in (sizes or SIZES)]
+    return pytest.mark.parametrize(("framework", "size", "reduction"), chosen)
+
+
+def _marked(framework: str, size: int, reduction: str) -> Any:
+    marks = () if reduction in FIRST.get(size, ()) else (pytest.mark.exhaustive,)
+    name = f"{framework}-{size}-{reduction}"
+    return pytest.param(framework, size, reduction, id=name, marks=marks)
