@@ -48,11 +48,6 @@ class Ring(Wire):
     def name(self) -> str:
         return "horovod"
 
-    @property
-    def threads_may_wait(self) -> bool:
-        """What follows a collective in a graph may run on the core's own thread."""
-        return False
-
     def all_reduce(self, buffers: list[tf.Tensor], op: Combine) -> list[tf.Tensor]:
         def one(buffer: tf.Tensor, index: int) -> tf.Tensor:
             name = f"allreduce.dream.{op}.{index}"
@@ -140,8 +135,8 @@ class Ring(Wire):
 
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             with tf.device("CPU:0"):
-                with tf.control_dependencies([self._order.assign_add(1)]):
-                    results = act(*map(tf.identity, tensors))
+                turn = self._order.assign_add(1).value()
+                results = act(*[_not_constant(x, turn) for x in tensors])
                 # a rank that has no use for the result must take part all the same
                 with tf.control_dependencies(results):
                     self._order.assign_add(1)
@@ -151,6 +146,13 @@ class Ring(Wire):
         with tf.init_scope():
             function = tf.function(run, autograph=False, jit_compile=False)
             return function.get_concrete_function(*signature)
+
+
+def _not_constant(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+    """`x`, of shape (n,), once `turn` is taken. The core's ops are not marked as having effects:
+    TensorFlow's optimizer would run them itself, once, where all of their inputs are constant."""
+    start = tf.minimum(turn, 0)  # 0, since a turn is at least 1
+    return tf.ensure_shape(tf.slice(x, start[None], [-1]), x.shape)
 
 
 @contextmanager

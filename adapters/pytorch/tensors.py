@@ -85,7 +85,9 @@ class TorchTensors(Tensors):
 
     def unworded(self, words: torch.Tensor, dtype: str, shape: Sequence[Length]) -> torch.Tensor:
         wanted = _DTYPES[dtype]
-        return words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(tuple(shape))
+        return (
+            words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(tuple(shape))
+        )
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(1)
@@ -123,18 +125,10 @@ class TorchTensors(Tensors):
     def in_graph(self) -> bool:
         return False
 
-    def announced(
-        self, say: Callable[[list[list[int]]], bytes], xs: list[torch.Tensor]
-    ) -> torch.Tensor:
-        return torch.frombuffer(bytearray(say([list(x.shape) for x in xs])), dtype=torch.int32)
-
     def after(
-        self,
-        act: Callable[[list[list[int]], bytes], object],
-        xs: list[torch.Tensor],
-        heard: torch.Tensor | None = None,
+        self, act: Callable[[list[list[int]]], object], xs: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        act([list(x.shape) for x in xs], b"" if heard is None else bytes(self.to_bytes(heard)))
+        act([list(x.shape) for x in xs])
         return xs
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
-from .board import Board, disagreement
-from .call import MOST_BYTES, Call, Said, Shape
+from .board import Board
+from .call import Call, Said, Shape
 from .composed import Composed
 from .members import Members
 from .tensors import Tensors
 from .wire import Length, Native
-
-_DIGEST = 8
-_ROW = _DIGEST + MOST_BYTES
 
 
 @final
@@ -48,8 +45,8 @@ class Agreement:
         if not self.check:
             return values
         if self._tensors.in_graph():
-            return self._in_graph(said.call, values)
-        self.board.agree(said.call([self._shape(value) for value in values]))
+            return self._tensors.after(lambda shapes: self._on(said, shapes), values)
+        self._on(said, [self._shape(value) for value in values])
         return values
 
     def lengths(self, said: Said, value: Native) -> tuple[Native, list[Length]]:
@@ -85,35 +82,12 @@ class Agreement:
     def _with_free_rows(self, said: Said, values: list[Native]) -> list[Native]:
         if not self.check:
             return values
-        return self._in_graph(
-            lambda shapes: said.call([["*", *shape[1:]] for shape in shapes]), values
+        return self._tensors.after(
+            lambda shapes: self._on(said, [["*", *shape[1:]] for shape in shapes]), values
         )
 
-    def _in_graph(
-        self, call: Callable[[Sequence[Shape]], Call], values: list[Native]
-    ) -> list[Native]:
-        """The values, once the ranks agree, whenever the graph runs."""
-        if not self._do.threads_may_wait:
-            return self._by_wire(call, values)
-        return self._tensors.after(lambda shapes, _: self.board.agree(call(shapes)), values)
-
-    def _by_wire(
-        self, call: Callable[[Sequence[Shape]], Call], values: list[Native]
-    ) -> list[Native]:
-        """Every rank sends its call to every other, as the wire's own first collective."""
-        said = self._tensors.announced(lambda shapes: _row(call(shapes)), values)
-        heard = self._do.gathered(said)
-        return self._tensors.after(lambda _, heard: self._compare(heard), values, heard)
-
-    def _compare(self, heard: bytes) -> None:
-        rows = [heard[at : at + _ROW] for at in range(0, len(heard), _ROW)]
-        if len(set(rows)) > 1:
-            words = [row[_DIGEST:].rstrip(b"\0").decode(errors="replace") for row in rows]
-            raise disagreement(dict(zip(self._members.ranks, words, strict=True)))
+    def _on(self, said: Said, shapes: Sequence[Shape]) -> None:
+        self.board.agree(said.call(shapes))
 
     def _shape(self, value: Native) -> list[int | str]:
         return ["?" if size is None else size for size in self._tensors.shape(value)]
-
-
-def _row(call: Call) -> bytes:
-    return (call.digest.to_bytes(_DIGEST, "little") + call.packed).ljust(_ROW, b"\0")

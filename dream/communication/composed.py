@@ -114,14 +114,6 @@ class Composed:
         rows = self._tensors.cut(moved, [self._tensors.size(words)] * self._size)
         return [self._tensors.integers(row, count) for row in rows]
 
-    def gathered(self, words: Native) -> Native:
-        """Every rank's words, as many on each, in rank order."""
-        return self._wire.all_gather(words)
-
-    @property
-    def threads_may_wait(self) -> bool:
-        return self._wire.threads_may_wait
-
     def _words(self, value: Native, lengths: Sequence[Length]) -> list[Length]:
         dtype, (_, *rest) = self._tensors.dtype(value), self._tensors.sizes(value)
         return [_words_of(dtype, [length, *rest]) for length in lengths]

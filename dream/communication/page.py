@@ -116,12 +116,14 @@ class Page(Board):
         while not all(self._memory[other] == expected for other in self._others[half]):
             now = time.monotonic()
             if self._differing(expected, half):
+                if self._given_up(half) and self._absent(half):
+                    raise self._absence(call, half)
                 raise self._disagreement(half, now + _GATHER)
             if now > look + _LOOK:
                 look = now
                 self._check_alive(call, expected, half)
             if now > limit:
-                raise self._absence(call, expected, half)
+                raise self._absence(call, half)
             time.sleep(nap)
             nap = min(nap * 1.5, _LONG)
 
@@ -157,15 +159,29 @@ class Page(Board):
                     continue
                 raise departure(rank, call.words)
 
-    def _absence(self, call: Call, expected: int, half: int) -> Exception:
+    def _absence(self, call: Call, half: int) -> Exception:
         """Give up, and leave word of it for whoever comes after all."""
         absent = {
-            rank: self._said(self._slots[1 - half][place])
-            for place, rank in enumerate(self._ranks)
-            if self._memory[self._slots[half][place]] != expected
+            self._ranks[place]: self._said(self._slots[1 - half][place])
+            for place in self._absent(half)
         }
         self._memory[self._own[half]] = (self._turn % _TURNS) << DIGEST_BITS
         return absence(call, absent, self._seconds)
+
+    def _absent(self, half: int) -> list[int]:
+        """The places of those who have not come to this turn."""
+        turn = self._turn % _TURNS
+        words = [self._memory[slot] for slot in self._slots[half]]
+        return [
+            place
+            for place, word in enumerate(words)
+            if not word or 0 < (turn - (word >> DIGEST_BITS)) % _TURNS < _TURNS // 2
+        ]
+
+    def _given_up(self, half: int) -> bool:
+        """Whether another rank has stopped waiting in this turn."""
+        mark = (self._turn % _TURNS) << DIGEST_BITS
+        return any(self._memory[other] == mark for other in self._others[half])
 
     def _said(self, slot: int) -> str:
         at = slot + self._text

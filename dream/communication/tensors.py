@@ -100,16 +100,6 @@ class Tensors(ABC):
         """Whether what is called now is only written down, to run later."""
 
     @abstractmethod
-    def announced(self, say: Callable[[list[list[int]]], bytes], xs: list[Native]) -> Native:
-        """In a graph: what `say` gives for the tensors' shapes whenever the graph runs, as words.
-        As many bytes each time, a multiple of 4."""
-
-    @abstractmethod
-    def after(
-        self,
-        act: Callable[[list[list[int]], bytes], object],
-        xs: list[Native],
-        heard: Native | None = None,
-    ) -> list[Native]:
-        """In a graph: the tensors, with `act` called whenever the graph runs, before they are
-        used. It gets their shapes, and the bytes of `heard`."""
+    def after(self, act: Callable[[list[list[int]]], object], xs: list[Native]) -> list[Native]:
+        """In a graph: the tensors, with `act` called with their shapes whenever the graph runs,
+        before they are used."""

@@ -33,12 +33,6 @@ class Wire(ABC):
     def name(self) -> str:
         """As `reduction=` spells it."""
 
-    @property
-    def threads_may_wait(self) -> bool:
-        """Whether a thread that runs a graph may wait for other ranks by other means, without
-        holding up this wire."""
-        return True
-
     @abstractmethod
     def all_reduce(self, buffers: list[Native], op: Combine) -> list[Native]:
         """Each buffer combined over the ranks. Alike on every rank."""

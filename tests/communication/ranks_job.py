@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -65,33 +66,51 @@ class Ranks:
 
 
 @contextmanager
-def ranks(framework: str, size: int, log: Path, **environment: str) -> Iterator[Ranks]:
-    """A job under `dream run`. framework: one, or several with commas, dealt out by rank."""
+def ranks(
+    framework: str, size: int, log: Path, hosts: int = 1, **environment: str
+) -> Iterator[Ranks]:
+    """A job under `dream run`.
+
+    framework: one, or several with commas, dealt out by rank. size: of the whole job. hosts: a
+    launcher for each, as if they shared no memory.
+    """
     key = secrets.token_bytes(16)
-    with Listener(("127.0.0.1", 0), authkey=key) as listener:
+    with Listener(("127.0.0.1", 0), authkey=key) as listener, log.open("wb") as file:
         port = str(listener.address[1])
-        command = [
-            str(DREAM), "run", "-n", str(size), "--framework", framework, str(WORKER), port,
-            key.hex(), framework,
-        ]  # fmt: skip
-        with log.open("wb") as file:
-            job = subprocess.Popen(
-                command, env=os.environ | QUIET | environment, stdout=file, stderr=file
+        script = [str(WORKER), port, key.hex(), framework]
+        jobs = [
+            subprocess.Popen(
+                [*command, "--framework", framework, *script],
+                env=os.environ | QUIET | environment | {"DREAM_TOKEN": key.hex()},
+                stdout=file,
+                stderr=file,
             )
+            for command in _commands(size, hosts)
+        ]
         connections: dict[int, Connection] = {}
         try:
             while len(connections) < size:
-                connection = _accept(listener, job, log)
+                connection = _accept(listener, jobs[0], log)
                 connections[connection.recv()] = connection
             yield Ranks([connections[rank] for rank in range(size)], framework)
             for connection in connections.values():
                 connection.send(None)
-            assert job.wait(30) == 0, log.read_text()
+            assert [job.wait(30) for job in jobs] == [0] * hosts, log.read_text()
         finally:
             for connection in connections.values():
                 connection.close()
-            job.terminate()
-            job.wait(10)
+            for job in jobs:
+                job.terminate()
+                job.wait(10)
+
+
+def _commands(size: int, hosts: int) -> list[list[str]]:
+    if hosts == 1:
+        return [[str(DREAM), "run", "-n", str(size)]]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    several = ["-n", str(size // hosts), "--nnodes", str(hosts), "--master-port", str(port)]
+    return [[str(DREAM), "run", *several, "--node-rank", str(host)] for host in range(hosts)]
 
 
 def _accept(listener: Listener, job: subprocess.Popen[bytes], log: Path) -> Connection:

@@ -11,6 +11,11 @@ from ranks_worker import Rank
 ALGORITHMS = ("naive", "ring", "halving_doubling")
 
 
+def board(rank: Rank, reduction: str) -> str:
+    """What the ranks compare their calls on."""
+    return type(rank.communicator(reduction)._members.board).__name__
+
+
 def differing(rank: Rank, reduction: str, what: str) -> Any:
     """The last rank calls something else; then all make one call that is right."""
     c = rank.communicator(reduction)

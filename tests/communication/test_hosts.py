@@ -1,0 +1,45 @@
+"""Ranks that share no memory compare their calls by messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import ranks_job
+from calls import Asked
+from ranks_job import Ranks
+from test_agreement import MISMATCHES
+from test_table import fault
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def two_hosts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ranks]:
+    log = tmp_path_factory.mktemp("hosts") / "log"
+    with ranks_job.ranks("torch", request.param, log, hosts=2) as up:
+        yield up
+
+
+def test_the_board_is_a_mesh(two_hosts: Ranks) -> None:
+    assert two_hosts.gave("board", "gloo") == ["Mesh"] * two_hosts.size
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "scatter", "all_to_all", "send"])
+def test_is_numpys(two_hosts: Ranks, operation: str) -> None:
+    op = "sum" if operation == "all_reduce" else None
+    rows = 0 if operation == "all_reduce" else 1
+    asked = Asked(operation, "float32", (2 * two_hosts.size, 3), op, rows=rows)
+    assert not fault(two_hosts, "gloo", asked)
+
+
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_named_on_every_rank(two_hosts: Ranks, what: str) -> None:
+    most, odd = MISMATCHES[what]
+    for said, seconds, after in two_hosts.gave("differing", "gloo", what):
+        assert said.startswith("Desynchronized"), said
+        assert most in said
+        assert odd in said
+        assert seconds < 2.0
+        assert np.all(np.array(after) == two_hosts.size)
