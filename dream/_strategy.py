@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from dream import _choice, _framework, _registry, cluster
-from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._adapter import Adapter, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError
 from dream._log import speak_as
 from dream._spec import Framework
 from dream._topology import Cluster, Topology
+from dream.communication import Communicator
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
 

@@ -66,7 +66,9 @@ class Ring(TorchWire):
         check_device(buffer)
         if not len(buffer):
             return buffer
-        return wait(hvd.allgather_async(buffer, name="dream", process_set=self._ranks))
+        handle = hvd.allgather_async(buffer, name="dream", process_set=self._ranks)
+        result: torch.Tensor = wait(handle)
+        return result
 
     def all_to_all(
         self, buffer: torch.Tensor, sends: Sequence[Length], receives: Sequence[Length]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dream._adapter import Communicator
 from dream.adapters.keras.sources import Arrays, Batches
+from dream.communication import Communicator
 
 SHARE = "dream.share"
 BATCH = "dream.batch"

@@ -29,7 +29,9 @@ _OPS: dict[Combine, Any] = {
 def connect(place: Cluster, reduction: str) -> TorchWire:
     """The wire of the job's process group, which is started on first use."""
     start_group(place, reduction)
-    return GroupWire(distributed.group.WORLD, reduction)
+    group = distributed.group.WORLD
+    assert group is not None
+    return GroupWire(group, reduction)
 
 
 def start_group(cluster: Cluster, reduction: str) -> None:

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dream._adapter import Communicator, Metric
+from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.sampling import DealtBatches
+from dream.communication import Communicator
 
 
 def evaluate(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dream._adapter import Communicator, Plan
+from dream._adapter import Plan
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.pytorch.keras_engine import TorchEngine
+from dream.communication import Communicator
 
 
 def open_block(plan: Plan, communicator: Communicator, distribution: Any = None) -> KerasBlock:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from keras.src.backend.torch.core import convert_to_tensor
 
-from dream._adapter import Communicator
 from dream._errors import Desynchronized
 from dream._partition import deal, global_batches
 from dream.adapters.keras import private
@@ -22,6 +21,7 @@ from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.communication import Communicator
 
 _DIGESTS = 2**23
 

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, final
 
-from dream._adapter import Communicator, Plan, Step
+from dream._adapter import Plan, Step
 from dream._framework import ImportWatch
 from dream._registry import load
+from dream.communication import Communicator
 
 
 @final

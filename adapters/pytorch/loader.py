@@ -18,11 +18,11 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from dream._adapter import Communicator
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
 from dream.adapters.pytorch.sampling import DealtBatches, Pass, SeededBatches
 from dream.adapters.pytorch.shares import Shares, empty
+from dream.communication import Communicator
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
 

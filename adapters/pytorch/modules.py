@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
-from dream._adapter import Communicator
 from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
@@ -21,6 +20,7 @@ from dream.adapters.pytorch.root import Root, training_call
 from dream.adapters.pytorch.runner import Runner, wrap
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.communication import Communicator
 
 
 @final

@@ -11,8 +11,8 @@ from typing import Any, Literal, final
 import torch
 from torch.utils.data import Sampler
 
-from dream._adapter import Communicator
 from dream._partition import Share, epoch_order, global_batches, share_of
+from dream.communication import Communicator
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving
 from dream.adapters.pytorch.keras_entry import KerasEntry
@@ -20,7 +20,7 @@ from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.step import plain_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import count_of
-from dream.communication import Loop, Members
+from dream.communication import Communicator, Loop, Members
 
 
 @final

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream import _registry
-from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
@@ -25,7 +25,7 @@ from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.step import plain_step, synchronous_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
-from dream.communication import Loop, Members
+from dream.communication import Communicator, Loop, Members
 
 
 @final

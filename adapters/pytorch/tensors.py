@@ -115,7 +115,7 @@ class TorchTensors(Tensors):
 
     def to_bytes(self, x: torch.Tensor) -> memoryview:
         data = x.cpu().contiguous().view(-1).view(torch.uint8)
-        return memoryview(data.numpy())
+        return data.numpy().data
 
     def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
         if not data:

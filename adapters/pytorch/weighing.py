@@ -7,8 +7,8 @@ from typing import Any, final
 
 import torch
 
-from dream._adapter import Communicator
 from dream._errors import ConfigurationError
+from dream.communication import Communicator
 
 
 def count_of(value: Any) -> float:

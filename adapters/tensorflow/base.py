@@ -10,13 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.tensorflow import calling, evaluation, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
 from dream.adapters.tensorflow.keras_block import open_block
 from dream.adapters.tensorflow.replicas import Replicas
 from dream.adapters.tensorflow.tapes import loops_refused
+from dream.communication import Communicator
 
 
 class TensorFlowAdapter(Adapter):

@@ -9,8 +9,8 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from dream._adapter import Communicator
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
+from dream.communication import Communicator
 
 Cut = Callable[[Any], Any]
 _GLANCE = 1024

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dream._adapter import Communicator, Metric
+from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.keras.calling import check_metric, predict
@@ -16,6 +16,7 @@ from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.dealing import Cut, Dealt
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tracing import Compiled
+from dream.communication import Communicator
 
 Metrics = tuple[tuple[str, Metric], ...]
 Run = Callable[..., list[tf.Tensor]]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dream._adapter import Communicator, Plan
+from dream._adapter import Plan
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
 from dream.adapters.tensorflow.keras_mirrored import MirroredEngine
+from dream.communication import Communicator
 
 
 def open_block(

@@ -10,12 +10,12 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from dream._adapter import Communicator
 from dream._errors import Desynchronized
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data
 from dream.adapters.tensorflow.errors import translated
+from dream.communication import Communicator
 
 DIFFER = "ranks read different batches"
 

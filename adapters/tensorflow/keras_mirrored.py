@@ -8,13 +8,13 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream._adapter import Communicator
 from dream._errors import ConfigurationError
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data, keras_private
 from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.communication import Communicator
 from dream.communication.dtypes import CARRIED
 from dream.communication.pack import Pack
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from dream import _registry
-from dream._adapter import Communicator, Plan
+from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import Topology
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.communication import Loop, Members
+from dream.communication import Communicator, Loop, Members
 
 
 @dataclass(frozen=True, slots=True)

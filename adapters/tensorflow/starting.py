@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._adapter import Communicator
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._layout import check_same
 from dream.adapters.keras.calling import predict
 from dream.adapters.keras.start import unnumbered
 from dream.adapters.tensorflow import calling
+from dream.communication import Communicator
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:

@@ -131,7 +131,7 @@ class TensorFlowTensors(Tensors):
         return wide.numpy().tolist()  # type: ignore[no-any-return]
 
     def to_bytes(self, x: tf.Tensor) -> memoryview:
-        return memoryview(np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8).data
 
     def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> tf.Tensor:
         array = np.frombuffer(data, tf.as_dtype(dtype).as_numpy_dtype).reshape(shape)

@@ -131,4 +131,4 @@ ALGORITHMS: Mapping[str, Callable[[Vector, Exchange], None]] = {
 
 
 def _parcel(part: Vector) -> Parcel:
-    return Parcel(part.dtype.name, part.shape, memoryview(part).cast("B"))
+    return Parcel(part.dtype.name, part.shape, part.data.cast("B"))

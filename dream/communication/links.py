@@ -53,7 +53,7 @@ class Links:
         """How long a rank that is stuck is waited for."""
         return self._seconds
 
-    def send(self, to: int, channel: str, *parts: bytes | memoryview) -> None:
+    def send(self, to: int, channel: str, *parts: bytes | bytearray | memoryview) -> None:
         """All of the parts, in order. `WorkerFailed` where the rank is gone."""
         connection = self._outgoing(to, channel)
         try:

@@ -67,9 +67,10 @@ class Peers:
         self._line("send", to).run(lambda: self._send(parcel, self._ranks[to]))
 
     def receive_now(self, source: int, expected: Expected) -> Parcel:
-        return self._line("receive", source).run(
+        parcel: Parcel = self._line("receive", source).run(
             lambda: self._receive(self._ranks[source], expected)
         )
+        return parcel
 
     def _line(self, direction: str, rank: int) -> _Line:
         return self._lines.setdefault((direction, rank), _Line())

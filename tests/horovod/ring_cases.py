@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dream
-from dream import _registry, _spec, cluster
-from dream._adapter import Plan
+from dream import _registry, cluster
 
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
-OPS = ("sum", "mean", "min", "max")
 BUCKETS: dict[str, dict[str, Any]] = {
     "one bucket": {},
     "many buckets": {"bucket_cap_mb": 0.002},
@@ -28,47 +23,15 @@ BUCKETS: dict[str, dict[str, Any]] = {
 def run() -> dict[str, Any]:
     torch.set_num_threads(1)
     place = cluster.detect()
-    plan = Plan(_spec.find("horovod"), "torch", place, "horovod", None, 0, {})
-    with dream.strategy("horovod"):  # starts the process group that DDP wants beside the ring
-        ring = _registry.reduction("torch", "horovod")(plan)
-    results = dict(tensors(ring))
-    results |= {name: trained(ring, more) for name, more in BUCKETS.items()}
+    with dream.strategy("horovod") as strategy:  # starts the group that DDP wants beside the ring
+        ring = _registry.reduction("torch", "horovod")(place, "horovod")
+    results: dict[str, Any] = {name: trained(ring, more) for name, more in BUCKETS.items()}
     results["half"] = trained(ring, {}, torch.bfloat16)
     results["two models"] = two_models(ring)
-    results["identical"] = ring.all_gather_object(
+    results["identical"] = strategy.communicator.all_gather_object(
         [p.numpy().tobytes() for name in BUCKETS for p in results[name][1]]
     )
-    results["shapes"] = told(lambda: ring.all_reduce(torch.ones(3 + ring.rank)))
-    results["after"] = ring.all_reduce(np.ones(2), "sum")
-    results["root"] = told(lambda: ring.broadcast(torch.ones(2), 9))
-    results["complex"] = told(lambda: ring.all_reduce(torch.ones(2, dtype=torch.complex64), "sum"))
     return results
-
-
-def told(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except dream.DreamError as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def mine(dtype: str, rank: int) -> torch.Tensor:
-    return (torch.arange(6).reshape(2, 3) + rank).to(getattr(torch, dtype))
-
-
-def tensors(ring: Any) -> Iterator[tuple[str, Any]]:
-    for dtype in DTYPES:
-        for op in OPS:
-            x = mine(dtype, ring.rank)
-            result = told(lambda x=x, op=op: ring.all_reduce(x, op))
-            yield f"{op} {dtype}", result
-            assert torch.equal(x, mine(dtype, ring.rank))
-    together = [torch.ones(2, 2) * ring.rank, np.float32(ring.rank), np.full(3, ring.rank)]
-    yield "list", [np.asarray(x) for x in ring.all_reduce([*together, torch.ones(0)], "sum")]
-    yield "broadcast", ring.broadcast([mine("bool", 0), mine("float64", ring.rank)], 1)
-    yield "gathered", ring.all_gather_object({"rank": ring.rank, "text": "x" * ring.rank})
-    yield "said", ring.broadcast_object(("from", ring.rank), ring.world_size - 1)
-    ring.barrier()
 
 
 def network() -> nn.Module:
@@ -86,8 +49,13 @@ def trained(
     ddp = DistributedDataParallel(together, **more)
     ddp.register_comm_hook(None, ring.gradient_hook)
     _steps(alone, alone, slice(None))
-    _steps(ddp, together, slice(ring.rank, None, ring.world_size))
+    _steps(ddp, together, _share())
     return _parameters(alone), _parameters(together)
+
+
+def _share() -> slice:
+    place = cluster.detect()
+    return slice(place.rank, None, place.world_size)
 
 
 def _parameters(model: nn.Module) -> list[torch.Tensor]:
@@ -97,7 +65,7 @@ def _parameters(model: nn.Module) -> list[torch.Tensor]:
 def two_models(ring: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Two modules in one backward."""
     ends = []
-    for parts in (1, ring.world_size):
+    for parts in (1, cluster.detect().world_size):
         torch.manual_seed(1)
         models = [nn.Linear(20, 20), network()]
         called = models
@@ -105,7 +73,7 @@ def two_models(ring: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             called = [DistributedDataParallel(m, bucket_cap_mb=0.002) for m in models]
             for ddp in called:
                 ddp.register_comm_hook(None, ring.gradient_hook)
-        mine = slice(ring.rank if parts > 1 else 0, None, parts)
+        mine = _share() if parts > 1 else slice(None)
         _steps(nn.Sequential(*called), nn.ModuleList(models), mine)
         ends.append(_parameters(nn.ModuleList(models)))
     return ends[0], ends[1]
