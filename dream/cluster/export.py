@@ -13,12 +13,13 @@ from .ports import interface_toward
 from .rendezvous import startup_seconds
 from .tf_config import TF_CONFIG
 
-_PATIENCE = {
+_DEFAULTS = {
+    "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1800",
 }
-"""Seconds after which the core warns that a rank has not sent a tensor, and gives up. Its own
-default is never to give up."""
+"""Groups may be made at any time. Seconds after which the core warns that a rank has not sent a
+tensor, and gives up; its own default is never to."""
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:
@@ -63,7 +64,7 @@ def export_horovod(cluster: Cluster) -> None:
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
             os.environ[name] = value
-    for name, value in _PATIENCE.items():
+    for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
