@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dream.collectives.command import command as collectives
 from dream.compare.command import command as compare
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ def run(context: typer.Context) -> None:
 
 
 app.command("compare")(compare)
+app.command("collectives")(collectives)
 
 
 @app.command()

@@ -61,10 +61,15 @@ def facts() -> dict[str, Any]:
         "cores": _cores(),
         "memory_gib": _memory_gib(),
         "gpus": gpus(),
-        "versions": {name: _version(names) for name, names in _DISTRIBUTIONS.items()},
+        "versions": versions(),
         "horovod": {"usable": {f: bool(ring.serves(f)) for f in FRAMEWORKS}, "why": ring.reason},
         "reductions": {framework: _reductions(framework) for framework in FRAMEWORKS},
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Of what figures hang on; None where it is not installed."""
+    return {name: _version(names) for name, names in _DISTRIBUTIONS.items()}
 
 
 def _reductions(framework: Framework) -> dict[str, str]:

@@ -1,0 +1,77 @@
+"""The whole measurement, from the names to the last line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from rich.console import Console
+from rich.text import Text
+
+from dream._errors import ConfigurationError
+from dream._spec import Framework
+from dream.collectives import document, plot, report, runner, transports
+from dream.collectives.figures import Machine, Row
+from dream.collectives.settings import Settings
+from dream.launch.environment import cores
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted of whom. frameworks, reductions: empty for all that work here."""
+
+    frameworks: Sequence[Framework]
+    reductions: Sequence[str]
+    json: Path | None
+    plot: Path | None
+
+
+def main(asked: Asked, settings: Settings) -> None:
+    """Measure, show and write. What cannot be done is refused before anything runs."""
+    plan = transports.plan(asked.frameworks, asked.reductions)
+    for option, path in (("--json", asked.json), ("--plot", asked.plot)):
+        _check_file(option, path)
+    if asked.plot is not None:
+        plot.check(asked.plot)
+    machine = Machine(cores(), os.getloadavg()[0])
+    console = Console(stderr=True)
+    rows = [
+        row
+        for framework, reductions in plan.items()
+        for row in _measured(framework, reductions, settings, console)
+    ]
+    report.show(rows, settings, machine, _screen())
+    if asked.json is not None:
+        document.write(asked.json, document.build(rows, settings, machine))
+    if asked.plot is not None:
+        plot.draw(rows, settings, asked.plot)
+
+
+def _measured(
+    framework: Framework, reductions: Sequence[str], settings: Settings, console: Console
+) -> list[Row]:
+    said = f"{framework} over {', '.join(reductions)} on {settings.n} ranks"
+    console.print(Text(f"{said} ..."), soft_wrap=True)
+    start = monotonic()
+    with TemporaryDirectory(prefix="dream-collectives-") as folder:
+        rows = runner.run(framework, reductions, settings, Path(folder))
+    console.print(Text(f"{said}: {monotonic() - start:.0f} s"), soft_wrap=True)
+    return rows
+
+
+def _screen() -> Console:
+    """stdout; where it is a file, as wide as the table wants to be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _check_file(option: str, path: Path | None) -> None:
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigurationError(
+            f"No file can be written there. Received: {option} {path}. Make its folder first, or "
+            "name another file."
+        )
