@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dream._errors import ConfigurationError, NotInstalled
@@ -46,11 +47,11 @@ def draw(rows: Sequence[Row], settings: Settings, path: Path) -> None:
     lines = -(-len(operations) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.6 * lines + 1.1), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(lines, columns, squeeze=False).flat
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     styles = _styles(rows)
     for operation, panel in zip(operations, panels, strict=False):
         _panel(panel, operation, [row for row in rows if row.operation == operation], styles)
-    for panel in list(panels)[len(operations) :]:
+    for panel in panels[len(operations) :]:
         panel.set_axis_off()
     figure.suptitle(f"How fast {settings.n} ranks on this machine exchange tensors")
     figure.legend(*_entries(figure), loc="outside lower center", ncols=4, frameon=False)
@@ -65,15 +66,9 @@ def _panel(
         if mine:
             speeds = [row.bus_bandwidth / 1e9 for row in mine]
             panel.plot([row.size for row in mine], speeds, label=name, **style)
-    copied = {row.size: row.memcpy / 1e9 for row in rows}
-    ticks = sorted(copied)
-    panel.plot(
-        ticks,
-        [copied[size] for size in ticks],
-        label="every rank copies memory",
-        color="0.5",
-        linestyle="--",
-    )
+    ticks = sorted({row.size for row in rows})
+    copied = [median(row.memcpy / 1e9 for row in rows if row.size == size) for size in ticks]
+    panel.plot(ticks, copied, label="every rank copies memory", color="0.5", linestyle="--")
     panel.set(xscale="log", yscale="log", title=operation)
     panel.set_xlabel("size of the tensor")
     panel.set_ylabel("bus bandwidth, GB a second")

@@ -70,7 +70,7 @@ def _times(rows: Sequence[Row]) -> Table:
             f"{row.seconds.median * 1e3:.3f}",
             f"{row.seconds.low * 1e3:.3f} to {row.seconds.high * 1e3:.3f}",
             f"{row.bus_bandwidth / 1e9:.3g}",
-            f"{row.against_memcpy:.2%}",
+            _percent(row.against_memcpy),
         )
     return table
 
@@ -86,6 +86,10 @@ def _bytes(rows: Sequence[Row]) -> Table:
             _each(row.formula or ()),
         )
     return table
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share * 100:.2g}%"
 
 
 def _each(figures: Sequence[float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from dream._errors import ConfigurationError, unknown
 
@@ -46,6 +47,7 @@ class Settings:
             )
 
     def elements(self, size: int) -> int:
-        """float32 elements of at least so many bytes, so that each rank can have as many."""
-        each = ELEMENT * self.n
-        return -(-size // each) * self.n
+        """float32 elements of at least so many bytes: a multiple of the ranks, and of the largest
+        power of two among them, so that every formula is exact."""
+        step = lcm(self.n, 1 << (self.n.bit_length() - 1))
+        return -(-size // (ELEMENT * step)) * step

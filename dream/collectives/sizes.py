@@ -22,6 +22,6 @@ def parse(text: str) -> int:
 
 
 def show(size: float) -> str:
-    """`200 KB`, with as many digits as are needed to tell sizes apart."""
+    """`200 KB`, with one digit after the point where there is one."""
     unit = next((name for name in reversed(_UNITS) if size >= _UNITS[name]), "B")
-    return f"{size / _UNITS[unit]:.5g} {unit}"
+    return f"{round(size / _UNITS[unit], 1):g} {unit}"
