@@ -43,3 +43,49 @@ def test_one_word_changes_the_strategy(script, backend, tmp_path):
     changed = tmp_path / script
     changed.write_text(text.replace('strategy("mirrored")', 'strategy("multi_worker_mirrored")'))
     assert accuracy(backend, *RUN, str(changed)) > 0.9
+
+
+def pictures(*line):
+    """What examples/collectives.py prints: call -> its picture, a line a rank."""
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    blocks = [block.splitlines() for block in done.stdout.replace("[0] ", "").split("\n\n")]
+    drawn = [[" ".join(rank.split()) for rank in ranks] for _, _, *ranks in blocks[1:]]
+    calls = [call for call, *_ in blocks[1:]]
+    assert len({*calls}) == len(calls)
+    return blocks[0], dict(zip(calls, drawn, strict=True))
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_collectives_are_drawn(framework):
+    script = str(EXAMPLES / "collectives.py")
+    run = [*RUN[:-1], "3"]
+    said, drawn = pictures(*run, script, "--framework", framework)
+    assert said[0].startswith(f"3 ranks on {framework}, over g")
+    assert len(drawn) == 14
+    assert drawn['all_reduce(x, "sum")'][1] == "rank 1 [10, 11, 12] -> [30, 33, 36]"
+    assert drawn["all_reduce(x)"][2] == "rank 2 [2.5] -> [1.5]"
+    assert drawn['reduce(x, "sum", root=0)'][1:] == [
+        "rank 1 [10, 11, 12] -> -",
+        "rank 2 [20, 21, 22] -> -",
+    ]
+    assert drawn["all_gather(x)"][1] == "rank 1 [10, 11] -> [0, 10, 11, 20, 21, 22]"
+    assert drawn["scatter(parts, root=0)"] == [
+        "rank 0 [0] [1] [2] -> [0]",
+        "rank 1 - -> [1]",
+        "rank 2 - -> [2]",
+    ]
+    assert drawn['reduce_scatter(x, "sum")'][2] == "rank 2 [20, 21, 22] -> [36]"
+    assert drawn["all_to_all(x)"][1] == "rank 1 [10, 11, 12] -> [1, 11, 21]"
+    assert drawn["send(x, to=...)"][0] == "rank 0 [0, 1, 2] -> [20, 21, 22]"
+    assert drawn['group([0, 2]).all_reduce(x, "sum")'] == [
+        "rank 0 [0, 1, 2] -> [20, 22, 24]",
+        "rank 1 [10, 11, 12] -> -",
+        "rank 2 [20, 21, 22] -> [20, 22, 24]",
+    ]
+
+
+def test_collectives_of_one_rank_say_that_it_is_alone():
+    said, drawn = pictures(str(EXAMPLES / "collectives.py"))
+    assert said[0].startswith("Alone")
+    assert drawn['all_reduce(x, "sum")'] == ["rank 0 [0] -> [0]"]
