@@ -49,7 +49,8 @@ def pictures(*line):
     """What examples/collectives.py prints: call -> its picture, a line a rank."""
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
-    blocks = [block.splitlines() for block in done.stdout.replace("[0] ", "").split("\n\n")]
+    text = re.sub(r"^\[0\] ", "", done.stdout, flags=re.MULTILINE)
+    blocks = [block.splitlines() for block in text.split("\n\n")]
     drawn = [[" ".join(rank.split()) for rank in ranks] for _, _, *ranks in blocks[1:]]
     calls = [call for call, *_ in blocks[1:]]
     assert len({*calls}) == len(calls)
