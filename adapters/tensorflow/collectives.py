@@ -18,8 +18,6 @@ from dream.adapters.tensorflow.errors import translated
 from dream.communication import Wire
 from dream.communication.wire import Combine, Length
 
-TIMEOUT_SECONDS = 1800.0
-"""How long a collective waits for the slowest rank."""
 _GROUP = 7001
 _FIRST_NUMBER = 1
 _MERGE: dict[Combine, tuple[str, int]] = {
@@ -64,8 +62,7 @@ class Collectives(Wire):
         self._common: dict[str, Any] = {
             "group_size": len(ranks),
             "group_key": _key(path),
-            "communication_hint": hint,
-            "timeout_seconds": TIMEOUT_SECONDS,
+            "communication_hint": hint,  # no timeout: each would keep two threads asleep so long
         }
         with tf.init_scope():
             with tf.device("CPU:0"):

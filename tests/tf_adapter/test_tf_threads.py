@@ -1,0 +1,32 @@
+"""TensorFlow's collectives leave nothing behind in the process."""
+
+import subprocess
+import sys
+
+CODE = """
+import os
+import tensorflow as tf
+from dream.adapters.tensorflow.collectives import Collectives
+
+wire = Collectives(0, (0,), "ring", (7001,))
+x = tf.ones(4)
+again = tf.function(lambda x: wire.all_reduce([x], "sum")[0])
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+for call in (lambda x: wire.all_reduce([x], "sum")[0], again):
+    call(x)
+    before = threads()
+    for _ in range(100):
+        call(x)
+    assert threads() < before + 50, (before, threads())
+os._exit(0)  # a version that leaves threads could not end
+"""
+
+
+def test_a_collective_leaves_no_thread_behind():
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
