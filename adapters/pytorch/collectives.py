@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from torch import distributed
@@ -66,6 +67,17 @@ def _backend(reduction: str) -> str:
     return "cpu:gloo,cuda:nccl" if cuda else "gloo"
 
 
+_wires: WeakSet[GroupWire] = WeakSet()
+
+
+@atexit.register
+def _let_go() -> None:
+    """A group that is held until the interpreter is taken down can abort the process: its threads
+    are joined too late."""
+    while _wires:
+        _wires.pop().let_go()
+
+
 def _stop_group() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -79,6 +91,7 @@ class GroupWire(TorchWire):
         self._group = group
         self._name = "gloo" if reduction == "auto" else reduction
         self._size = group.size()
+        _wires.add(self)
         self._options = {op: _options(reduce) for op, reduce in _OPS.items()}
 
     @property
@@ -123,6 +136,10 @@ class GroupWire(TorchWire):
         if distributed.get_rank() not in everywhere:
             return None
         return GroupWire(made, self._name)
+
+    def let_go(self) -> None:
+        """The last that is done to it."""
+        del self._group
 
     def close(self) -> None:
         _stop_group()
