@@ -47,7 +47,6 @@ def _collective(x: tf.Tensor, ranks: int) -> Callable[[], tf.Tensor]:
         merge_op="Add",
         final_op="Id",
         communication_hint="ring",
-        timeout_seconds=600.0,
         ordering_token=[],
     )
     return lambda: run(instance_key=next(numbers))
