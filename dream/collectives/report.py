@@ -36,8 +36,9 @@ def notes(settings: Settings, machine: Machine) -> list[str]:
     """What the figures mean, and what they are worth here."""
     said = [
         f"Medians of {settings.rounds} rounds, in which all take turns, on the slowest rank; the "
-        "ranks compare their calls as they do by default. Bus bandwidth: bytes a second times "
-        "2(P-1)/P for all_reduce, (P-1)/P for gathers, scatters and all_to_all, 1 for broadcast "
+        "ranks compare their calls as they do by default, and every result is a new tensor. Bus "
+        "bandwidth: bytes a second times 2(P-1)/P for all_reduce, (P-1)/P for gathers, scatters "
+        "and all_to_all, 1 for broadcast "
         "and reduce, as NCCL's tests count; the size is that of the larger side. Memcpy: every "
         "rank copies as many bytes at the same time. GB: 10^9 bytes; KB and MB: 1024 and 1024^2."
     ]

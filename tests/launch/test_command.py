@@ -207,7 +207,7 @@ def test_help_is_quick_to_import_and_loads_no_framework() -> None:
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=60,
         check=True,
     )  # fmt: skip
-    for command in ("run", "compare", "strategies", "env", "build-horovod"):
+    for command in ("run", "compare", "collectives", "strategies", "env", "build-horovod"):
         assert f"\n  {command} " in ran.stdout
 
 
