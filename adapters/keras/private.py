@@ -53,6 +53,13 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def children(layer: Any) -> list[Any]:
+    """The layers right in a layer; of a functional model in the order of their calls."""
+    if isinstance(layer, keras.Model):
+        return list(layer.layers)
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
 def own_states(layer: Any) -> list[Any]:
     """Variables of the layer itself that gradients do not change (its layers' are not among
     them)."""
