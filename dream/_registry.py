@@ -43,6 +43,18 @@ TENSORS: Mapping[str, str] = {
 }
 """The Tensors of a framework."""
 
+PROBES: Mapping[str, str] = {
+    "torch": f"{_TORCH}.porting:TorchProbe",
+    "keras": "dream.adapters.keras.porting:KerasProbe",
+}
+"""The Probe of a flavour of models, built from a model and a batch."""
+
+GRADIENTS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.keras_gradients:differentiate",
+    "tensorflow": f"{_TENSORFLOW}.keras_gradients:differentiate",
+}
+"""A backward pass of a Keras model, by Keras's backend."""
+
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 
 

@@ -29,6 +29,13 @@ def rank_environment(job: Job, place: Cluster) -> dict[str, str]:
     return {**_defaults(job, place, user), **user, **_place(place), **_requests(job, place)}
 
 
+def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The user's environment for a process that is no rank of any job."""
+    places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    user = _without_a_place(os.environ)
+    return {**_QUIET, **{name: user[name] for name in user if name not in places}, **extra}
+
+
 def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
     stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.STRATEGY)
     tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",

@@ -1,0 +1,157 @@
+"""The whole check: two processes, one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dream._errors import ConfigurationError
+
+from . import building
+from .judge import Side, judge
+from .match import match
+from .probe import Array, Inputs
+from .process import Bench, bench
+from .shake import shaken
+from .verdict import Report
+
+Model = str | Callable[[], Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is compared and how; `dream.port_check` says what the fields mean."""
+
+    old: str
+    new: str
+    batch: Mapping[str, Array]
+    mapping: Mapping[str, str] | None = None
+    tolerance: float | None = None
+    loss: str = "mean_squared"
+    seed: int = 0
+    as_is: bool = False
+    copy: bool = True
+    shake: bool = True
+
+    def __post_init__(self) -> None:
+        for place in (self.old, self.new):
+            building.check(place)
+        if not self.inputs:
+            raise ConfigurationError(
+                "There is nothing to give to the models. Received: a batch with "
+                f"{', '.join(self.batch) or 'nothing'}. Name the inputs x; or x0, x1, ...; or as "
+                "the models do. y is the target."
+            )
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise ConfigurationError(
+                f"A tolerance is not negative. Received: {self.tolerance}. Give 1e-5, or none."
+            )
+
+    @property
+    def inputs(self) -> Inputs:
+        return {name: np.asarray(x) for name, x in self.batch.items() if name != "y"}
+
+    @property
+    def target(self) -> Array | None:
+        return self.batch.get("y")
+
+
+def port_check(
+    old: Model,
+    new: Model,
+    batch: Mapping[str, ArrayLike],
+    *,
+    map: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    loss: str = "mean_squared",
+    seed: int = 0,
+    as_is: bool = False,
+    copy: bool = True,
+    shake: bool = True,
+    old_backend: str | None = None,
+    new_backend: str | None = None,
+    timeout: float = 300.0,
+) -> Report:
+    """Whether one model is the other's port: same weights, same outputs, same gradients?
+
+    old, new: build the models, each in a process of its own and of either framework:
+        "file.py:function", "module:function", or the function itself.
+    batch: `x` (or `x0`, `x1`, ..., or the models' own names) and perhaps `y`. Arrays of four or
+        more dims have their channels last and are turned for a model that wants them in axis 1,
+        as are those of three dims where a model's first layer does; as_is: they are not.
+    map: old name -> new name, of layers or parameters; else layers are matched by order.
+    tolerance: relative, for everything; else 32 roundings of the dtype a layer.
+    loss: "mean_squared", against y or targets that `seed` draws, or "cross_entropy" of logits.
+    copy: the new model gets the old one's weights; False: it keeps its own, which are compared.
+    shake: what is all one number in the old model, as fresh biases and statistics are, gets
+        others that `seed` draws, in both models.
+    old_backend, new_backend: Keras's, else KERAS_BACKEND. timeout: seconds for one answer.
+    Raises ConfigurationError where the layers do not match, and WorkerFailed where a model cannot
+    be built or run.
+    """
+    arrays = {name: np.asarray(x) for name, x in batch.items()}
+    request = Request(
+        building.place_of(old),
+        building.place_of(new),
+        arrays,
+        mapping=map,
+        tolerance=tolerance,
+        loss=loss,
+        seed=seed,
+        as_is=as_is,
+        copy=copy,
+        shake=shake,
+    )
+    with ExitStack() as held:
+        benches = [
+            held.enter_context(bench(f"The {who} model ({place})", backend=backend,
+                                     timeout=timeout))
+            for who, place, backend in (("old", request.old, old_backend),
+                                        ("new", request.new, new_backend))
+        ]  # fmt: skip
+        return check(request, benches[0], benches[1])
+
+
+def check(request: Request, old: Bench, new: Bench) -> Report:
+    """The same in processes that are there."""
+    old_facts, new_facts = _both(
+        old, new, "build", (request.old, request.inputs, request.as_is),
+        (request.new, request.inputs, request.as_is),
+    )  # fmt: skip
+    pairs = match(
+        old_facts.description, new_facts.description, request.mapping, optional=True
+    )
+    weights, changed = old.get("weights"), []
+    if request.copy:
+        if request.shake:
+            weights, changed = shaken(weights, request.seed)
+            old.get("load", weights)
+        new.get("load", {pair.new.name: weights[pair.old.name] for pair in pairs})
+    asked = (request.loss, request.target, request.seed)
+    old_passes, new_passes = _both(old, new, "passes", asked, asked)
+    sides = (
+        Side(old_facts, old_passes, weights),
+        Side(new_facts, new_passes, {} if request.copy else new.get("weights")),
+    )
+    return judge(
+        pairs, *sides, copied=request.copy, allowed=request.tolerance, shaken=changed
+    )
+
+
+def _both(
+    old: Bench, new: Bench, name: str, first: tuple[Any, ...], second: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """At once in both processes."""
+    old.ask(name, *first)
+    new.ask(name, *second)
+    try:
+        found = old.answer()
+    finally:
+        other = new.answer()  # read whatever came of the first: the next question's is not this
+    return found, other

@@ -1,0 +1,17 @@
+"""Real models of both frameworks: what is equal is found equal, and what is wrong at its place."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import BATCHES, Checked
+
+
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(("old", "new"), [("torch", "keras"), ("keras", "torch")])
+def test_what_is_equal_is_found_equal(checked: Checked, old: str, new: str, name: str) -> None:
+    report = checked(f"{old}:{name}", f"{new}:{name}", name)
+    assert report.first_layer is None, report
+    assert report.first_gradient is None, report
+    assert report.equal, report.settings
+    assert all(row.gradients for row in report.rows)
+    assert report.loss[0] == pytest.approx(report.loss[1], rel=1e-5)
