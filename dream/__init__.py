@@ -14,6 +14,7 @@ from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
 from dream.communication import Communicator, Handle
 from dream.launch.function import launch
+from dream.porting.function import port_check
 
 __all__ = [
     "CheckpointError",
@@ -30,6 +31,7 @@ __all__ = [
     "communicator",
     "current",
     "launch",
+    "port_check",
     "strategy",
 ]
 __version__ = "0.1.0"

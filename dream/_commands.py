@@ -8,6 +8,7 @@ import typer
 
 from dream.collectives.command import command as collectives
 from dream.compare.command import command as compare
+from dream.porting.command import command as port_check
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +31,7 @@ def run(context: typer.Context) -> None:
 
 app.command("compare")(compare)
 app.command("collectives")(collectives)
+app.command("port-check")(port_check)
 
 
 @app.command()

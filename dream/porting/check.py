@@ -53,6 +53,14 @@ class Request:
                 f"A tolerance is not negative. Received: {self.tolerance}. Give 1e-5, or none."
             )
 
+    @classmethod
+    def made(
+        cls, old: Model, new: Model, batch: Mapping[str, ArrayLike], **options: Any
+    ) -> Request:
+        """Functions by their places, the batch as arrays."""
+        arrays = {name: np.asarray(x) for name, x in batch.items()}
+        return cls(building.place_of(old), building.place_of(new), arrays, **options)
+
     @property
     def inputs(self) -> Inputs:
         return {name: np.asarray(x) for name, x in self.batch.items() if name != "y"}
@@ -62,60 +70,15 @@ class Request:
         return self.batch.get("y")
 
 
-def port_check(
-    old: Model,
-    new: Model,
-    batch: Mapping[str, ArrayLike],
-    *,
-    map: Mapping[str, str] | None = None,
-    tolerance: float | None = None,
-    loss: str = "mean_squared",
-    seed: int = 0,
-    as_is: bool = False,
-    copy: bool = True,
-    shake: bool = True,
-    old_backend: str | None = None,
-    new_backend: str | None = None,
-    timeout: float = 300.0,
-) -> Report:
-    """Whether one model is the other's port: same weights, same outputs, same gradients?
-
-    old, new: build the models, each in a process of its own and of either framework:
-        "file.py:function", "module:function", or the function itself.
-    batch: `x` (or `x0`, `x1`, ..., or the models' own names) and perhaps `y`. Arrays of four or
-        more dims have their channels last and are turned for a model that wants them in axis 1,
-        as are those of three dims where a model's first layer does; as_is: they are not.
-    map: old name -> new name, of layers or parameters; else layers are matched by order.
-    tolerance: relative, for everything; else 32 roundings of the dtype a layer.
-    loss: "mean_squared", against y or targets that `seed` draws, or "cross_entropy" of logits.
-    copy: the new model gets the old one's weights; False: it keeps its own, which are compared.
-    shake: what is all one number in the old model, as fresh biases and statistics are, gets
-        others that `seed` draws, in both models.
-    old_backend, new_backend: Keras's, else KERAS_BACKEND. timeout: seconds for one answer.
-    Raises ConfigurationError where the layers do not match, and WorkerFailed where a model cannot
-    be built or run.
-    """
-    arrays = {name: np.asarray(x) for name, x in batch.items()}
-    request = Request(
-        building.place_of(old),
-        building.place_of(new),
-        arrays,
-        mapping=map,
-        tolerance=tolerance,
-        loss=loss,
-        seed=seed,
-        as_is=as_is,
-        copy=copy,
-        shake=shake,
-    )
+def run(request: Request, backends: tuple[str | None, str | None], timeout: float) -> Report:
+    """The check in two processes of its own. backends: Keras's; timeout: seconds an answer."""
+    sides = (("old", request.old, backends[0]), ("new", request.new, backends[1]))
     with ExitStack() as held:
-        benches = [
-            held.enter_context(bench(f"The {who} model ({place})", backend=backend,
-                                     timeout=timeout))
-            for who, place, backend in (("old", request.old, old_backend),
-                                        ("new", request.new, new_backend))
-        ]  # fmt: skip
-        return check(request, benches[0], benches[1])
+        old, new = (
+            held.enter_context(bench(f"The {who} model ({place})", backend, timeout))
+            for who, place, backend in sides
+        )
+        return check(request, old, new)
 
 
 def check(request: Request, old: Bench, new: Bench) -> Report:

@@ -101,9 +101,9 @@ def _check(old: Layer, new: Layer, optional: bool) -> None:
         raise _unlike(old, new, "are of different kinds")
     differing = [role for role in old.roles.keys() | new.roles.keys()
                  if old.roles.get(role) != new.roles.get(role)]  # fmt: skip
-    if optional and old.kind != OTHER:
-        one_sided = old.roles.keys() ^ new.roles.keys()
-        differing = [r for r in differing if r not in (OPTIONAL & one_sided)]
+    alone = [old.roles.keys() - new.roles.keys(), new.roles.keys() - old.roles.keys()]
+    if optional and old.kind != OTHER and not all(alone):
+        differing = [r for r in differing if r not in OPTIONAL & (alone[0] | alone[1])]
     if differing:
         raise _unlike(old, new, f"differ in {', '.join(sorted(differing))}")
 

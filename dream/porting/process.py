@@ -71,7 +71,7 @@ class Bench:
 
 
 @contextmanager
-def bench(who: str, *, backend: str | None = None, timeout: float = 300.0) -> Iterator[Bench]:
+def bench(who: str, backend: str | None = None, timeout: float = 300.0) -> Iterator[Bench]:
     """A process that is there while the block lasts. backend: Keras's, else the user's own.
 
     timeout: seconds that one answer may take.

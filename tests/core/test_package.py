@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "communicator",
         "current",
         "launch",
+        "port_check",
         "strategy",
     ]
     for name in dream.__all__:

@@ -24,6 +24,7 @@ def normal(*shape: int) -> dict[str, np.ndarray]:
 
 BATCHES: dict[str, dict[str, np.ndarray]] = {
     "dense": normal(5, 6),
+    "square": normal(5, 6),
     "conv1d": normal(5, 9, 3),
     "conv2d": normal(3, 11, 11, 3),
     "conv2d_same_stride": normal(3, 8, 8, 3),

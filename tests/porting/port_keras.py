@@ -14,6 +14,10 @@ def dense():
     return stack(keras.Input((6,)), L.Dense(8, activation="gelu"), L.Dense(3))
 
 
+def square():
+    return stack(keras.Input((6,)), L.Dense(6), L.Dense(6))
+
+
 def conv1d():
     return stack(
         keras.Input((9, 3)), L.Conv1D(4, 3, strides=2, activation="relu"), L.Flatten(), L.Dense(2)
