@@ -154,8 +154,9 @@ def _layer(name: str, layer: Any, found: Found, orders: Orders, seen: dict[int, 
             _parameter(f"{name}/{key}", own[key], _turned(found, key, flattened, unflattened), seen)
             for key in found.parts
         ),
-        settings=found.settings,
+        settings={**found.settings, "dtype": layer.compute_dtype},
         channels_first=found.channels_first,
+        records=found.kind != OTHER or not private.children(layer),
         flattened=flattened,
         unflattened=unflattened,
     )

@@ -108,7 +108,8 @@ def _other(module: nn.Module, names: Sequence[str]) -> Found:
     parts = {
         name: (Part(str(place), tuple(value.shape)),) for place, (name, value) in enumerate(values)
     }
-    return Found(OTHER, parts, {"class": type(module).__name__})
+    records = not list(module.children())
+    return Found(OTHER, parts, {"class": type(module).__name__}, records=records)
 
 
 def _layer(name: str, module: nn.Module, found: Found, seen: dict[int, str]) -> Layer:
@@ -119,7 +120,7 @@ def _layer(name: str, module: nn.Module, found: Found, seen: dict[int, str]) -> 
             _parameter(f"{name}.{own}" if name else own, _inner(module, own), parts, seen)
             for own, parts in found.parts.items()
         ),
-        settings=found.settings,
+        settings={**found.settings, "dtype": _dtype(_inner(module, next(iter(found.parts))))},
         channels_first=found.channels_first,
         time_first=found.time_first,
         records=found.records,
@@ -128,6 +129,10 @@ def _layer(name: str, module: nn.Module, found: Found, seen: dict[int, str]) -> 
 
 def _name(name: str, module: nn.Module, found: Found) -> str:
     return f"{name or type(module).__name__}{found.suffix}"
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 def _inner(module: Any, name: str) -> torch.Tensor:
@@ -143,7 +148,7 @@ def _parameter(
     return Parameter(
         name=name,
         shape=tuple(value.shape),
-        dtype=str(value.dtype).removeprefix("torch."),
+        dtype=_dtype(value),
         trainable=value.requires_grad,
         parts=parts,
         same_as="" if first == name else first,

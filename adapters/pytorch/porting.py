@@ -132,9 +132,7 @@ def _by_role(layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array | Non
     return {role: found.get(role) for role in sorted(wanted)}
 
 
-def _recorder(
-    layer: Layer, given: dict[str, Array], gave: dict[str, Array]
-) -> Callable[..., None]:
+def _recorder(layer: Layer, given: dict[str, Array], gave: dict[str, Array]) -> Callable[..., None]:
     def record(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, after = _first((args, kwargs)), _first(output)
         if layer.name not in gave and before is not None and after is not None:

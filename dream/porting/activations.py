@@ -67,9 +67,10 @@ def identify(before: Array, after: Array, allowed: float) -> tuple[str, str] | N
     for order, x in _layouts(np.asarray(before, float), after.shape):
         rows = max(1, _MOST // max(1, x[:1].size))
         kept, wanted = x[:rows], np.asarray(after[:rows], float)
-        for name, act in ACTIVATIONS.items():
-            if _close(act(kept), wanted, allowed):
-                return name, order
+        with np.errstate(all="ignore"):  # a candidate may overflow: then it is none
+            for name, act in ACTIVATIONS.items():
+                if _close(act(kept), wanted, allowed):
+                    return name, order
     return None
 
 

@@ -87,9 +87,7 @@ def check(request: Request, old: Bench, new: Bench) -> Report:
         old, new, "build", (request.old, request.inputs, request.as_is),
         (request.new, request.inputs, request.as_is),
     )  # fmt: skip
-    pairs = match(
-        old_facts.description, new_facts.description, request.mapping, optional=True
-    )
+    pairs = match(old_facts.description, new_facts.description, request.mapping, optional=True)
     weights, changed = old.get("weights"), []
     if request.copy:
         if request.shake:
@@ -102,9 +100,7 @@ def check(request: Request, old: Bench, new: Bench) -> Report:
         Side(old_facts, old_passes, weights),
         Side(new_facts, new_passes, {} if request.copy else new.get("weights")),
     )
-    return judge(
-        pairs, *sides, copied=request.copy, allowed=request.tolerance, shaken=changed
-    )
+    return judge(pairs, *sides, copied=request.copy, allowed=request.tolerance, shaken=changed)
 
 
 def _both(

@@ -9,7 +9,7 @@ import typer
 
 
 def command(
-    old: Annotated[str, typer.Argument(help="Builds a model: file.py:function or module:function.")],
+    old: Annotated[str, typer.Argument(help="Builds a model: file.py:function, module:function.")],
     new: Annotated[str, typer.Argument(help="Builds its port, in either framework.")],
     batch: Annotated[Path, typer.Option(help="A .npz with x (or x0, x1, ...) and perhaps y.")],
     map: Annotated[

@@ -57,7 +57,8 @@ class Parameter:
 class Layer:
     """A layer with parameters.
 
-    settings: hyper-parameters in Keras's words (momentum is what is kept of the old average).
+    settings: hyper-parameters in Keras's words (momentum is what is kept of the old average;
+        dtype is what is computed in).
     channels_first: what goes in and out has its channels in axis 1, where it has three dims.
     time_first: the first dim is time, the second the batch.
     flattened: the shape (*space, channels) whose flattening goes in, in that order; canonical is

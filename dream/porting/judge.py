@@ -59,7 +59,7 @@ def judge(
         first_layer=first_layer,
         first_gradient=first_gradient,
         reasons=tuple(reasons(rows, old, new, found, first_value, first_layer, first_gradient)),
-        remarks=tuple(settings.remarks(pairs)),
+        remarks=tuple(settings.remarks(pairs, {s.facts.description.framework for s in (old, new)})),
         shaken=tuple(shaken),
         given={name: (shape, new.facts.given[name]) for name, shape in old.facts.given.items()},
         backends=(old.facts.backend, new.facts.backend),
@@ -136,8 +136,10 @@ def _first_gradient(rows: Sequence[Row]) -> Found | None:
 
 
 def _dtype(pairs: Sequence[Pair]) -> str:
-    """The coarsest float that parameters have."""
-    held = {p.dtype for pair in pairs for layer in (pair.old, pair.new) for p in layer.parameters}
+    """The coarsest float that is computed in or kept."""
+    layers = [layer for pair in pairs for layer in (pair.old, pair.new)]
+    held = {p.dtype for layer in layers for p in layer.parameters}
+    held |= {layer.settings["dtype"] for layer in layers if "dtype" in layer.settings}
     coarse = ("bfloat16", "float16", "float32", "float64")
     return next((name for name in coarse if name in held), "float32")
 

@@ -1,5 +1,5 @@
-"""What is differentiated: a loss of the outputs, and its gradient by them, in float64. NumPy does it
-for both models, so that the frameworks' own losses have no part in a difference."""
+"""What is differentiated: a loss of the outputs, and its gradient by them, in float64. NumPy does
+it for both models, so that the frameworks' own losses have no part in a difference."""
 
 from __future__ import annotations
 

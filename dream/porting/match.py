@@ -44,7 +44,8 @@ def match(
     *,
     optional: bool = False,
 ) -> list[Pair]:
-    """Layers by order, each with its like in kind, roles and canonical shapes.
+    """Layers by order, each with its like in kind, roles and canonical shapes; those of kind
+    "other" by order among themselves.
 
     mapping: old name -> new name, of layers or of parameters in them; the layers that it does not
         name are matched by order.
@@ -53,17 +54,19 @@ def match(
     """
     named = _named(old, new, mapping or {})
     taken = set(named.values())
-    rest = iter([layer for layer in new.layers if layer.name not in taken])
+    rest = [layer for layer in new.layers if layer.name not in taken]
+    # a layer that is called first may hold all the others: parameters of its own have no place
+    queues = {own: iter([each for each in rest if (each.kind == OTHER) == own])
+              for own in (True, False)}  # fmt: skip
     pairs = []
     for layer in old.layers:
         name = named.get(layer.name)
-        other = new.layer(name) if name else next(rest, None)
+        other = new.layer(name) if name else next(queues[layer.kind == OTHER], None)
         if other is None:
             raise _lonely(layer, "old", "new", len(old.layers), len(new.layers))
         _check(layer, other, optional)
         pairs.append(Pair(layer, other))
-    left = next(rest, None)
-    if left is not None:
+    for left in (*queues[False], *queues[True]):
         raise _lonely(left, "new", "old", len(new.layers), len(old.layers))
     return pairs
 

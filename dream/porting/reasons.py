@@ -58,7 +58,7 @@ def _of_values(row: Row, role: str, old: Array, new: Array) -> Iterator[str]:
         yield "The kernel is transposed."
     elif row.old.kind.startswith("conv") and _close(np.flip(old, range(old.ndim - 2)), new):
         yield "The kernel is flipped in space."
-    elif gates := _gates(row, role, old, new):
+    elif gates := _gates(row.old.kind, old, new):
         yield gates
     elif role == "kernel" and row.old.kind == "dense" and _close(_sorted(old), _sorted(new)):
         yield (
@@ -72,8 +72,8 @@ def _of_values(row: Row, role: str, old: Array, new: Array) -> Iterator[str]:
 _GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("z", "r", "n")}
 
 
-def _gates(row: Row, role: str, old: Array, new: Array) -> str:
-    names = _GATES.get(row.old.kind, ())
+def _gates(kind: str, old: Array, new: Array) -> str:
+    names = _GATES.get(kind, ())
     for order in permutations(range(len(names))):
         blocks = np.split(old, max(1, len(names)), axis=-1)
         if names and _close(np.concatenate([blocks[i] for i in order], -1), new):
@@ -106,17 +106,11 @@ def _in_layer(row: Row, old: Side, new: Side, settings: Sequence[Setting]) -> It
         elif setting.name not in ("momentum", "dropout"):
             yield f"The {setting.name} differs: old {setting.old}, new {setting.new}."
     a, b = old.passes.gave[row.old.name], new.passes.gave[row.new.name]
-    given = old.passes.given[row.old.name]
-    if row.old.kind == "dense" and (both := _act_as(given, a, b, old, row)):
-        yield both
+    found = identify(a, b, _CLOSE) if a.shape == b.shape else None
+    if found and found[0] != "none":
+        yield f"What the new layer gives is {found[0]} of what the old one gives."
     elif _permuted(a, b):
         yield "The same numbers come out in another order."
-
-
-def _act_as(given: Array, a: Array, b: Array, old: Side, row: Row) -> str:
-    """A layer whose output already has an activation in it: custom code."""
-    found = identify(a, b, _CLOSE) if a.shape == b.shape else None
-    return f"The new layer applies {found[0]} itself." if found and found[0] != "none" else ""
 
 
 def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Iterator[str]:
@@ -128,7 +122,9 @@ def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Ite
         side.passes.gave.get(name) if (name := _name(before, place)) else None
         for place, side in enumerate((old, new))
     ]
-    acts = [None if s is None else identify(s, e, _CLOSE) for s, e in zip(starts, ends, strict=True)]
+    acts = [
+        None if s is None else identify(s, e, _CLOSE) for s, e in zip(starts, ends, strict=True)
+    ]
     if acts[0] and acts[1] and acts[0] != acts[1]:
         if acts[0][0] != acts[1][0]:
             yield f"The activation differs: old {acts[0][0]}, new {acts[1][0]}."
@@ -143,8 +139,8 @@ def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Ite
             "in one model and not in the other."
         )
     elif acts[0] or acts[1]:
-        words = [f"{w} applies {act[0]}" for w, act in zip(("old", "new"), acts, strict=True) if act]
-        yield f"Recognized: {', '.join(words)}."
+        words = [f"{w} {act[0]}" for w, act in zip(("old", "new"), acts, strict=True) if act]
+        yield f"Recognized as activation: {', '.join(words)}."
     yield _listed(after, old, new)
 
 

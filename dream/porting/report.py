@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from io import StringIO
 
 from rich import box
 from rich.console import Console
@@ -21,6 +22,14 @@ def show(report: Report, console: Console | None = None) -> None:
     for line in lines(report):
         console.print(Text(line), width=min(console.width, 100))
     console.print(Text(conclusion(report), style="bold"))
+
+
+def text(report: Report) -> str:
+    """The same without colours."""
+    console = Console(width=120, file=StringIO(), color_system=None)
+    with console.capture() as captured:
+        show(report, console)
+    return captured.get()
 
 
 def _screen() -> Console:
@@ -51,8 +60,9 @@ def lines(report: Report) -> Iterator[str]:
     for reason in report.reasons:
         yield f"  {reason}"
     for setting in report.settings:
-        shown = " (the outputs show whether it matters)" if setting.forward else ""
-        yield f"Setting: {setting.layer}: {setting.name}: old {setting.old}, new {setting.new}{shown}"
+        shown = " (outputs show whether it matters)" if setting.forward else ""
+        both = f"old {setting.old}, new {setting.new}"
+        yield f"Setting: {setting.layer}: {setting.name}: {both}{shown}."
     for remark in report.remarks:
         yield f"Note: {remark}"
 
@@ -80,7 +90,8 @@ def _table(report: Report) -> Table:
     for header in [*["values"] * valued, "input", "output", "gradient"]:
         table.add_column(header, justify="right", no_wrap=True)
     for row in report.rows:
-        cells = [*[_most(row.values)] * valued, _cell(row.given), _cell(row.gave)]
+        into = _cell(row.given, quiet=row.gave is not None and not row.gave.bad)
+        cells = [*[_most(row.values)] * valued, into, _cell(row.gave)]
         table.add_row(row.old.name, row.new.name, row.old.kind, *cells, _most(row.gradients))
     for place, gap in enumerate(report.outputs):
         name = "output" if len(report.outputs) == 1 else f"output {place}"
@@ -93,11 +104,13 @@ def _most(gaps: Mapping[str, Gap]) -> Text:
     return _cell(max(gaps.values(), key=lambda gap: (gap.bad, gap.relative), default=None))
 
 
-def _cell(gap: Gap | None) -> Text:
+def _cell(gap: Gap | None, *, quiet: bool = False) -> Text:
+    """quiet: a difference is none here, as where only one of two models pads before its layer."""
     if gap is None:
         return Text("")
     text = "shape" if gap.reshaped else f"{gap.relative:.1e}"
-    return Text(f"{text} *" if gap.bad else text, style="bold red" if gap.bad else "")
+    bad = gap.bad and not quiet
+    return Text(f"{text} *" if bad else text, style="bold red" if bad else "")
 
 
 def _some(names: tuple[str, ...], most: int = 6) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from .description import Layer, Parameter
+from .description import Parameter
 from .match import Pair
 from .steps import Shape
 
@@ -78,9 +78,9 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def _missing(pair: Pair) -> list[Setting]:
-    return [
-        Setting(pair.old.name, role, "missing", "there") for role in pair.missing_in_old
-    ] + [Setting(pair.old.name, role, "there", "missing") for role in pair.missing_in_new]
+    return [Setting(pair.old.name, role, "missing", "there") for role in pair.missing_in_old] + [
+        Setting(pair.old.name, role, "there", "missing") for role in pair.missing_in_new
+    ]
 
 
 def _of_parameters(pair: Pair) -> list[Setting]:
@@ -99,16 +99,12 @@ def _tied(parameter: Parameter) -> str:
     return f"to {parameter.same_as}" if parameter.same_as else "no"
 
 
-def remarks(layers: Sequence[Pair]) -> list[str]:
+def remarks(pairs: Sequence[Pair], frameworks: set[str]) -> list[str]:
     """What differs by the frameworks' nature."""
-    if any(_statistics(pair.old, pair.new) for pair in layers):
+    kept = [pair for pair in pairs if "moving_variance" in pair.roles]
+    if kept and len(frameworks) > 1:
         return [
             "BatchNorm in training: torch keeps the unbiased variance (n - 1), Keras the biased "
             "one (n), so moving variances drift apart by 1/n of themselves."
         ]
     return []
-
-
-def _statistics(old: Layer, new: Layer) -> bool:
-    names = {p.name.partition("/")[1] for layer in (old, new) for p in layer.parameters}
-    return old.kind == "batch_norm" and "moving_variance" in old.roles and len(names) == 2

@@ -67,6 +67,11 @@ class Report:
     given: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
     backends: tuple[str, str]
 
+    def __str__(self) -> str:
+        from .report import text  # on use: rich is for who reads
+
+        return text(self)
+
     @property
     def equal(self) -> bool:
         """Whether the same weights give the same numbers, and train with the same settings."""

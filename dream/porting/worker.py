@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from dream import _registry
-from dream._errors import ConfigurationError, DreamError, NotInstalled, Unsupported
+from dream._errors import ConfigurationError, NotInstalled, Unsupported
 from dream.porting import building, loss
 from dream.porting.arrays import OPS
 from dream.porting.convert import from_canonical, to_canonical
@@ -40,8 +40,7 @@ class Bench:
         """All values, by layer and role."""
         arrays = self._probe.read()
         return {
-            layer.name: to_canonical(layer, arrays, OPS)
-            for layer in self._facts.description.layers
+            layer.name: to_canonical(layer, arrays, OPS) for layer in self._facts.description.layers
         }
 
     def load(self, weights: Mapping[str, Mapping[str, Array]]) -> None:

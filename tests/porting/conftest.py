@@ -38,6 +38,8 @@ BATCHES: dict[str, dict[str, np.ndarray]] = {
     "lstm": normal(4, 6, 5),
     "gru": normal(4, 6, 5),
     "bidirectional": normal(4, 6, 5),
+    "time_first": normal(4, 6, 5),
+    "tokens": {"tokens": DRAW.integers(0, 11, (5, 4)), "weights": normal(5, 4)["x"]},
     "inputs": {"x0": normal(4, 3)["x"], "x1": normal(4, 5)["x"]},
     "image": normal(2, 8, 8, 3),
     "flat_image": normal(2, 4, 5, 3),
@@ -75,10 +77,9 @@ def checked(benches: Benches) -> Checked:
     """The report on two models, "torch:dense" and the like, and a batch of BATCHES."""
 
     def run(old: str, new: str, batch: str, **options: Any) -> Report:
-        frameworks = [name.partition(":")[0] for name in (old, new)]
-        sides = [benches(frameworks[0]),
-                 benches(frameworks[1] if len({*frameworks}) == 2 else f"{frameworks[1]}2")]  # fmt: skip
-        arrays = BATCHES[batch]
+        first, second = (name.partition(":")[0] for name in (old, new))
+        sides = benches(first), benches(second if second != first else f"{second}2")
+        arrays = BATCHES[batch] | options.pop("more", {})
         return check(Request(place(old), place(new), arrays, **options), *sides)
 
     return run

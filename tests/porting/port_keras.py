@@ -38,9 +38,7 @@ def conv2d():
 
 
 def conv2d_same_stride():
-    return stack(
-        keras.Input((8, 8, 3)), L.Conv2D(4, 3, strides=2, padding="same", use_bias=False)
-    )
+    return stack(keras.Input((8, 8, 3)), L.Conv2D(4, 3, strides=2, padding="same", use_bias=False))
 
 
 def conv_groups():
@@ -92,6 +90,12 @@ def lstm():
     return stack(keras.Input((6, 5)), L.LSTM(4), L.Dense(2))
 
 
+def time_first():
+    given = keras.Input((6, 5))
+    x = L.LSTM(4, return_sequences=True)(given)
+    return keras.Model(given, L.Dense(2)(L.MultiHeadAttention(2, 2)(x, x)))
+
+
 def gru():
     return stack(keras.Input((6, 5)), L.GRU(4), L.Dense(2))
 
@@ -117,10 +121,33 @@ def image():
     )
 
 
+class Start(L.Layer):
+    def build(self, shape):
+        self.start = self.add_weight(shape=shape[-1:], initializer="normal", name="start")
+
+    def call(self, x):
+        return x + self.start
+
+
+def tokens():
+    given = {
+        "tokens": keras.Input((4,), dtype="int32", name="tokens"),
+        "weights": keras.Input((4,), name="weights"),
+    }
+    mix = L.Dense(6, name="mix")
+    x = Start()(L.Embedding(11, 6)(given["tokens"]))
+    inner = keras.Input((4, 6))
+    twice = keras.Model(inner, mix(keras.ops.relu(mix(inner))), name="twice")
+    x = twice(x) * keras.ops.expand_dims(given["weights"], -1)
+    return keras.Model(given, L.Dense(2)(L.GlobalAveragePooling1D()(x)))
+
+
+def classes():
+    return stack(keras.Input((6,)), L.Dense(4))
+
+
 def flat_image():
-    return stack(
-        keras.Input((4, 5, 3)), L.Flatten(), L.Dense(4, activation="relu"), L.Dense(2)
-    )
+    return stack(keras.Input((4, 5, 3)), L.Flatten(), L.Dense(4, activation="relu"), L.Dense(2))
 
 
 @keras.saving.register_keras_serializable()
@@ -147,12 +174,18 @@ def subclassed():
 # what is wrong in them
 
 
+def coarse():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        return dense()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def wrong_gates():
     """reset_after=False is another function."""
     return stack(keras.Input((6, 5)), L.GRU(4, reset_after=False), L.Dense(2))
 
 
 def wrong_recurrent_activation():
-    return stack(
-        keras.Input((6, 5)), L.LSTM(4, recurrent_activation="hard_sigmoid"), L.Dense(2)
-    )
+    return stack(keras.Input((6, 5)), L.LSTM(4, recurrent_activation="hard_sigmoid"), L.Dense(2))

@@ -1,5 +1,8 @@
 """The torch half of each pair of models. `port_keras` has the same names."""
 
+import os
+import time
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -104,6 +107,16 @@ def lstm():
                  head=nn.Linear(4, 2))  # fmt: skip
 
 
+def time_first():
+    def forward(m, x):
+        x = m.lstm(x.transpose(0, 1))[0]
+        return m.head(m.attention(x, x, x)[0].transpose(0, 1))
+
+    return Model(
+        forward, lstm=nn.LSTM(5, 4), attention=nn.MultiheadAttention(4, 2), head=nn.Linear(4, 2)
+    )
+
+
 def gru():
     torch.manual_seed(1)
     return Model(lambda m, x: m.head(m.gru(x)[0][:, -1]), gru=nn.GRU(5, 4, batch_first=True),
@@ -127,6 +140,30 @@ def inputs():
 def image():
     """An image that goes out as one."""
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+
+
+class Tokens(nn.Module):
+    """A parameter of its own, a layer used twice, and layers defined in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+        self.start = nn.Parameter(torch.randn(6))
+        self.mix = nn.Linear(6, 6)
+        self.table = nn.Embedding(11, 6)
+
+    def forward(self, tokens, weights):
+        x = self.table(tokens) + self.start
+        x = self.mix(torch.relu(self.mix(x)))
+        return self.head((x * weights[..., None]).mean(1))
+
+
+def tokens():
+    return Tokens()
+
+
+def classes():
+    return nn.Linear(6, 4)
 
 
 def flat_image():
@@ -213,10 +250,24 @@ def wrong_import():
     import no_such_module  # noqa: F401
 
 
-def dies():
-    import os
+def normed():
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
 
+
+def coarse():
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).to(torch.bfloat16)
+
+
+def no_model():
+    return 3
+
+
+def dies():
     os._exit(3)
+
+
+def sleeps():
+    time.sleep(60)
 
 
 # weights converted by hand, rightly and wrongly: from `gru` and the others as they are seeded

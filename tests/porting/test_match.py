@@ -60,8 +60,12 @@ def test_another_kind_is_no_partner() -> None:
         match(OLD, new)
 
 
-@pytest.mark.parametrize(("old", "new", "whose"), [(OLD, model(*NEW.layers[:1]), "old"),
-                                                   (model(*OLD.layers[:1]), NEW, "new")])  # fmt: skip
+ALONE = model(OLD.layers[0]), model(NEW.layers[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "whose"), [(OLD, ALONE[1], "old"), (ALONE[0], NEW, "new")], ids=["old", "new"]
+)
 def test_a_layer_too_many_is_named(old: Description, new: Description, whose: str) -> None:
     with pytest.raises(ConfigurationError, match=f"of the {whose} model has no partner"):
         match(old, new)
