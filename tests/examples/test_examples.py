@@ -90,3 +90,14 @@ def test_collectives_of_one_rank_say_that_it_is_alone():
     said, drawn = pictures(str(EXAMPLES / "collectives.py"))
     assert said[0].startswith("Alone")
     assert drawn['all_reduce(x, "sum")'] == ["rank 0 [0] -> [0]"]
+@pytest.mark.slow
+def test_a_hasty_port_is_told_from_a_true_one():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "port_check.py")],
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The padding differs: old ((1, 1), (1, 1)), new ((0, 1), (0, 1))." in done.stdout
+    assert "momentum: old 0.9, new 0.99." in done.stdout
+    assert "hasty: not equal" in done.stdout
+    assert "true: equal" in done.stdout

@@ -1,0 +1,117 @@
+"""Other backends, losses, layouts and dtypes; models that are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import BATCHES, Benches, Checked, place
+
+from dream import ConfigurationError, Unsupported, WorkerFailed
+from dream.porting.check import Request, check
+from dream.porting.process import bench
+
+
+def test_one_keras_model_on_both_backends(benches: Benches) -> None:
+    with bench("Keras on torch", "torch", 100) as other:
+        for name in ("batch_norm", "gru", "attention"):
+            request = Request(place(f"keras:{name}"), place(f"keras:{name}"), BATCHES[name])
+            report = check(request, benches("keras"), other)
+            assert report.equal, report
+            assert report.backends == ("keras on tensorflow", "keras on torch")
+            assert not report.remarks
+
+
+def test_a_subclassed_model_is_seen_by_its_calls(checked: Checked) -> None:
+    report = checked("torch:conv2d", "keras:subclassed", "conv2d")
+    assert report.equal, report
+    assert [row.new.name for row in report.rows] == ["conv2d", "conv2d_1", "dense"] or all(
+        row.new.name for row in report.rows
+    )
+    assert report.rows[2].new.flattened == (2, 2, 6)
+
+
+def test_classes_are_a_target_for_cross_entropy(checked: Checked) -> None:
+    y = np.array([0, 3, 1, 2, 2])
+    more = {"more": {"y": y}}
+    report = checked("torch:classes", "keras:classes", "dense", loss="cross_entropy", **more)
+    assert report.equal, report
+    with pytest.raises(ConfigurationError, match=r"target like the output.*y \(5,\)"):
+        checked("torch:classes", "keras:classes", "dense", **more)
+    with pytest.raises(ConfigurationError, match="Unknown loss.*Did you mean 'cross_entropy'"):
+        checked("torch:classes", "keras:classes", "dense", loss="crossentropy")
+
+
+def test_the_loss_is_that_of_the_frameworks(checked: Checked) -> None:
+    """Against torch's own cross-entropy and its gradient."""
+    torch = pytest.importorskip("torch")
+    from dream.porting.loss import make
+
+    logits, y = np.random.default_rng(0).normal(size=(5, 4)), np.array([0, 3, 1, 2, 2])
+    x = torch.tensor(logits, requires_grad=True)
+    expected = torch.nn.functional.cross_entropy(x, torch.tensor(y))
+    expected.backward()
+    value, (slope,) = make("cross_entropy", y, 0)([logits])
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(slope, x.grad.numpy(), atol=1e-15)
+
+
+def test_a_coarse_dtype_has_a_coarse_tolerance_and_is_told(checked: Checked) -> None:
+    report = checked("torch:dense", "keras:coarse", "dense")
+    assert not report.equal
+    assert {(s.name, s.old, s.new) for s in report.settings} == {("dtype", "float32", "bfloat16")}
+    assert report.first_layer is None
+    assert 1e-5 < report.outputs[0].relative < report.outputs[0].tolerance
+    strict = checked("torch:dense", "keras:coarse", "dense", tolerance=1e-6)
+    assert strict.first_layer is not None
+
+
+def test_as_is_turns_nothing(checked: Checked) -> None:
+    report = checked("torch:dense", "keras:dense", "dense", as_is=True)
+    assert report.equal
+    with pytest.raises(WorkerFailed, match="expected input"):
+        checked("torch:image", "keras:image", "image", as_is=True)
+    assert checked("torch:image", "keras:image", "image").given == {
+        "x": ((2, 3, 8, 8), (2, 8, 8, 3))
+    }
+
+
+def test_a_map_pairs_layers_by_name(checked: Checked) -> None:
+    names = [row.new.name for row in checked("torch:square", "keras:square", "square").rows]
+    with pytest.raises(ConfigurationError, match="Unknown name of the new model in the map"):
+        checked("torch:square", "keras:square", "square", mapping={"first": "no_such"})
+    found = checked(
+        "torch:square", "torch:square", "square", mapping={"first": "second", "second": "first"}
+    )
+    assert len(names) == 2
+    assert [row.new.name for row in found.rows] == ["second", "first"]
+    assert found.first_layer is not None
+
+
+def test_zeros_hide_nothing(checked: Checked) -> None:
+    """Fresh statistics are all ones and zeros: as built, a wrong epsilon hardly shows."""
+    report = checked("keras:batch_norm", "torch:wrong_eps", "batch_norm")
+    name = report.rows[1].old.name
+    assert f"{name} moving_variance" in report.shaken
+    left = checked("keras:batch_norm", "torch:wrong_eps", "batch_norm", shake=False)
+    assert not left.shaken
+    assert not left.equal
+
+
+def test_computed_weights_are_refused_by_name(checked: Checked) -> None:
+    with pytest.raises(Unsupported, match="parametrized module.*'0', a ParametrizedLinear"):
+        checked("keras:dense", "torch:normed", "dense")
+
+
+def test_what_is_no_model_is_refused(checked: Checked) -> None:
+    with pytest.raises(ConfigurationError, match="gave no model. Received: int"):
+        checked("keras:dense", "torch:no_model", "dense")
+    with pytest.raises(ConfigurationError, match="Unknown function in .*Did you mean 'dense'"):
+        checked("keras:dense", "torch:dens", "dense")
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout", "words"), [("dies", 60, "its process ended"), ("sleeps", 4, "for 4 s")]
+)
+def test_a_model_that_dies_or_hangs_is_told(name: str, timeout: float, words: str) -> None:
+    with bench("the model", None, timeout) as it, pytest.raises(WorkerFailed, match=words):
+        it.get("build", place(f"torch:{name}"), BATCHES["dense"], False)
