@@ -55,7 +55,8 @@ def recorded() -> Iterator[list[Call]]:
         finally:
             whole.pop()
         made.gave = _first(gave)
-        made.before = made.gave if made.before is None else made.before
+        if made.before is None:
+            made.before = _given_to_activation(made, calls)
         return gave
 
     keras.layers.Layer.__call__ = call
@@ -68,7 +69,7 @@ def recorded() -> Iterator[list[Call]]:
 @contextmanager
 def _before_activation(layer: Any, call: Call) -> Iterator[None]:
     activation = layer.activation if isinstance(layer, _BEFORE) else None
-    if activation is None:
+    if activation is None or isinstance(activation, keras.layers.Layer):
         yield
         return
     layer.activation = _kept(activation, call)
@@ -84,6 +85,12 @@ def _kept(activation: Callable[..., Any], call: Call) -> Callable[..., Any]:
         return activation(x)
 
     return act
+
+
+def _given_to_activation(call: Call, calls: list[Call]) -> Any:
+    """Where the activation is a layer, what that was given; else what the call gave."""
+    activation = call.layer.activation if isinstance(call.layer, _BEFORE) else None
+    return next((c.given for c in reversed(calls) if c.layer is activation), call.gave)
 
 
 def _first(nest: Any) -> Any:

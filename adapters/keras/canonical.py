@@ -9,9 +9,9 @@ from typing import Any, final
 import keras
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import canonical_layers, private
+from dream.adapters.keras import canonical_found, canonical_layers, private
 from dream.adapters.keras.calls import Call, recorded
-from dream.adapters.keras.canonical_layers import Found
+from dream.adapters.keras.canonical_found import Found
 from dream.adapters.keras.flattening import Orders
 from dream.porting.description import OTHER, Description, Layer, Parameter, Part
 from dream.porting.steps import Shape, Steps, dense_order
@@ -85,7 +85,7 @@ def variables(model: Any) -> dict[str, Any]:
     return {
         f"{name}/{own}": variable
         for name, layer, _ in _walk(model, "")
-        for own, variable in canonical_layers.variables(layer).items()
+        for own, variable in canonical_found.variables(layer).items()
     }
 
 
@@ -121,7 +121,7 @@ def _walk(layer: Any, name: str) -> Iterator[tuple[str, Any, Found]]:
     if known is not None:
         yield name or layer.name, layer, known
         return
-    own = [(key, v) for key, v in canonical_layers.own_variables(layer) if v.trainable]
+    own = [(key, v) for key, v in canonical_found.own_variables(layer) if v.trainable]
     if own:
         yield name or layer.name, layer, _other(layer, own)
     for key, child in _named(private.children(layer)):
@@ -142,7 +142,7 @@ def _other(layer: Any, own: Sequence[tuple[str, Any]]) -> Found:
 
 
 def _layer(name: str, layer: Any, found: Found, orders: Orders, seen: dict[int, str]) -> Layer:
-    own = canonical_layers.variables(layer)
+    own = canonical_found.variables(layer)
     flattened = orders.flattened.get(id(layer), ())
     unflattened = orders.unflattened.get(id(layer), ())
     if found.kind != "dense" and flattened:

@@ -4,28 +4,16 @@ the canonical one, which is mostly their own."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import keras
 
-from dream._errors import Unsupported
-from dream.adapters.keras import private
+from dream.adapters.keras import canonical_sequences as sequences
+from dream.adapters.keras.canonical_found import Found, whole
 from dream.porting.description import Part
 from dream.porting.steps import Reshape, Shape
 
 layers = keras.layers
-
-
-@final
-@dataclass
-class Found:
-    """What a layer is. parts: for each of its variables, by its name below the layer."""
-
-    kind: str
-    parts: dict[str, tuple[Part, ...]]
-    settings: dict[str, Any] = field(default_factory=dict)
-    channels_first: bool = False
 
 
 def describe(layer: Any) -> Found | None:
@@ -36,43 +24,24 @@ def describe(layer: Any) -> Found | None:
     return None
 
 
-def variables(layer: Any) -> dict[str, Any]:
-    """A layer's variables by their names below it: those of inner layers behind these' names."""
-    found = dict(own_variables(layer))
-    for child in private.children(layer):
-        found |= {f"{child.name}/{name}": v for name, v in variables(child).items()}
-    return found
-
-
-def own_variables(layer: Any) -> list[tuple[str, Any]]:
-    """(name, variable), of the layer itself."""
-    inner = {id(v) for child in private.children(layer) for v in child.weights}
-    found: dict[str, Any] = {}
-    for variable in layer.weights:
-        if id(variable) not in inner:
-            name = variable.name
-            found[f"{name}_{len(found)}" if name in found else name] = variable
-    return list(found.items())
-
-
 def _dense(layer: Any) -> Found:
-    return Found("dense", _whole(layer, "kernel", "bias"))
+    return Found("dense", whole(layer, "kernel", "bias"))
 
 
 def _conv(layer: Any) -> Found:
     settings = _conv_settings(layer, layer.rank) | {"groups": layer.groups}
-    return Found(f"conv{layer.rank}d", _whole(layer, "kernel", "bias"), settings, _first(layer))
+    return Found(f"conv{layer.rank}d", whole(layer, "kernel", "bias"), settings, _first(layer))
 
 
 def _conv_transpose(layer: Any) -> Found:
     settings = _conv_settings(layer, layer.rank) | {"groups": 1}
-    parts = _whole(layer, "kernel", "bias")
+    parts = whole(layer, "kernel", "bias")
     return Found(f"conv_transpose{layer.rank}d", parts, settings, _first(layer))
 
 
 def _depthwise(layer: Any) -> Found:
     """A convolution with as many groups as channels."""
-    parts = _whole(layer, "kernel", "bias")
+    parts = whole(layer, "kernel", "bias")
     shape: Shape = parts["kernel"][0].shape
     *space, channels, each = shape
     closed = Reshape(shape, (*space, 1, channels * each))
@@ -99,98 +68,34 @@ def _first(layer: Any) -> bool:
 
 
 def _batch_norm(layer: Any) -> Found:
-    parts = _whole(layer, "gamma", "beta", "moving_mean", "moving_variance")
+    parts = whole(layer, "gamma", "beta", "moving_mean", "moving_variance")
     settings = {"epsilon": layer.epsilon, "momentum": layer.momentum}
     return Found("batch_norm", parts, settings, channels_first=layer.axis == 1)
 
 
 def _layer_norm(layer: Any) -> Found:
-    return Found("layer_norm", _whole(layer, "gamma", "beta"), {"epsilon": layer.epsilon})
+    return Found("layer_norm", whole(layer, "gamma", "beta"), {"epsilon": layer.epsilon})
 
 
 def _rms_norm(layer: Any) -> Found:
-    return Found("rms_norm", _whole(layer, scale="gamma"), {"epsilon": layer.epsilon})
+    return Found("rms_norm", whole(layer, scale="gamma"), {"epsilon": layer.epsilon})
 
 
 def _group_norm(layer: Any) -> Found:
     settings = {"epsilon": layer.epsilon, "groups": layer.groups}
-    return Found("group_norm", _whole(layer, "gamma", "beta"), settings, layer.axis == 1)
+    return Found("group_norm", whole(layer, "gamma", "beta"), settings, layer.axis == 1)
 
 
 def _embedding(layer: Any) -> Found:
-    return Found("embedding", _whole(layer, "embeddings"))
+    return Found("embedding", whole(layer, "embeddings"))
 
 
 def _prelu(layer: Any) -> Found:
-    parts = _whole(layer, "alpha")
+    parts = whole(layer, "alpha")
     shape: Shape = parts["alpha"][0].shape
     if all(size == 1 for size in shape[:-1]):
         parts["alpha"] = (Part("alpha", shape, (Reshape(shape, shape[-1:]),)),)
     return Found("prelu", parts)
-
-
-def _attention(layer: Any) -> Found:
-    inner = {"query": layer.query_dense, "key": layer.key_dense, "value": layer.value_dense,
-             "output": layer.output_dense}  # fmt: skip
-    roles = {
-        f"{dense.name}/{name}": f"{role}_{name}"
-        for role, dense in inner.items()
-        for name in ("kernel", "bias")
-    }
-    return Found("attention", _whole(layer, **roles), {"dropout": layer.dropout})
-
-
-def _lstm(layer: Any) -> Found:
-    return _recurrent(layer, "lstm", {})
-
-
-def _gru(layer: Any) -> Found:
-    found = _recurrent(layer, "gru", {})
-    name = _cell_name(layer, "bias")
-    bias = found.parts.get(name)
-    if bias is not None and len(bias[0].shape) == 2:  # reset_after: (2, 3 units)
-        _, width = bias[0].shape
-        row = Reshape((1, width), (width,))
-        found.parts[name] = (
-            Part("input_bias", (1, width), (row,)),
-            Part("recurrent_bias", (1, width), (row,)),
-        )
-    return found
-
-
-def _rnn(layer: Any) -> Found:
-    return _recurrent(layer, "rnn", {})
-
-
-def _recurrent(layer: Any, kind: str, settings: dict[str, Any]) -> Found:
-    names = ("kernel", "recurrent_kernel", "bias")
-    parts = _whole(layer, **{_cell_name(layer, name): name for name in names})
-    cell = getattr(layer, "cell", layer)
-    for name in ("activation", "recurrent_activation"):
-        if hasattr(cell, name):
-            settings[name] = keras.activations.serialize(getattr(cell, name))
-    if cell is not layer:
-        settings["reverse"] = layer.go_backwards
-    return Found(kind, parts, settings)
-
-
-def _cell_name(layer: Any, name: str) -> str:
-    cell = getattr(layer, "cell", None)
-    return name if cell is None else f"{cell.name}/{name}"
-
-
-def _whole(layer: Any, *names: str, **roles: str) -> dict[str, tuple[Part, ...]]:
-    """Every variable of the layer as it is. Raises Unsupported for one with no role."""
-    roles = {name: name for name in names} | roles
-    found = variables(layer)
-    strange = sorted(found.keys() - roles.keys())
-    if strange:
-        raise Unsupported(
-            "This layer has variables that no other framework's has. Received: "
-            f"{layer.name!r}, a {type(layer).__name__} with {', '.join(strange)}. Leave out what "
-            "made them (quantization, LoRA, renorm, a gate)."
-        )
-    return {name: (Part(roles[name], tuple(variable.shape)),) for name, variable in found.items()}
 
 
 _DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
@@ -207,8 +112,8 @@ _DESCRIBERS: dict[tuple[type, ...], Callable[[Any], Found]] = {
     (layers.GroupNormalization,): _group_norm,
     (layers.Embedding,): _embedding,
     (layers.PReLU,): _prelu,
-    (layers.MultiHeadAttention,): _attention,
-    (layers.LSTM, layers.LSTMCell): _lstm,
-    (layers.GRU, layers.GRUCell): _gru,
-    (layers.SimpleRNN, layers.SimpleRNNCell): _rnn,
+    (layers.MultiHeadAttention,): sequences.attention,
+    (layers.LSTM, layers.LSTMCell): sequences.lstm,
+    (layers.GRU, layers.GRUCell): sequences.gru,
+    (layers.SimpleRNN, layers.SimpleRNNCell): sequences.rnn,
 }

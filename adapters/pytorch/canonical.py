@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import canonical_layers
-from dream.adapters.pytorch.canonical_layers import Found
+from dream.adapters.pytorch.canonical_found import Found
 from dream.porting.description import OTHER, Description, Layer, Parameter, Part
 
 

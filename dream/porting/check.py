@@ -17,7 +17,7 @@ from .judge import Side, judge
 from .match import match
 from .probe import Array, Inputs
 from .process import Bench, bench
-from .shake import shaken
+from .shake import Weights, shaken
 from .verdict import Report
 
 Model = str | Callable[[], Any]
@@ -88,7 +88,8 @@ def check(request: Request, old: Bench, new: Bench) -> Report:
         (request.new, request.inputs, request.as_is),
     )  # fmt: skip
     pairs = match(old_facts.description, new_facts.description, request.mapping, optional=True)
-    weights, changed = old.get("weights"), []
+    weights: Weights = old.get("weights")
+    changed: list[str] = []
     if request.copy:
         if request.shake:
             weights, changed = shaken(weights, request.seed)

@@ -56,7 +56,7 @@ def _of_values(row: Row, role: str, old: Array, new: Array) -> Iterator[str]:
         return
     if old.ndim == 2 and old.shape[0] == old.shape[1] and _close(old.T, new):
         yield "The kernel is transposed."
-    elif row.old.kind.startswith("conv") and _close(np.flip(old, range(old.ndim - 2)), new):
+    elif row.old.kind.startswith("conv") and _close(np.flip(old, tuple(range(old.ndim - 2))), new):
         yield "The kernel is flipped in space."
     elif gates := _gates(row.old.kind, old, new):
         yield gates

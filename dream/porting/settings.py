@@ -89,7 +89,7 @@ def _of_parameters(pair: Pair) -> list[Setting]:
         old, new = pair.old.holders(role)[0], pair.new.holders(role)[0]
         if old.trainable != new.trainable:
             words = ["trained" if p.trainable else "frozen" for p in (old, new)]
-            found.append(Setting(pair.old.name, f"{role}: trainable", *words))
+            found.append(Setting(pair.old.name, f"{role}: trainable", words[0], words[1]))
         if bool(old.same_as) != bool(new.same_as):
             found.append(Setting(pair.old.name, f"{role}: tied", _tied(old), _tied(new)))
     return found

@@ -18,6 +18,8 @@ assert len(private.given_metrics(model)) == 1
 private.build(model, private.symbolic((keras.ops.ones((4, 3)), keras.ops.ones((4, 2)))))
 assert model.optimizer.built and [loss.reduction for loss in private.compiled_losses(model)]
 assert private.loss_tracker(model).name == "loss" and private.first_epoch(model) is None
+assert [type(layer).__name__ for layer in private.children(model)] == ["Dropout", "Dense"]
+assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
 assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
 assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
 adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)

@@ -11,7 +11,7 @@ def stack(*layers):
 
 
 def dense():
-    return stack(keras.Input((6,)), L.Dense(8, activation="gelu"), L.Dense(3))
+    return stack(keras.Input((6,)), L.Dense(8, activation=L.Activation("gelu")), L.Dense(3))
 
 
 def square():

@@ -83,7 +83,7 @@ def test_a_batch_is_a_file_of_arrays(tmp_path: Path) -> None:
     code, text = run(*[place("torch:dense")] * 2, "--batch", tmp_path / "no.npz")
     assert code == 2
     assert "A batch is a .npz file" in text
-    with pytest.raises(ConfigurationError, match="nothing to give.*a batch with y"):
+    with pytest.raises(ConfigurationError, match=r"nothing to give.*a batch with y"):
         Request(place("torch:dense"), place("torch:dense"), {"y": np.ones(3)})
 
 
