@@ -9,7 +9,9 @@ import keras
 import numpy as np
 
 from dream import _registry
+from dream._errors import Unsupported
 from dream.adapters.keras import canonical
+from dream.adapters.keras.between import between
 from dream.adapters.keras.calls import Call, recorded
 from dream.adapters.keras.private import tree
 from dream.porting import placing
@@ -19,16 +21,18 @@ from dream.porting.description import Layer
 from dream.porting.loss import Loss
 from dream.porting.probe import Array, Facts, Inputs, Passes, Probe
 
-_SHOWN = ("activation", "pool_size", "strides", "padding", "data_format", "rate", "axis",
-          "negative_slope", "alpha", "target_shape", "dims", "size")  # fmt: skip
-"""What is told of a layer without parameters."""
-
 
 @final
 class KerasProbe(Probe):
     """as_is: inputs and outputs have the layout of the batch's file."""
 
     def __init__(self, model: Any, inputs: Inputs, *, as_is: bool) -> None:
+        self._backend = str(keras.backend.backend())
+        if self._backend not in _registry.GRADIENTS:
+            raise Unsupported(
+                f"Gradients are taken on TensorFlow and torch. Received: Keras on {self._backend}. "
+                "Set KERAS_BACKEND, or name --old-backend or --new-backend."
+            )
         self._model = model
         self._as_is = as_is
         defined = canonical.describe(model).layers if model.built and _known_inputs(model) else ()
@@ -43,12 +47,11 @@ class KerasProbe(Probe):
         self._calls = calls
         self._description = canonical.description(model, calls)
         self._layers = canonical.layers(model)
-        self._backend = str(keras.backend.backend())
 
     def facts(self) -> Facts:
         return Facts(
             description=self._description,
-            between=self._between(),
+            between=between(self._calls, self._layers),
             dropouts=[float(c.layer.rate) for c in self._calls
                       if isinstance(c.layer, keras.layers.Dropout) and not c.inner],
             given={name: tuple(array.shape) for name, array in self._given.items()},
@@ -120,39 +123,9 @@ class KerasProbe(Probe):
         layers = self._description.layers[::-1]
         return not self._as_is and placing.turns(rank, layers, channels_first=False)
 
-    def _between(self) -> dict[str, list[str]]:
-        names = {id(layer): name for name, layer in self._layers.items()}
-        found: dict[str, list[str]] = {}
-        since: list[str] = []
-        for call in self._calls:
-            layer = call.layer
-            if id(layer) in names:
-                found.setdefault(names[id(layer)], since)
-                since = _own_activation(layer)
-            elif not layer.weights and not isinstance(layer, keras.Model) and not call.inner:
-                since.append(_words(layer))
-        found[""] = since
-        return found
-
 
 def _known_inputs(model: Any) -> bool:
     return bool(getattr(model, "inputs", None))
-
-
-def _own_activation(layer: Any) -> list[str]:
-    activation = getattr(layer, "activation", None)
-    plain = activation is None or activation is keras.activations.linear
-    return [] if plain or hasattr(layer, "cell") else [f"activation={_name(activation)}"]
-
-
-def _words(layer: Any) -> str:
-    config = layer.get_config()
-    shown = [f"{key}={config[key]!r}" for key in _SHOWN if config.get(key) is not None]
-    return f"{type(layer).__name__}({', '.join(shown)})"
-
-
-def _name(activation: Any) -> str:
-    return str(getattr(activation, "__name__", activation))
 
 
 def _by_role(layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array | None]:

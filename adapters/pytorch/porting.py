@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from dream.adapters.pytorch import canonical
+from dream.adapters.pytorch.calls import called, whole_attention
 from dream.porting import placing
 from dream.porting.arrays import OPS
 from dream.porting.convert import to_canonical
@@ -30,7 +30,7 @@ class TorchProbe(Probe):
         self._as_is = as_is
         self._defined = canonical.describe(model).layers
         self._given = {name: self._tensor(array) for name, array in inputs.items()}
-        with _whole_attention(), torch.no_grad(), _called() as modules:
+        with whole_attention(), torch.no_grad(), called() as modules:
             self._call()
         self._description = canonical.describe(model, modules)
         self._modules = canonical.layer_modules(model)
@@ -57,7 +57,7 @@ class TorchProbe(Probe):
     def passes(self, loss: Loss) -> Passes:
         given: dict[str, Array] = {}
         gave: dict[str, Array] = {}
-        with _whole_attention(), ExitStack() as hooks:
+        with whole_attention(), ExitStack() as hooks:
             for layer in self._description.layers:
                 if layer.records:
                     hook = _recorder(layer, given, gave)
@@ -150,32 +150,3 @@ def _array(x: torch.Tensor) -> Array:
     """A copy; what NumPy has no dtype for, in float32."""
     plain = x.detach().cpu()
     return np.array(plain.float() if plain.dtype == torch.bfloat16 else plain)
-
-
-@contextmanager
-def _called() -> Iterator[list[nn.Module]]:
-    """The modules that are called while the block lasts, in the order of their first calls."""
-    modules: list[nn.Module] = []
-    seen: set[int] = set()
-
-    def note(module: nn.Module, _: Any) -> None:
-        if id(module) not in seen:
-            seen.add(id(module))
-            modules.append(module)
-
-    handle = register_module_forward_pre_hook(note)
-    try:
-        yield modules
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _whole_attention() -> Iterator[None]:
-    """Without the fast path, which passes by the modules inside."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

@@ -63,14 +63,16 @@ _MOST = 1 << 16
 
 
 def identify(before: Array, after: Array, allowed: float) -> tuple[str, str] | None:
-    """(activation, order in which a map was flattened or "") that take `before` to `after`."""
+    """(activation, order in which a map was flattened or "") that take `before` to `after`.
+
+    A candidate may overflow, and then is none: to be called where NumPy does not warn.
+    """
     for order, x in _layouts(np.asarray(before, float), after.shape):
         rows = max(1, _MOST // max(1, x[:1].size))
         kept, wanted = x[:rows], np.asarray(after[:rows], float)
-        with np.errstate(all="ignore"):  # a candidate may overflow: then it is none
-            for name, act in ACTIVATIONS.items():
-                if _close(act(kept), wanted, allowed):
-                    return name, order
+        for name, act in ACTIVATIONS.items():
+            if _close(act(kept), wanted, allowed):
+                return name, order
     return None
 
 

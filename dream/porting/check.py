@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, unknown
+from dream._spec import FRAMEWORKS
 
 from . import building
 from .judge import Side, judge
@@ -72,6 +73,9 @@ class Request:
 
 def run(request: Request, backends: tuple[str | None, str | None], timeout: float) -> Report:
     """The check in two processes of its own. backends: Keras's; timeout: seconds an answer."""
+    for name in backends:
+        if name is not None and name not in FRAMEWORKS:
+            raise unknown("backend of Keras", name, FRAMEWORKS)
     sides = (("old", request.old, backends[0]), ("new", request.new, backends[1]))
     with ExitStack() as held:
         old, new = (

@@ -16,7 +16,7 @@ def command(
         Path | None, typer.Option(help="JSON: {old name: new name} of layers or parameters.")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Relative. Default: 32 roundings a layer.")
+        float | None, typer.Option(help="Relative. Default: by dtype and depth.")
     ] = None,
     loss: Annotated[str, typer.Option(help="mean_squared or cross_entropy.")] = "mean_squared",
     seed: Annotated[int, typer.Option(help="Of the target, where there is no y.")] = 0,

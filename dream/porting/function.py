@@ -36,7 +36,8 @@ def port_check(
         of four or more dims have their channels last and are turned for a model that has them in
         axis 1, as are those of three dims where a model's first layer has; as_is: they are not.
     map: old name -> new name, of layers or parameters; the rest is matched by the order of calls.
-    tolerance: relative, for everything; else 32 roundings of the dtype for each layer passed.
+    tolerance: relative, for everything; else 32 roundings of the dtype, times the root of the
+        number of layers passed.
     loss: "mean_squared", against y or targets that `seed` draws, or "cross_entropy" of logits
         against class numbers y.
     copy: the new model gets the old one's weights; False: it keeps its own, and they are compared.

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-PER_LAYER = 32
-"""Roundings that one layer may add, of the largest number's last place."""
+ROUNDINGS = 32
+"""Of the largest number's last place, behind one layer. They are random: behind n layers they are
+the root of n times as many. Measured: 1 to 6 behind one layer, 11 behind the 66 of a ResNet."""
 
 
 @final
@@ -39,7 +40,7 @@ def tolerance(dtype: str, depth: int, given: float | None) -> float:
     if given is not None:
         return given
     eps = 2.0**-7 if dtype == "bfloat16" else float(np.finfo(dtype).eps)
-    return PER_LAYER * eps * max(1, depth)
+    return ROUNDINGS * eps * math.sqrt(max(1, depth))
 
 
 def gap(old: Array, new: Array, allowed: float, scale: float | None = None) -> Gap:
@@ -53,6 +54,7 @@ def gap(old: Array, new: Array, allowed: float, scale: float | None = None) -> G
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return Gap(math.inf, math.inf, allowed, shapes)
     fine = np.isfinite(a)
-    largest = float(np.max(np.abs(a - b), where=fine, initial=0.0))
+    with np.errstate(invalid="ignore"):
+        largest = float(np.max(np.abs(a - b), where=fine, initial=0.0))
     by = scale if scale is not None else float(np.max(np.abs(a), where=fine, initial=0.0))
     return Gap(largest, largest / by if by else (largest and math.inf), allowed, shapes)

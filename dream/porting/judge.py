@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -48,8 +48,9 @@ def judge(
         pair, _shape(old, pair.old.name), _shape(new, pair.new.name))]  # fmt: skip
     found += _dropouts(old, new)
     first_layer = _first_layer(rows, outputs)
-    first_value = _first_value(rows)
-    first_gradient = _first_gradient(rows if first_layer else rows[::-1])
+    first_value = _first((row, row.values) for row in rows)
+    towards = rows if first_layer else rows[::-1]
+    first_gradient = _first((row, row.gradients) for row in towards)
     return Report(
         rows=tuple(rows),
         outputs=tuple(outputs),
@@ -59,7 +60,7 @@ def judge(
         first_layer=first_layer,
         first_gradient=first_gradient,
         reasons=tuple(reasons(rows, old, new, found, first_value, first_layer, first_gradient)),
-        remarks=tuple(settings.remarks(pairs, {s.facts.description.framework for s in (old, new)})),
+        remarks=tuple(settings.remarks(pairs, old.facts, new.facts)),
         shaken=tuple(shaken),
         given={name: (shape, new.facts.given[name]) for name, shape in old.facts.given.items()},
         backends=(old.facts.backend, new.facts.backend),
@@ -125,14 +126,10 @@ def _first_layer(rows: Sequence[Row], outputs: Sequence[Gap]) -> Found | None:
     return None if bad is None else Found(None, bad, "after")
 
 
-def _first_value(rows: Sequence[Row]) -> Found | None:
-    return next((Found(row.old.name, each, role=role) for row in rows
-                 for role, each in row.values.items() if each.bad), None)  # fmt: skip
-
-
-def _first_gradient(rows: Sequence[Row]) -> Found | None:
-    return next((Found(row.old.name, each, role=role) for row in rows
-                 for role, each in row.gradients.items() if each.bad), None)  # fmt: skip
+def _first(gaps: Iterable[tuple[Row, Mapping[str, Gap]]]) -> Found | None:
+    """The first by role that differs."""
+    return next((Found(row.old.name, each, role=role) for row, roles in gaps
+                 for role, each in roles.items() if each.bad), None)  # fmt: skip
 
 
 def _dtype(pairs: Sequence[Pair]) -> str:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .activations import identify
+from .recognition import CLOSE, close, of_values, permuted
 from .settings import Setting
 from .verdict import Found, Row
 
 if TYPE_CHECKING:
     from .judge import Side
-
-Array = NDArray[Any]
-_CLOSE = 1e-4
-"""For recognizing: far above rounding, far below what tells activations apart."""
 
 
 def reasons(
@@ -31,58 +26,22 @@ def reasons(
     first_gradient: Found | None,
 ) -> list[str]:
     """Sentences, the likeliest first; none where nothing is recognized."""
-    found: list[str] = []
-    if first_value is not None:
-        row = _row(rows, first_value.layer)
-        a = old.weights[row.old.name][first_value.role]
-        b = new.weights[row.new.name][first_value.role]
-        found += _of_values(row, first_value.role, a, b)
-    elif first_layer is not None:
-        found += _of_outputs(rows, old, new, settings, first_layer)
-    elif first_gradient is not None:
-        found += _of_gradients(_row(rows, first_gradient.layer), first_gradient.role, old, new)
-    return found
+    with np.errstate(all="ignore"):  # what is compared may be infinite, and then is not alike
+        if first_value is not None:
+            row = _row(rows, first_value.layer)
+            a = old.weights[row.old.name][first_value.role]
+            b = new.weights[row.new.name][first_value.role]
+            return list(of_values(row, first_value.role, a, b))
+        if first_layer is not None:
+            return list(_of_outputs(rows, old, new, settings, first_layer))
+        if first_gradient is not None:
+            row = _row(rows, first_gradient.layer)
+            return list(_of_gradients(row, first_gradient.role, old, new))
+    return []
 
 
 def _row(rows: Sequence[Row], name: str | None) -> Row:
     return next(row for row in rows if row.old.name == name)
-
-
-def _of_values(row: Row, role: str, old: Array, new: Array) -> Iterator[str]:
-    """The same numbers in other places?"""
-    if old.shape != new.shape or not _close(np.sort(old.ravel()), np.sort(new.ravel())):
-        if row.old.summed | row.new.summed and role == "bias":
-            yield "torch adds two biases: the other framework's one is their sum."
-        return
-    if old.ndim == 2 and old.shape[0] == old.shape[1] and _close(old.T, new):
-        yield "The kernel is transposed."
-    elif row.old.kind.startswith("conv") and _close(np.flip(old, tuple(range(old.ndim - 2))), new):
-        yield "The kernel is flipped in space."
-    elif gates := _gates(row.old.kind, old, new):
-        yield gates
-    elif role == "kernel" and row.old.kind == "dense" and _close(_sorted(old), _sorted(new)):
-        yield (
-            "The kernel's rows are the same in another order: the map before it is flattened "
-            "channels first in torch, channels last in Keras."
-        )
-    else:
-        yield "The same numbers are there in another order."
-
-
-_GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("z", "r", "n")}
-
-
-def _gates(kind: str, old: Array, new: Array) -> str:
-    names = _GATES.get(kind, ())
-    for order in permutations(range(len(names))):
-        blocks = np.split(old, max(1, len(names)), axis=-1)
-        if names and _close(np.concatenate([blocks[i] for i in order], -1), new):
-            found = ", ".join(names[i] for i in order)
-            return (
-                f"The gates are in another order: {found} where {', '.join(names)} belong (in "
-                "Keras's order; torch's GRU has r, z, n)."
-            )
-    return ""
 
 
 def _of_outputs(
@@ -106,10 +65,10 @@ def _in_layer(row: Row, old: Side, new: Side, settings: Sequence[Setting]) -> It
         elif setting.name not in ("momentum", "dropout"):
             yield f"The {setting.name} differs: old {setting.old}, new {setting.new}."
     a, b = old.passes.gave[row.old.name], new.passes.gave[row.new.name]
-    found = identify(a, b, _CLOSE) if a.shape == b.shape else None
+    found = identify(a, b, CLOSE) if a.shape == b.shape else None
     if found and found[0] != "none":
         yield f"What the new layer gives is {found[0]} of what the old one gives."
-    elif _permuted(a, b):
+    elif permuted(a, b):
         yield "The same numbers come out in another order."
 
 
@@ -122,9 +81,7 @@ def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Ite
         side.passes.gave.get(name) if (name := _name(before, place)) else None
         for place, side in enumerate((old, new))
     ]
-    acts = [
-        None if s is None else identify(s, e, _CLOSE) for s, e in zip(starts, ends, strict=True)
-    ]
+    acts = [None if s is None else identify(s, e, CLOSE) for s, e in zip(starts, ends, strict=True)]
     if acts[0] and acts[1] and acts[0] != acts[1]:
         if acts[0][0] != acts[1][0]:
             yield f"The activation differs: old {acts[0][0]}, new {acts[1][0]}."
@@ -133,7 +90,7 @@ def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Ite
                 f"The map is flattened in another order: old {acts[0][1]}, new {acts[1][1]}, where "
                 "the layer's weights want channels first (a Keras Flatten is turned to it)."
             )
-    elif _permuted(*ends):
+    elif permuted(*ends):
         yield (
             "The same numbers come in another order: a map is flattened, or its axes are turned, "
             "in one model and not in the other."
@@ -165,25 +122,8 @@ def _of_gradients(row: Row, role: str, old: Side, new: Side) -> Iterator[str]:
         return
     norm = float(np.vdot(a, a))
     factor = float(np.vdot(a, b)) / norm if norm else 0.0
-    if _close(a * factor, b):
+    if close(a * factor, b):
         yield f"The new gradient is {factor:.4g} times the old one."
     zero = [which for which, x in (("old", a), ("new", b)) if np.any(np.all(x == 0, axis=-1))]
     if row.old.kind == "embedding" and len(zero) == 1:
         yield f"The {zero[0]} model gives some rows no gradient, as padding_idx does."
-
-
-def _permuted(a: Array, b: Array) -> bool:
-    """Whether each sample has the same numbers in other places."""
-    if a.shape[:1] != b.shape[:1] or a.size != b.size or not a.size:
-        return False
-    x, y = (np.sort(np.reshape(z, (len(z), -1)), -1) for z in (a, b))
-    return _close(x, y)
-
-
-def _sorted(kernel: Array) -> Array:
-    return kernel[np.lexsort(kernel.T)]
-
-
-def _close(a: Array, b: Array) -> bool:
-    bound = _CLOSE * max(1e-30, float(np.max(np.abs(a), initial=0)))
-    return a.shape == b.shape and bool(np.max(np.abs(a - b), initial=0) <= bound)

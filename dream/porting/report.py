@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .gap import PER_LAYER, Gap
+from .gap import ROUNDINGS, Gap
 from .verdict import Found, Report
 
 
@@ -49,9 +49,9 @@ def lines(report: Report) -> Iterator[str]:
             f"(--no-shake leaves them): {_some(report.shaken)}."
         )
     yield (
-        f"Differences are relative to the largest number of the array, of gradients to the layer's "
-        f"largest. Tolerance: {PER_LAYER} roundings of the dtype for each layer passed, or the one "
-        "given."
+        "Differences are relative to the largest number of the array, of gradients to the layer's "
+        f"largest. Tolerance: {ROUNDINGS} roundings of the dtype, times the root of the number of "
+        "layers passed, or the one given."
     )
     for what, found in (("value", report.first_value), ("layer", report.first_layer),
                         ("gradient", report.first_gradient)):  # fmt: skip

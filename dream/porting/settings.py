@@ -9,6 +9,7 @@ from typing import Any, final
 
 from .description import Parameter
 from .match import Pair
+from .probe import Facts
 from .steps import Shape
 
 Pads = tuple[tuple[int, int], ...]
@@ -99,12 +100,18 @@ def _tied(parameter: Parameter) -> str:
     return f"to {parameter.same_as}" if parameter.same_as else "no"
 
 
-def remarks(pairs: Sequence[Pair], frameworks: set[str]) -> list[str]:
-    """What differs by the frameworks' nature."""
-    kept = [pair for pair in pairs if "moving_variance" in pair.roles]
-    if kept and len(frameworks) > 1:
-        return [
+def remarks(pairs: Sequence[Pair], old: Facts, new: Facts) -> list[str]:
+    """What differs by the frameworks' nature, or may."""
+    found = []
+    if len(old.dropouts) != len(new.dropouts):
+        found.append(
+            f"Dropout layers: {len(old.dropouts)} in the old model, {len(new.dropouts)} in the new "
+            "one. One that is called as a function is not seen."
+        )
+    kept = any("moving_variance" in pair.roles for pair in pairs)
+    if kept and old.description.framework != new.description.framework:
+        found.append(
             "BatchNorm in training: torch keeps the unbiased variance (n - 1), Keras the biased "
             "one (n), so moving variances drift apart by 1/n of themselves."
-        ]
-    return []
+        )
+    return found

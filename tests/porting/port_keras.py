@@ -86,6 +86,15 @@ def attention():
     return keras.Model(given, L.Dense(3)(x))
 
 
+def encoder():
+    x = given = keras.Input((7, 8))
+    attended = L.MultiHeadAttention(2, 4, dropout=0.1)(x, x)
+    x = L.LayerNormalization(epsilon=1e-5)(x + L.Dropout(0.1)(attended))
+    wide = L.Dropout(0.1)(L.Dense(16, activation="gelu")(x))
+    x = L.LayerNormalization(epsilon=1e-5)(x + L.Dropout(0.1)(L.Dense(8)(wide)))
+    return keras.Model(given, L.Dense(3)(x[:, 0]))
+
+
 def lstm():
     return stack(keras.Input((6, 5)), L.LSTM(4), L.Dense(2))
 

@@ -102,6 +102,12 @@ def attention():
     )
 
 
+def encoder():
+    """Layers that are called in another order than they are defined in."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    return Model(lambda m, x: m.head(m.layer(x)[:, 0]), head=nn.Linear(8, 3), layer=layer)
+
+
 def lstm():
     return Model(lambda m, x: m.head(m.lstm(x)[0][:, -1]), lstm=nn.LSTM(5, 4, batch_first=True),
                  head=nn.Linear(4, 2))  # fmt: skip

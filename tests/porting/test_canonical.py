@@ -40,7 +40,7 @@ import keras, port_keras
 from dream import ConfigurationError
 from dream.adapters.keras import canonical
 from dream.porting.convert import from_canonical, to_canonical
-from conftest import BATCHES
+from porting_kit import BATCHES
 
 graph = lambda function: function
 if keras.backend.backend() == "tensorflow":
@@ -83,13 +83,24 @@ for built in (False, True):
         raise AssertionError("described")
     (layer,) = canonical.describe(model, keras.ops.ones((1, 2, 3, 4))).layers
     assert layer.flattened == (2, 3, 4)
+
+from dream import Unsupported, _registry
+from dream.adapters.keras.porting import KerasProbe
+_registry.GRADIENTS = {}
+try:
+    KerasProbe(model, {}, as_is=False)
+except Unsupported as error:
+    assert f"Keras on {keras.backend.backend()}" in str(error)
+else:
+    raise AssertionError("no gradients, and no word")
 """
 
 
-@pytest.mark.parametrize(
-    ("script", "backend"), [(TORCH, "torch"), (KERAS, "tensorflow"), (KERAS, "torch")],
-    ids=["torch", "keras on tensorflow", "keras on torch"],
-)  # fmt: skip
+ON_TENSORFLOW = pytest.param(KERAS, "tensorflow", marks=pytest.mark.slow)
+ON_TORCH = pytest.param(KERAS, "torch", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("script", "backend"), [(TORCH, "torch"), ON_TENSORFLOW, ON_TORCH])
 def test_layouts_on_the_frameworks_own_tensors(script: str, backend: str) -> None:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(

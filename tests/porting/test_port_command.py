@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import port_torch
 import pytest
-from conftest import BATCHES, place
+from porting_kit import BATCHES, place
 
 import dream
 from dream import ConfigurationError
+from dream.cli import main
 from dream.porting.check import Request
 from dream.porting.settings import pads
 
-COMMAND = [sys.executable, "-m", "dream", "port-check"]
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -27,15 +26,20 @@ def batch(tmp_path: Path) -> Path:
     return tmp_path / "batch.npz"
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=100, check=False,
-        env=os.environ | {"COLUMNS": "160"},
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command's exit code and all that it prints."""
+
+    def command(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["port-check", *map(str, arguments)])
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
 
 
-def test_equal_models_end_with_0(batch: Path, tmp_path: Path) -> None:
+def test_equal_models_end_with_0(run: Run, batch: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     code, text = run(place("torch:dense"), place("torch:dense"), "--batch", batch, "--json", file)
     assert code == 0, text
@@ -48,14 +52,14 @@ def test_equal_models_end_with_0(batch: Path, tmp_path: Path) -> None:
     assert found["inputs"] == {"x": [[5, 6], [5, 6]]}
 
 
-def test_models_that_differ_end_with_1_and_the_place(batch: Path) -> None:
+def test_models_that_differ_end_with_1_and_the_place(run: Run, batch: Path) -> None:
     code, text = run(place("torch:dense"), place("torch:wrong_gelu"), "--batch", batch)
     assert code == 1, text
     assert "First layer that differs: second / second (dense)" in text
     assert "The activation differs: old gelu (exact), new gelu (tanh)." in text
 
 
-def test_layers_that_do_not_match_end_with_2(batch: Path) -> None:
+def test_layers_that_do_not_match_end_with_2(run: Run, batch: Path) -> None:
     code, text = run(place("torch:dense"), place("torch:wrong_units"), "--batch", batch)
     assert code == 2, text
     assert "bias (3), kernel (8, 3)" in text
@@ -69,16 +73,19 @@ def test_layers_that_do_not_match_end_with_2(batch: Path) -> None:
         (["nothing", place("torch:dense")], "file.py:function or module:function"),
         ([place("torch:dense")] * 2 + ["--map", "no.json"], "A map is a JSON file"),
         ([place("torch:dense")] * 2 + ["--tolerance", "-1"], "not negative"),
+        ([place("torch:dense")] * 2 + ["--new-backend", "troch"], "Did you mean 'torch'"),
         ([place("torch:dense")] * 2 + ["--json", "no/where.json"], "No file can be written"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(batch: Path, arguments: list[str], words: str) -> None:
+def test_what_cannot_be_is_refused_at_once(
+    run: Run, batch: Path, arguments: list[str], words: str
+) -> None:
     code, text = run(*arguments, "--batch", batch)
     assert code == 2
     assert words in text
 
 
-def test_a_batch_is_a_file_of_arrays(tmp_path: Path) -> None:
+def test_a_batch_is_a_file_of_arrays(run: Run, tmp_path: Path) -> None:
     (tmp_path / "no.npz").write_text("nothing")
     code, text = run(*[place("torch:dense")] * 2, "--batch", tmp_path / "no.npz")
     assert code == 2

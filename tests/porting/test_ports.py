@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import BATCHES, Checked
+from porting_kit import BATCHES, Checked
 
 
 @pytest.mark.parametrize("name", BATCHES)

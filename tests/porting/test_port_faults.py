@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from conftest import Checked
+from porting_kit import Checked
 
 from dream import ConfigurationError, WorkerFailed
 

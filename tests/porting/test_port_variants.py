@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import BATCHES, Benches, Checked, place
+from porting_kit import BATCHES, Benches, Checked, place
 
 from dream import ConfigurationError, Unsupported, WorkerFailed
 from dream.porting.check import Request, check
@@ -12,6 +12,7 @@ from dream.porting.loss import make
 from dream.porting.process import bench
 
 
+@pytest.mark.slow
 def test_one_keras_model_on_both_backends(benches: Benches) -> None:
     with bench("Keras on torch", "torch", 100) as other:
         for name in ("batch_norm", "gru", "attention"):
@@ -105,6 +106,13 @@ def test_what_is_no_model_is_refused(checked: Checked) -> None:
         checked("keras:dense", "torch:no_model", "dense")
     with pytest.raises(ConfigurationError, match=r"Unknown function in .*Did you mean 'dense'"):
         checked("keras:dense", "torch:dens", "dense")
+
+
+def test_dropouts_of_another_count_are_told(checked: Checked) -> None:
+    report = checked("torch:encoder", "keras:encoder", "encoder")
+    assert not report.remarks
+    fewer = checked("keras:conv2d", "keras:subclassed", "conv2d")
+    assert fewer.remarks[0].startswith("Dropout layers: 1 in the old model, 0 in the new one.")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""Which modules a batch goes through, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+
+@contextmanager
+def called() -> Iterator[list[nn.Module]]:
+    """The modules that are called while the block lasts, in the order of their first calls."""
+    modules: list[nn.Module] = []
+    seen: set[int] = set()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if id(module) not in seen:
+            seen.add(id(module))
+            modules.append(module)
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        yield modules
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def whole_attention() -> Iterator[None]:
+    """Without the fast path, which passes by the modules inside."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
