@@ -67,13 +67,16 @@ def identify(before: Array, after: Array, allowed: float) -> tuple[str, str] | N
 
     A candidate may overflow, and then is none: to be called where NumPy does not warn.
     """
+    found = []
     for order, x in _layouts(np.asarray(before, float), after.shape):
         rows = max(1, _MOST // max(1, x[:1].size))
         kept, wanted = x[:rows], np.asarray(after[:rows], float)
         for name, act in ACTIVATIONS.items():
-            if _close(act(kept), wanted, allowed):
-                return name, order
-    return None
+            error = _error(act(kept), wanted)
+            if error <= allowed:
+                found.append((error, name, order))
+    # the nearest: for large numbers the two GELUs are alike to 1e-5
+    return min(found, key=lambda each: each[0])[1:] if found else None
 
 
 def _layouts(x: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
@@ -84,5 +87,5 @@ def _layouts(x: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
         yield "channels last", x.reshape(shape)
 
 
-def _close(x: Array, y: Array, allowed: float) -> bool:
-    return bool(np.max(np.abs(x - y), initial=0) <= allowed * max(1e-30, np.max(np.abs(y))))
+def _error(x: Array, y: Array) -> float:
+    return float(np.max(np.abs(x - y), initial=0) / max(1e-30, np.max(np.abs(y), initial=0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -36,28 +37,33 @@ def command(
 ) -> None:
     """Hold a model against its port: layers, outputs, gradients, hyper-parameters.
 
-    The exit code is 0 where they are equal, 1 where they differ, 2 where their layers do not
-    match.
+    The exit code is 0 where they are equal, 1 where they differ or one cannot be run, 2 where
+    their layers do not match.
     """
+    from dream._errors import Unsupported
     from dream.porting import document, files, report
     from dream.porting.function import port_check
 
     files.check_output(json)
-    found = port_check(
-        old,
-        new,
-        files.batch(batch),
-        map=files.mapping(map),
-        tolerance=tolerance,
-        loss=loss,
-        seed=seed,
-        as_is=as_is,
-        copy=copy,
-        shake=shake,
-        old_backend=old_backend,
-        new_backend=new_backend,
-        timeout=timeout,
-    )
+    try:
+        found = port_check(
+            old,
+            new,
+            files.batch(batch),
+            map=files.mapping(map),
+            tolerance=tolerance,
+            loss=loss,
+            seed=seed,
+            as_is=as_is,
+            copy=copy,
+            shake=shake,
+            old_backend=old_backend,
+            new_backend=new_backend,
+            timeout=timeout,
+        )
+    except Unsupported as error:  # a layer that nothing can be matched with
+        print(f"dream: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     report.show(found)
     if json is not None:
         document.write(json, document.build(found))

@@ -66,6 +66,12 @@ def test_layers_that_do_not_match_end_with_2(run: Run, batch: Path) -> None:
     assert "bias (4), kernel (8, 4)" in text
 
 
+def test_layers_that_cannot_be_matched_end_with_2(run: Run, batch: Path) -> None:
+    code, text = run(place("torch:dense"), place("torch:normed"), "--batch", batch)
+    assert code == 2, text
+    assert "parametrized" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
