@@ -8,7 +8,6 @@ from dream import cluster
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
 from dream._topology import Cluster
 
-
 _sides: list[str] = []
 
 

@@ -90,6 +90,8 @@ def test_collectives_of_one_rank_say_that_it_is_alone():
     said, drawn = pictures(str(EXAMPLES / "collectives.py"))
     assert said[0].startswith("Alone")
     assert drawn['all_reduce(x, "sum")'] == ["rank 0 [0] -> [0]"]
+
+
 @pytest.mark.slow
 def test_a_hasty_port_is_told_from_a_true_one():
     done = subprocess.run(
