@@ -25,6 +25,7 @@ class Plan:
 
     reduction: as asked for; the adapter turns "auto" into what fits its device.
     devices: per process; None for the framework's default.
+    mixed: whether some ranks are of another framework.
     """
 
     spec: Spec
@@ -34,6 +35,14 @@ class Plan:
     devices: int | None
     seed: int
     options: Mapping[str, object]
+    mixed: bool = False
+
+    @property
+    def resync(self) -> int:
+        """Steps between broadcasts of rank 0's weights; 0 where ranks cannot drift apart."""
+        every = self.options.get("resync", 0) if self.mixed else 0
+        assert isinstance(every, int)
+        return every
 
 
 class Adapter(ABC):

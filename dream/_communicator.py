@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dream import _choice, _registry, cluster
+from dream import _choice, _mixed, _registry, cluster
 from dream._errors import ConfigurationError
 from dream.communication import Communicator, Loop, Members
 
@@ -13,7 +13,8 @@ def communicator(
     """The ranks of this job, to call collectives on.
 
     reduction: the transport: gloo, nccl or horovod with torch; grpc, nccl or horovod with
-        TensorFlow; "auto" takes what fits the tensors' device.
+        TensorFlow; "auto" takes what fits the tensors' device, and the ring where some ranks have
+        torch and others TensorFlow.
     framework: "torch" or "tensorflow", which has the transport; None goes by what is imported.
     check: whether the ranks compare what they are about to do before each call.
     """
@@ -24,6 +25,8 @@ def communicator(
             "A communicator stands on a framework's transport. Received: framework=None, and "
             "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
         )
+    everybody = _mixed.told(place, chosen, f"communicator({reduction!r}, check={check})")
+    reduction = _mixed.reduction(reduction, everybody)
     connect = _registry.reduction(chosen, reduction)
     wire = Loop() if place.alone else connect(place, reduction)
     return Communicator(wire, _registry.tensors(chosen), Members.all_of(place), check=check)

@@ -124,6 +124,12 @@ _BUCKETS = (
         mesh=True, frameworks=("torch",),
     ),
 )  # fmt: skip
+_RESYNC = Option(
+    "resync", int, 100, "steps between broadcasts of rank 0's weights in a job of two frameworks, "
+    "whose arithmetic differs in the last bit; 0 for never. Other jobs need none: ranks of one "
+    "framework are alike to the bit", minimum=0, mesh=True,
+)  # fmt: skip
+_OPTIONS = (*_BUCKETS, _RESYNC)
 _SYNCHRONOUS: Mapping[Framework, tuple[str, ...]] = MappingProxyType(
     {"torch": ("gloo", "nccl", "horovod"), "tensorflow": ("grpc", "nccl", "horovod")}
 )
@@ -138,16 +144,16 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",
-                "data", "synchronous", _SYNCHRONOUS, options=_BUCKETS,
+                "data", "synchronous", _SYNCHRONOUS, options=_OPTIONS,
             ),
             Spec(
                 "multi_worker_mirrored", "synchronous replicas on many hosts",
-                "data", "synchronous", _SYNCHRONOUS, options=_BUCKETS,
+                "data", "synchronous", _SYNCHRONOUS, options=_OPTIONS,
             ),
             Spec(
                 "horovod", "multi_worker_mirrored on the Horovod ring",
                 "data", "synchronous", {"torch": ("horovod",), "tensorflow": ("horovod",)},
-                options=_BUCKETS,
+                options=_OPTIONS,
             ),
         )
     }

@@ -7,8 +7,8 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
 
-from dream import _choice, _framework, _registry, cluster
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream import _choice, _framework, _mixed, _registry, cluster
+from dream._adapter import Adapter, Communicator, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError
 from dream._log import speak_as
@@ -194,15 +194,18 @@ class Strategy:
             )
         self._check_framework(framework)
         self._framework = framework
-        spec = self._choice.spec
+        spec, choice = self._choice.spec, self._choice
+        words = _mixed.block_words(spec.name, choice.reduction, self._seed, choice.given)
+        everybody = _mixed.told(self._place, framework, words)
         plan = Plan(
             spec=spec,
             framework=framework,
             cluster=self._place,
-            reduction=self._choice.reduction,
-            devices=self._choice.devices,
+            reduction=_mixed.reduction(choice.reduction, everybody),
+            devices=choice.devices,
             seed=self._seed,
-            options=spec.resolve(self._choice.given),
+            options=spec.resolve(choice.given),
+            mixed=_mixed.is_mixed(everybody),
         )
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter

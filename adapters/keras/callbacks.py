@@ -7,10 +7,11 @@ from typing import Any, final
 
 import keras
 
+from dream._alike import Resync
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Passes
-from dream.adapters.keras.start import optimizers_of, same_weights
+from dream.adapters.keras.start import same_weights
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -38,7 +39,7 @@ class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untype
             said = self._engine.communicator.broadcast_object(private.first_epoch(self.model))
             private.set_first_epoch(self.model, said)
             if said is not None:
-                same_weights(self.model, optimizers_of(self.model), self._engine)
+                same_weights(self.model, self._engine)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._by_epoch:
@@ -50,6 +51,20 @@ class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untype
             self.model.stop_training = any(wishes)
 
 
+@final
+class Resynchronise(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """Has ranks of two frameworks start from rank 0's weights again, every so many steps."""
+
+    def __init__(self, engine: Engine, resync: Resync) -> None:
+        super().__init__()
+        self._engine = engine
+        self._resync = resync
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._resync.due():
+            same_weights(self.model, self._engine)
+
+
 def for_rank(given: Any, engine: Engine) -> Any:
     """The callbacks that run here. given: None, a callback, a list or a CallbackList."""
     if isinstance(given, keras.callbacks.CallbackList) or engine.rank == 0:
@@ -57,12 +72,13 @@ def for_rank(given: Any, engine: Engine) -> Any:
     return [c for c in private.tree.flatten(given or []) if not isinstance(c, _WRITERS)]
 
 
-def joined(given: Any, follow: Follow) -> Any:
-    """The callbacks with `follow` after them."""
+def joined(given: Any, ours: list[keras.callbacks.Callback]) -> Any:
+    """The callbacks with ours after them."""
     if isinstance(given, keras.callbacks.CallbackList):
-        given.append(follow)
+        for callback in ours:
+            given.append(callback)
         return given
-    return [*private.tree.flatten(given or []), follow]
+    return [*private.tree.flatten(given or []), *ours]
 
 
 def _several_processes(engine: Engine) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from dream._adapter import Communicator
+from dream._spec import Framework
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.communication import Communicator
 
@@ -23,13 +25,21 @@ class Engine(ABC):
     """How global batches are dealt to `parts` replicas, and what they compute is added up.
 
     pooled: this process drives all the parts itself, by one step on every device.
+    mixed: whether some ranks are of another framework; resync: steps between broadcasts of rank
+        0's weights then.
     """
 
     rank: int
     parts: int
     seed: int
     pooled: bool
+    mixed: bool
+    resync: int
     communicator: Communicator
+
+    @property
+    @abstractmethod
+    def framework(self) -> Framework: ...
 
     @abstractmethod
     def total(self, tensors: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import keras
 
+from dream._alike import Resync
 from dream._errors import Unsupported
 from dream.adapters.keras import callbacks, optimizer, private, start
 from dream.adapters.keras.data import Dealt
@@ -27,12 +28,14 @@ class State:
     """What dream knows of one model.
 
     passes: over training data so far. prepared: whether the ranks have agreed on variables.
+    resync: counts the steps of training between broadcasts.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.passes = Passes()
         self.prepared = False
+        self.resync = Resync(engine.resync)
 
 
 def fit(model: Any, state: State, given: Arguments) -> Any:
@@ -67,7 +70,10 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
         _quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None,
         class_weight=None, shuffle=False,
     )  # fmt: skip
-    given["callbacks"] = callbacks.joined(given["callbacks"], follow)
+    ours = [follow]
+    if engine.mixed:
+        ours.append(callbacks.Resynchronise(engine, state.resync))
+    given["callbacks"] = callbacks.joined(given["callbacks"], ours)
     history = type(model).fit(model, **given)
     if engine.parts > 1 and not engine.pooled:
         engine.communicator.barrier()  # what rank 0 wrote is there for all to read
@@ -114,6 +120,8 @@ def train_on_batch(model: Any, state: State, given: Arguments) -> Any:
     """A step on a batch that counts as an equal share: the whole batch on every rank, or a share
     that the user has sliced."""
     _prepare_on(model, state, given)
+    if state.resync.due():
+        start.same_weights(model, state.engine)
     return type(model).train_on_batch(model, **given)
 
 

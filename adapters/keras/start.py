@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from dream._alike import Way
+from dream._alike import agree as agree_with
 from dream._errors import ConfigurationError, Unsupported
-from dream._layout import Layout, check_same
+from dream._layout import check_same
 from dream._log import logger
-from dream.adapters.keras import metrics, private
+from dream.adapters.keras import alike, metrics, private
 from dream.adapters.keras.engine import Engine
-
-_NUMBERS = re.compile(r"_\d+(?=/|$)")
-
 
 def prepare(model: Any, engine: Engine, example: Any) -> None:
     """Build what is not built yet, and refuse what cannot be exact.
@@ -34,21 +32,30 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
 def agree(model: Any, engine: Engine) -> None:
     """Compare the variables of the model and its optimizers over the ranks, and take rank 0's
     values."""
-    agree_on(model, optimizers_of(model), engine)
+    agree_on(model, optimizers_of(model), engine, "fit")
 
 
-def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
-    check_same(engine.communicator.all_gather_object(_layout(model, optimizers)))
-    same_weights(model, optimizers, engine)
+def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine, way: Way) -> list[Any]:
+    """The variables whose values are rank 0's from now on."""
+    communicator, states = engine.communicator, True
+    if engine.mixed:
+        mine = alike.account(model, optimizers, engine.framework, way)
+        states = agree_with(communicator, mine, engine.resync)
+    else:
+        layout = [*alike.by_name(model.weights), *alike.states_layout(optimizers)]
+        check_same(communicator.all_gather_object(layout))
+    variables = variables_of(model, optimizers if states else [])
+    alike.take_rank_0s(variables, communicator)
+    return variables
 
 
-def same_weights(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
+def same_weights(model: Any, engine: Engine) -> None:
     """Rank 0's weights and optimizer states on every rank."""
-    variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
-    values = engine.communicator.broadcast([keras.ops.convert_to_numpy(v.value) for v in variables])
-    if engine.rank != 0:
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+    alike.take_rank_0s(variables_of(model, optimizers_of(model)), engine.communicator)
+
+
+def variables_of(model: Any, optimizers: Sequence[Any]) -> list[Any]:
+    return [*model.weights, *(v for o in optimizers for v in o.variables)]
 
 
 def offset_seeds(model: Any, engine: Engine) -> None:
@@ -79,23 +86,6 @@ def optimizers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def unnumbered(path: str) -> str:
-    """A variable's path without the numbers that Keras counts through the process, since a rank
-    may have made more objects than others."""
-    return _NUMBERS.sub("", path)
-
-
-def _layout(model: Any, optimizers: Sequence[Any]) -> Layout:
-    """Weights by name, the optimizer's by place."""
-    weights = [(unnumbered(v.path), v) for v in model.weights]
-    states = [
-        (f"{type(o).__name__} {index}", v)
-        for o in optimizers
-        for index, v in enumerate(o.variables)
-    ]
-    return [(name, tuple(int(d) for d in v.shape), str(v.dtype)) for name, v in (*weights, *states)]
-
-
 def _check_losses(model: Any) -> None:
     """Only a loss that is a mean over samples is the mean of the replicas' means."""
     for loss in private.compiled_losses(model):
@@ -117,6 +107,11 @@ def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
         )
     if model.jit_compile:
         model.jit_compile = False
+    if engine.mixed and model.steps_per_execution > 1:
+        raise Unsupported(
+            "Ranks of two frameworks take one step at a time. Received: "
+            f"steps_per_execution={model.steps_per_execution}. Leave it at 1."
+        )
     if engine.pooled and model.steps_per_execution > 1:
         raise Unsupported(
             "Several devices of one process take one step at a time. Received: "

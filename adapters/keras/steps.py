@@ -117,8 +117,10 @@ class _Summing:
         for variable, before in zip(self._metrics, self._before, strict=True):
             state = variable.value
             if id(variable) in counted_once:
+                # torch knows every length and counts samples: so do all where one is torch
+                weight = share[0] if engine.mixed else share[0] / share[1]
                 start = before if engine.pooled else 0.0
-                state = start + (state - start) * (share[0] / share[1])
+                state = start + (state - start) * weight
             elif engine.pooled:
                 state = keras.ops.where(share[0] > 0, state, before)
             else:

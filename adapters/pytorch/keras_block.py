@@ -16,4 +16,4 @@ def open_block(plan: Plan, communicator: Communicator, distribution: Any = None)
     distribution: has no meaning on torch, where a process drives one device.
     """
     del distribution
-    return KerasBlock(TorchEngine(communicator, plan.seed))
+    return KerasBlock(TorchEngine(communicator, plan))

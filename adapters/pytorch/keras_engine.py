@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from keras.src.backend.torch.core import convert_to_tensor
 
+from dream._adapter import Communicator, Plan
 from dream._errors import Desynchronized
 from dream._partition import deal, global_batches
+from dream._spec import Framework
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
@@ -32,16 +34,23 @@ class TorchEngine(Engine):
 
     pooled = False
 
-    def __init__(self, communicator: Communicator, seed: int) -> None:
+    def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self.communicator = communicator
+        self._adding = communicator.unchecked()  # the same on every rank, at every step
         self.rank = communicator.rank
         self.parts = communicator.world_size
-        self.seed = seed
+        self.seed = plan.seed
+        self.mixed = plan.mixed
+        self.resync = plan.resync
+
+    @property
+    def framework(self) -> Framework:
+        return "torch"
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
             native = [convert_to_tensor(t).detach() for t in tensors]
-            return list(self.communicator.all_reduce(native, "sum"))
+            return list(self._adding.all_reduce(native, "sum"))
 
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         with torch.no_grad():

@@ -9,7 +9,9 @@ import keras
 import torch
 
 from dream._adapter import Step
+from dream._alike import Resync
 from dream._batch import split
+from dream.adapters.keras.alike import take_rank_0s
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import apply_global
@@ -43,12 +45,16 @@ class KerasStep:
         self._optimizer = optimizer
         self._weight = weight
         self._fresh = True
+        self._resync = Resync(engine.resync)
+        self._shared: list[Any] = []
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
         if self._fresh:
             self._start(batch)
             self._fresh = False
+        if self._resync.due():
+            take_rank_0s(self._shared, self._engine.communicator)
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         value, gradients = self._differentiate(batch, variables, count)
@@ -66,7 +72,7 @@ class KerasStep:
         if not self._optimizer.built:
             self._optimizer.build(self._model.trainable_variables)
         if self._engine.parts > 1:
-            agree_on(self._model, [self._optimizer], self._engine)
+            self._shared = agree_on(self._model, [self._optimizer], self._engine, "step")
             offset_seeds(self._model, self._engine)
             tell_of_statistics(self._model)
 

@@ -119,6 +119,7 @@ def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
     choices = plan.spec.reductions["torch"]
     if reduction == "auto":
         reduction = choices[0] if len(choices) == 1 else "auto"
-    collectives.start_group(plan.cluster, reduction)
+    if not plan.mixed:  # ranks of another framework are in no group of torch's
+        collectives.start_group(plan.cluster, reduction)
     wire: TorchWire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
     return Communicator(wire, tensors, members), wire.gradient_hook

@@ -20,4 +20,4 @@ def open_block(
     over the communicator's ranks."""
     if distribution is not None:
         return KerasBlock(MirroredEngine(distribution, communicator, plan.seed))
-    return KerasBlock(ProcessEngine(communicator, plan.seed))
+    return KerasBlock(ProcessEngine(communicator, plan))

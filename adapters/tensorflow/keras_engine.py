@@ -10,7 +10,9 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
+from dream._adapter import Communicator, Plan
 from dream._errors import Desynchronized
+from dream._spec import Framework
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data
@@ -26,12 +28,18 @@ class ProcessEngine(Engine):
 
     pooled = False
 
-    def __init__(self, communicator: Communicator, seed: int) -> None:
+    def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self.communicator = communicator
         self._adding = communicator.unchecked()  # the same on every rank, at every step
         self.rank = communicator.rank
         self.parts = communicator.world_size
-        self.seed = seed
+        self.seed = plan.seed
+        self.mixed = plan.mixed
+        self.resync = plan.resync
+
+    @property
+    def framework(self) -> Framework:
+        return "tensorflow"
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))

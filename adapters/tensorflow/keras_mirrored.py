@@ -9,6 +9,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
+from dream._spec import Framework
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data, keras_private
@@ -24,6 +25,8 @@ class MirroredEngine(Engine):
     """MirroredStrategy: every device takes the same step on its share."""
 
     pooled = True
+    mixed = False
+    resync = 0
     rank = 0
 
     def __init__(
@@ -33,6 +36,10 @@ class MirroredEngine(Engine):
         self.parts = distribution.num_replicas_in_sync
         self.seed = seed
         self._distribution = distribution
+
+    @property
+    def framework(self) -> Framework:
+        return "tensorflow"
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         values = [tf.convert_to_tensor(t) for t in tensors]

@@ -39,7 +39,8 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
             replicas(devices)
     else:
         local_device(place, devices)
-        if name != "horovod" and reduction in ("auto", "grpc", "nccl"):
+        ring = name == "horovod" or cluster.frameworks_differ()
+        if not ring and reduction in ("auto", "grpc", "nccl"):
             join(place, nccl=reduction == "nccl")
 
 

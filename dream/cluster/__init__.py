@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dream._topology import Cluster
 
 from . import horovod, tf_config, torchrun
-from ._names import FRAMEWORK, STALL_SECONDS, STRATEGY
+from ._names import FRAMEWORK, FRAMEWORKS, STALL_SECONDS, STRATEGY
 from .exchange import exchange, exchange_endpoints, meet, own_host, post, posted
 from .export import export_horovod, export_tf_config, horovod_environment, tf_config_text
 from .ports import reserve
@@ -26,6 +26,7 @@ __all__ = [
     "exchange_endpoints",
     "export_horovod",
     "export_tf_config",
+    "frameworks_differ",
     "horovod_environment",
     "meet",
     "own_host",
@@ -65,3 +66,8 @@ def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
 def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """What `dream run --framework` asked for this rank, if anything."""
     return environ.get(FRAMEWORK) or None
+
+
+def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `dream run --framework` dealt out several."""
+    return len({*environ.get(FRAMEWORKS, "").split(",")}) > 1

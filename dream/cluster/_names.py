@@ -12,6 +12,9 @@ STRATEGY = "DREAM_STRATEGY"
 FRAMEWORK = "DREAM_FRAMEWORK"
 """This rank's framework, from `dream run --framework`."""
 
+FRAMEWORKS = "DREAM_FRAMEWORKS"
+"""Every rank's framework by rank, with commas, from `dream run --framework`."""
+
 RENDEZVOUS = "DREAM_RENDEZVOUS"
 """host:port of the store that `dream run` serves."""
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from dream import _mixed
 from dream._topology import Cluster
 from dream.cluster import _names, horovod_environment, tf_config_text
 
@@ -37,7 +38,8 @@ def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
-    stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.STRATEGY)
+    stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.FRAMEWORKS,
+             _names.STRATEGY)  # fmt: skip
     tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",
               "HOROVOD_GLOO_RENDEZVOUS_")  # fmt: skip
     return {
@@ -71,12 +73,14 @@ def _place(place: Cluster) -> dict[str, str]:
 def _requests(job: Job, place: Cluster) -> dict[str, str]:
     """What `--strategy` and `--framework` asked for."""
     requests = {}
-    framework = job.framework(place.rank)
     if job.strategy is not None:
         requests[_names.STRATEGY] = job.strategy
-    if framework is not None:
+    if job.frameworks:
+        framework = job.everybody[place.rank]
         requests[_names.FRAMEWORK] = framework
-        requests["KERAS_BACKEND"] = job.environ.get("KERAS_BACKEND") or framework
+        requests[_names.FRAMEWORKS] = ",".join(job.everybody)
+        users = None if _mixed.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
+        requests["KERAS_BACKEND"] = users or framework  # one for all cannot fit ranks of several
     return requests
 
 

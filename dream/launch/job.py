@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dream import _framework, _spec
+from dream import _framework, _mixed, _spec
 from dream._errors import ConfigurationError
 from dream._spec import Framework
 
@@ -56,14 +56,17 @@ class Job:
                 f"{','.join(self.frameworks)}, {self.world_size} ranks. Start more ranks with -n."
             )
         if self.strategy is not None:
-            _check_strategy(self.strategy, self.frameworks, self.world_size)
+            _check_strategy(self.strategy, self.everybody, self.world_size)
 
     @property
     def world_size(self) -> int:
         return self.n * self.nnodes
 
-    def framework(self, rank: int) -> Framework | None:
-        return self.frameworks[rank % len(self.frameworks)] if self.frameworks else None
+    @property
+    def everybody(self) -> tuple[Framework, ...]:
+        """Every rank's framework; empty where the script decides."""
+        given = self.frameworks
+        return tuple(given[rank % len(given)] for rank in range(self.world_size if given else 0))
 
 
 def _check_at_least(what: str, value: int, minimum: int) -> None:
@@ -84,7 +87,8 @@ def _check_strategy(request: str, frameworks: tuple[Framework, ...], world_size:
     options = {key: value for key, value in given.items() if key not in _spec.COMMON}
     reduction = str(given.get("reduction", "auto"))
     spec.check_reduction(reduction)
-    for framework in frameworks:
+    _mixed.check_reduction(reduction, frameworks)
+    for framework in dict.fromkeys(frameworks):
         spec.check_framework(options, framework, reduction)
 
 

@@ -1,0 +1,115 @@
+"""Whether ranks of two frameworks are about to train the same model in the same way.
+
+Names differ between frameworks and are not compared; kinds, shapes and order are. Shapes are
+those of Keras's layout, which every rank puts its own tensors into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from typing import Literal, final
+
+from dream._adapter import Communicator
+from dream._errors import ConfigurationError, Desynchronized
+from dream._layout import Layout
+from dream._log import logger
+from dream._spec import Framework
+
+Way = Literal["fit", "step"]
+"""Keras's fit, evaluate and *_on_batch; or train_step, and a loop of torch's own."""
+_WAYS = {"fit": "Keras's fit", "step": "train_step or a loop of one's own"}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rank says of a model before it trains it.
+
+    weights: parameters, running statistics and whatever else rank 0's values are taken of.
+    summed: what is added up over the ranks at each step, in the order in which it travels.
+    states: the optimizer's, or None where they have a form of the framework's own.
+    """
+
+    framework: Framework
+    way: Way
+    weights: Layout
+    summed: Layout
+    states: Layout | None
+
+
+def agree(communicator: Communicator, mine: Account, resync: int) -> bool:
+    """Raise where a rank's account differs from rank 0's; whether optimizer states are alike, and
+    so may travel. Every rank calls it."""
+    accounts: list[Account] = communicator.all_gather_object(mine)
+    for rank, theirs in enumerate(accounts):
+        _check_way(accounts[0], theirs, rank)
+        _check("The ranks built different models", accounts, rank, lambda a: a.weights)
+        _check("The ranks add up different things at each step", accounts, rank, lambda a: a.summed)
+    states = [account.states for account in accounts]
+    travel = all(state is not None for state in states)
+    if travel:
+        for rank in range(len(accounts)):
+            _check("The ranks' optimizers differ", accounts, rank, lambda a: a.states or [])
+    _tell(travel, resync)
+    return travel
+
+
+def kind(dtype: str) -> str:
+    """A dtype as it is compared: an integer's width is the framework's own business."""
+    return "int64" if dtype in ("int32", "int64") else dtype
+
+
+def _check_way(first: Account, theirs: Account, rank: int) -> None:
+    if theirs.way != first.way:
+        raise ConfigurationError(
+            "Ranks of one job train in one way: each adds up other things at a step. Received: "
+            f"{_WAYS[first.way]} on rank 0 ({first.framework}), {_WAYS[theirs.way]} on rank {rank} "
+            f"({theirs.framework}). With fit on one, use Keras's fit on all; with a loop of "
+            "torch's, strategy.train_step on TensorFlow."
+        )
+
+
+def _check(
+    what: str, accounts: Sequence[Account], rank: int, part: Callable[[Account], Layout]
+) -> None:
+    first, other = accounts[0], accounts[rank]
+    for ours, theirs in zip_longest(part(first), part(other)):
+        if _bare(ours) != _bare(theirs):
+            raise Desynchronized(
+                f"{what}. Received, in Keras's layout: {_tell_one(ours)} on rank 0 "
+                f"({first.framework}), {_tell_one(theirs)} on rank {rank} ({other.framework}). "
+                "Build the same layers in the same order on every rank; only values may differ, "
+                "and rank 0's are taken."
+            )
+
+
+def _bare(entry: tuple[str, tuple[int, ...], str] | None) -> tuple[tuple[int, ...], str] | None:
+    return None if entry is None else (tuple(entry[1]), kind(entry[2]))
+
+
+def _tell_one(entry: tuple[str, tuple[int, ...], str] | None) -> str:
+    return "nothing further" if entry is None else f"{entry[0]} {entry[2]}{list(entry[1])}"
+
+
+@cache  # once is enough, however often a model is fitted
+def _tell(states_travel: bool, resync: int) -> None:
+    when = f"again every {resync} steps (resync=)" if resync else "and never again (resync=0)"
+    also = "" if states_travel else "; the optimizers' states stay each rank's own"
+    logger.info("two frameworks, one model: rank 0's weights are taken now, %s%s", when, also)
+
+
+@final
+class Resync:
+    """Says before which steps rank 0's weights are due. every: 0 for none."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._steps = 0
+
+    def due(self) -> bool:
+        """Whether they are, before the step that comes now. Counts it."""
+        due = self._every > 0 and self._steps > 0 and self._steps % self._every == 0
+        self._steps += 1
+        return due
