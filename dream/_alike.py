@@ -85,8 +85,9 @@ def _check(
             )
 
 
-def _bare(entry: tuple[str, tuple[int, ...], str] | None) -> tuple[tuple[int, ...], str] | None:
-    return None if entry is None else (tuple(entry[1]), kind(entry[2]))
+def _bare(entry: tuple[str, tuple[int, ...], str] | None) -> tuple[object, ...] | None:
+    """What is compared: of "NAME (KIND) ROLE" kind and role, then shape and dtype."""
+    return None if entry is None else (entry[0].partition(" ")[2], tuple(entry[1]), kind(entry[2]))
 
 
 def _tell_one(entry: tuple[str, tuple[int, ...], str] | None) -> str:

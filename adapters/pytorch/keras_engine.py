@@ -20,7 +20,7 @@ from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.pytorch.loader import leave_loaders_alone
 from dream.adapters.pytorch.randomness import offset_by
-from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.reducing import Reducing
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
@@ -134,7 +134,7 @@ class TorchEngine(Engine):
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
             held = slot_of(part)
-            if isinstance(held, Root):
+            if isinstance(held, Reducing):
                 held.release()
             if isinstance(held, Slot):
                 set_slot(part, None)

@@ -16,7 +16,8 @@ from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.hooks import GradientHook
-from dream.adapters.pytorch.root import Root, training_call
+from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
+from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.runner import Runner, wrap
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
@@ -28,6 +29,7 @@ class Modules:
     """The modules of one strategy.
 
     inside: a distributed module is running, so those it calls are its parts.
+    make: makes a module's root.
     generation: grows whenever parameters may have been replaced.
     searches: DDP looks for unused parameters at each step.
     """
@@ -38,15 +40,17 @@ class Modules:
         shares: Shares,
         options: Mapping[str, Any],
         hook: GradientHook | None,
+        make: Callable[[nn.Module, Modules, Forward | None], Reducing] = Root,
     ) -> None:
         self.communicator = communicator
         self.shares = shares
         self.inside = False
         self.generation = 0
-        self.roots: WeakSet[Root] = WeakSet()
+        self.roots: WeakSet[Reducing] = WeakSet()
         self.searches = bool(options["find_unused"])
         self._options = options
         self._hook = hook
+        self._make = make
         self._offset = False
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -60,23 +64,23 @@ class Modules:
 
         return wrapped
 
-    def distribute(self, module: nn.Module) -> Root:
+    def distribute(self, module: nn.Module) -> Reducing:
         """The module's root, made on first use; the module's parts are then parts, not roots."""
         slot = slot_of(module)
-        if isinstance(slot, Root) and slot in self.roots:
+        if isinstance(slot, Reducing) and slot in self.roots:
             return slot
         _refuse_uninitialised(module)
         for part in module.modules():
-            if isinstance(slot_of(part), Root):
+            if isinstance(slot_of(part), Reducing):
                 slot_of(part).release()
                 self.roots.discard(slot_of(part))
         self.generation += 1
-        root = Root(module, self, slot.inner if isinstance(slot, Slot) else None)
+        root = self._make(module, self, slot.inner if isinstance(slot, Slot) else None)
         self.roots.add(root)
         set_slot(module, root)
         return root
 
-    def taken(self, root: Root) -> set[int]:
+    def taken(self, root: Reducing) -> set[int]:
         """The ids of the parameters that other roots reduce."""
         return {id(p) for other in self.roots if other is not root for p in other.trained}
 
@@ -85,11 +89,15 @@ class Modules:
         check_same(self.communicator.all_gather_object(_layout(module)))
         self._start_as_rank_0(module)
         ddp = wrap(runner, self._options, self._hook, taken)
+        self.begun(module)
+        return ddp
+
+    def begun(self, module: nn.Module) -> None:
+        """A module is about to be trained for the first time."""
         if not self._offset:
             self._offset = True
             randomness.offset_by(self.communicator.rank)
         buffers.tell_local_statistics(module)
-        return ddp
 
     def _start_as_rank_0(self, module: nn.Module) -> None:
         """Rank 0's parameters and buffers, written only where they differ: a graph that holds
@@ -105,7 +113,7 @@ class Modules:
         for root in self.roots:
             root.weigh(0.0 if weight == 0.0 else 1.0)
 
-    def reduced(self) -> dict[int, Root]:
+    def reduced(self) -> dict[int, Reducing]:
         """The root that reduces each parameter's gradient, by the parameter's id."""
         return {id(parameter): root for root in self.roots for parameter in root.trained}
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.modules import Modules
-from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.reducing import Reducing
 
 
 @final
@@ -43,7 +43,7 @@ class _Watch:
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
         self._generation = -1
-        self._seen: dict[Root, int] = {}
+        self._seen: dict[Reducing, int] = {}
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:
@@ -81,5 +81,5 @@ class _Watch:
         self._generation = self._modules.generation
 
 
-def _has_gradients(root: Root) -> bool:
+def _has_gradients(root: Reducing) -> bool:
     return any(parameter.grad is not None for parameter in root.trained)

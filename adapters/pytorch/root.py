@@ -1,8 +1,7 @@
-"""A distributed module: the outermost one that the user calls."""
+"""A distributed module that DDP reduces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,9 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from dream._errors import ConfigurationError
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.backwards import Backwards
+from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.runner import Runner, forward_of, scale_gradients
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
@@ -23,26 +21,16 @@ if TYPE_CHECKING:
 _requires_grad = attrgetter("requires_grad")
 
 
-def training_call(room: Modules) -> bool:
-    """Whether a module called now is called by the user's training loop: with gradients on, not
-    by another distributed module, and not by a recomputation during backward."""
-    return not room.inside and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
-
-
 @final
-class Root(Slot):
-    """Takes the calls of one module and runs them under DDP.
+class Root(Reducing):
+    """Takes the calls of one module and runs them under DDP."""
 
-    The module keeps its class, its names and its state.
-    """
-
-    def __init__(self, module: nn.Module, room: Modules, inner: Callable[..., Any] | None) -> None:
-        super().__init__(module, inner)
-        self.room = room
+    def __init__(self, module: nn.Module, room: Modules, inner: Forward | None) -> None:
+        super().__init__(module, room, inner)
         self._ddp: DistributedDataParallel | None = None
         self._runner = Runner(self, searched=room.searches)
         set_slot(self._runner, None)  # it is made in the block, but is no user's
-        self._forward: Callable[..., Any] = self._runner.forward
+        self._forward: Forward = self._runner.forward
         self._parameters: list[nn.Parameter] = []
         self._own: list[nn.Parameter] = []
         self._reduced: tuple[int, ...] = ()
@@ -51,7 +39,6 @@ class Root(Slot):
         self._handles: list[RemovableHandle] = []
         self._weight = 1.0
         self._norms = buffers.norms(module)
-        self.backwards = Backwards()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not training_call(self.room):
@@ -82,7 +69,6 @@ class Root(Slot):
         return carrier.grad.clone()  # the gradient itself is a view of a bucket, soon overwritten
 
     def weigh(self, weight: float) -> None:
-        """What the next gradient of this module counts for."""
         self._refresh()
         if weight != self._weight:
             self._unweigh()
@@ -97,7 +83,6 @@ class Root(Slot):
         return self._own if carrier is None else [*self._own, carrier]
 
     def release(self) -> None:
-        """Stop reducing: another module's DDP takes over."""
         self._unweigh()
         if self._ddp is not None:
             self._ddp._remove_autograd_hooks()
@@ -106,32 +91,7 @@ class Root(Slot):
             self.backwards.stop()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        room = self.room
-        self.backwards.arm()
-        room.inside = True
-        try:
-            if self._weight == 0.0:
-                return self._run_empty(args, kwargs)
-            output = self._forward(*args, **kwargs)
-        finally:
-            room.inside = False
-        self._average_running()
-        return output
-
-    def _run_empty(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A forward pass on no sample, which leaves no trace in running statistics."""
-        running = buffers.running(self._norms)
-        before = [buffer.clone() for buffer in running]
-        try:
-            output = self._forward(*args, **kwargs)
-        except Exception as error:
-            raise ConfigurationError(
-                f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
-                f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
-                "batch_size that leaves every rank a sample."
-            ) from error
-        for buffer, value in zip(running, before, strict=True):
-            buffer.copy_(value)
+        output = self._call(self._forward, args, kwargs, empty=self._weight == 0.0)
         self._average_running()
         return output
 

@@ -1,0 +1,80 @@
+"""What every distributed module is: the outermost one that the user calls."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from dream._errors import ConfigurationError
+from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.backwards import Backwards
+from dream.adapters.pytorch.slot import Slot
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.modules import Modules
+
+Forward = Callable[..., Any]
+
+
+def training_call(room: Modules) -> bool:
+    """Whether a module called now is called by the user's training loop: with gradients on, not
+    by another distributed module, and not by a recomputation during backward."""
+    return not room.inside and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+
+
+class Reducing(Slot):
+    """Takes the calls of one module, whose gradients become global in backward.
+
+    The module keeps its class, its names and its state.
+    """
+
+    def __init__(self, module: nn.Module, room: Modules, inner: Forward | None) -> None:
+        super().__init__(module, inner)
+        self.room = room
+        self.backwards = Backwards()
+
+    @property
+    @abstractmethod
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters whose gradients are reduced here."""
+
+    @abstractmethod
+    def weigh(self, weight: float) -> None:
+        """What the next gradient of this module counts for."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Stop reducing: another module's root takes over."""
+
+    def _call(
+        self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
+    ) -> Any:
+        """A forward pass whose backward will be reduced."""
+        self.backwards.arm()
+        self.room.inside = True
+        try:
+            if empty:
+                return self._call_empty(forward, args, kwargs)
+            return forward(*args, **kwargs)
+        finally:
+            self.room.inside = False
+
+    def _call_empty(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A forward pass on no sample, which leaves no trace in running statistics."""
+        running = buffers.running(buffers.norms(self.module))
+        before = [buffer.clone() for buffer in running]
+        try:
+            output = forward(*args, **kwargs)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
+                f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
+                "batch_size that leaves every rank a sample."
+            ) from error
+        for buffer, value in zip(running, before, strict=True):
+            buffer.copy_(value)
+        return output
