@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _mixed, _registry, cluster
+from dream import _choice, _framework, _mixed, _partition, _registry, cluster
 from dream._adapter import Adapter, Communicator, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError
@@ -15,6 +15,10 @@ from dream._log import speak_as
 from dream._spec import Framework
 from dream._topology import Cluster, Topology
 from dream.communication import Communicator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
 
@@ -173,6 +177,11 @@ class Strategy:
         metrics: name -> `function(prediction, target)` giving one value per sample, shape (n,).
         """
         return self._adapter.evaluate(model, data, metrics)
+
+    def order(self, samples: int, epoch: int = 0) -> NDArray[np.int64]:
+        """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
+        for those who feed `train_step` from data of their own."""
+        return _partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of

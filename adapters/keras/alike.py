@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from dream._adapter import Communicator
-from dream._alike import Account, Way, kind
+from dream._alike import Account, kind
 from dream._layout import Layout
 from dream._spec import Framework
 from dream.adapters.keras import metrics
@@ -18,12 +18,12 @@ from dream.adapters.keras.steps import statistics_of
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 
 
-def account(model: Any, optimizers: Sequence[Any], framework: Framework, way: Way) -> Account:
-    """This rank's account of a built model. `fit` adds up metrics beside what a step does."""
-    figures = metrics.states(model) if way == "fit" else []
-    summed = [*model.trainable_variables, *figures, *statistics_of(model)]
+def account_of_fit(model: Any, optimizers: Sequence[Any], framework: Framework) -> Account:
+    """This rank's account of a built model that is trained by `fit`, which adds up metrics beside
+    what a step does."""
+    summed = [*model.trainable_variables, *metrics.states(model), *statistics_of(model)]
     return Account(
-        framework, way, by_name(model.weights), by_name(summed), states_layout(optimizers)
+        framework, "fit", by_name(model.weights), by_name(summed), states_layout(optimizers)
     )
 
 

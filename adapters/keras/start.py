@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from dream._alike import Way
 from dream._alike import agree as agree_with
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
@@ -31,30 +30,28 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
 
 def agree(model: Any, engine: Engine) -> None:
     """Compare the variables of the model and its optimizers over the ranks, and take rank 0's
-    values."""
-    agree_on(model, optimizers_of(model), engine, "fit")
-
-
-def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine, way: Way) -> list[Any]:
-    """The variables whose values are rank 0's from now on."""
-    communicator, states = engine.communicator, True
+    values: before fit and its like."""
     if engine.mixed:
-        mine = alike.account(model, optimizers, engine.framework, way)
-        states = agree_with(communicator, mine, engine.resync)
+        mine = alike.account_of_fit(model, optimizers_of(model), engine.framework)
+        agree_with(engine.communicator, mine, engine.resync)
+        same_weights(model, engine)
     else:
-        layout = [*alike.by_name(model.weights), *alike.states_layout(optimizers)]
-        check_same(communicator.all_gather_object(layout))
-    variables = variables_of(model, optimizers if states else [])
-    alike.take_rank_0s(variables, communicator)
-    return variables
+        agree_on(model, optimizers_of(model), engine)
+
+
+def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
+    """The same between ranks of one framework."""
+    layout = [*alike.by_name(model.weights), *alike.states_layout(optimizers)]
+    check_same(engine.communicator.all_gather_object(layout))
+    alike.take_rank_0s(_variables(model, optimizers), engine.communicator)
 
 
 def same_weights(model: Any, engine: Engine) -> None:
     """Rank 0's weights and optimizer states on every rank."""
-    alike.take_rank_0s(variables_of(model, optimizers_of(model)), engine.communicator)
+    alike.take_rank_0s(_variables(model, optimizers_of(model)), engine.communicator)
 
 
-def variables_of(model: Any, optimizers: Sequence[Any]) -> list[Any]:
+def _variables(model: Any, optimizers: Sequence[Any]) -> list[Any]:
     return [*model.weights, *(v for o in optimizers for v in o.variables)]
 
 

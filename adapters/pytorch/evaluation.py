@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
+from dream._order import Targets
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.communication import Communicator
 
 
 def evaluate(
-    model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric], communicator: Communicator
+    model: nn.Module,
+    data: Iterable[Any],
+    metrics: Mapping[str, Metric],
+    communicator: Communicator,
+    *,
+    mixed: bool = False,
 ) -> dict[str, float]:
-    """The mean of each metric over every sample of `data`."""
+    """The mean of each metric over every sample of `data`. mixed: some ranks are of another
+    framework, with which the targets are compared at the end."""
+    seen = Targets()
     sums = torch.zeros(len(metrics) + 1, dtype=torch.float64)
     training = model.training
     model.eval()
@@ -27,8 +37,12 @@ def evaluate(
         with torch.no_grad():
             for batch in _shared(data, communicator):
                 sums += _sums(model, batch, metrics)
+                if mixed:
+                    seen.add(communicator.rank, targets_of(batch))
     finally:
         model.train(training)
+    if mixed:
+        seen.compare(communicator, "the data to evaluate")
     *totals, count = communicator.all_reduce(sums, op="sum").tolist()
     if count == 0:
         raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
@@ -44,6 +58,12 @@ def _sums(model: nn.Module, batch: Any, metrics: Mapping[str, Metric]) -> torch.
     prediction = model(*inputs)
     values = [_total(name, metric(prediction, target), count) for name, metric in metrics.items()]
     return torch.tensor([*values, count], dtype=torch.float64)
+
+
+def targets_of(batch: Any) -> np.ndarray[Any, Any]:
+    """What the loss of a batch is taken against: its last tensor."""
+    last = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)][-1].detach().cpu()
+    return (last.float() if last.is_floating_point() else last).numpy()
 
 
 def _total(name: str, values: torch.Tensor, count: int) -> float:

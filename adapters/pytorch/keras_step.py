@@ -11,9 +11,9 @@ import torch
 from dream._adapter import Step
 from dream._alike import Resync
 from dream._batch import split
-from dream.adapters.keras.alike import take_rank_0s
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.form import AsItIs, Canonical, Form
 from dream.adapters.keras.optimizer import apply_global
 from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
 from dream.adapters.keras.steps import statistics_of
@@ -46,15 +46,15 @@ class KerasStep:
         self._weight = weight
         self._fresh = True
         self._resync = Resync(engine.resync)
-        self._shared: list[Any] = []
+        self._form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
         if self._fresh:
             self._start(batch)
             self._fresh = False
-        if self._resync.due():
-            take_rank_0s(self._shared, self._engine.communicator)
+        if self._resync.due() and isinstance(self._form, Canonical):
+            self._form.take_rank_0s(self._engine)
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         value, gradients = self._differentiate(batch, variables, count)
@@ -72,9 +72,16 @@ class KerasStep:
         if not self._optimizer.built:
             self._optimizer.build(self._model.trainable_variables)
         if self._engine.parts > 1:
-            self._shared = agree_on(self._model, [self._optimizer], self._engine, "step")
+            self._agree(inputs)
             offset_seeds(self._model, self._engine)
             tell_of_statistics(self._model)
+
+    def _agree(self, inputs: Batch) -> None:
+        if self._engine.mixed:
+            self._form = form = Canonical(self._model, inputs)
+            form.agree([self._optimizer], self._engine)
+        else:
+            agree_on(self._model, [self._optimizer], self._engine)
 
     def _differentiate(
         self, batch: Batch, variables: list[Any], count: float
@@ -95,15 +102,14 @@ class KerasStep:
         self, value: torch.Tensor, gradients: list[Any], count: float
     ) -> tuple[torch.Tensor, list[Any]]:
         statistics = statistics_of(self._model)
-        present = [g for g in gradients if g is not None]
-        mine = [value, *present, *(v.value for v in statistics)]
+        mine = [value, *self._form.listed(gradients, statistics)]
         counts = torch.tensor(float(count))
         *sums, total = self._engine.total([*self._engine.weigh(mine, count), counts])
         means = [s / total if total else s for s in sums]
-        for variable, mean in zip(statistics, means[1 + len(present) :], strict=True):
+        whole, averages = self._form.unlisted(means[1:], gradients, statistics)
+        for variable, mean in zip(statistics, averages, strict=True):
             variable.assign(mean)
-        reduced = iter(means[1:])
-        return means[0], [None if g is None else next(reduced) for g in gradients]
+        return means[0], whole
 
 
 def keras_step(

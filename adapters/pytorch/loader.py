@@ -20,6 +20,7 @@ from torch.utils.data import (
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
+from dream.adapters.pytorch.comparing import compared_by_targets
 from dream.adapters.pytorch.sampling import DealtBatches, Pass, SeededBatches
 from dream.adapters.pytorch.shares import Shares, empty
 from dream.communication import Communicator
@@ -41,10 +42,14 @@ def leave_loaders_alone() -> Iterator[None]:
 class Dealer:
     """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
 
-    def __init__(self, communicator: Communicator, shares: Shares, seed: int) -> None:
+    def __init__(
+        self, communicator: Communicator, shares: Shares, seed: int, *, mixed: bool = False
+    ) -> None:
+        """mixed: some ranks are of another framework, with which passes are compared."""
         self._communicator = communicator
         self._shares = shares
         self._seed = seed
+        self._mixed = mixed
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`DataLoader.__init__` that deals the loader once it is made."""
@@ -70,11 +75,18 @@ class Dealer:
         self._check(loader)
         if own_order is None:
             own_order = not _plain(loader)
+        if own_order and self._mixed:
+            raise Unsupported(
+                "Ranks of another framework cannot draw from torch's samplers. Received: a sampler "
+                "or a generator of one's own. Leave it out: shuffle=True gives the order of "
+                "strategy.order(samples, epoch) on every rank."
+            )
         source = loader.batch_sampler if own_order else self._seeded(loader)
         dealt = DealtBatches(source, self._communicator, loader.batch_size)
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
-        loader.__class__ = _dealt_class(type(loader), self._shares)
+        compared = self._communicator if self._mixed else None
+        loader.__class__ = _dealt_class(type(loader), self._shares, compared)
 
     def _seeded(self, loader: DataLoader[Any]) -> SeededBatches:
         assert loader.batch_size is not None
@@ -127,14 +139,17 @@ def _plain(loader: DataLoader[Any]) -> bool:
     return type(loader.sampler) is SequentialSampler
 
 
-def _dealt_class(base: type[Any], shares: Shares) -> type[Any]:
+def _dealt_class(base: type[Any], shares: Shares, compared: Communicator | None) -> type[Any]:
     """The loader's class with an `__iter__` that says whose batch it yields."""
 
     def iterate(self: Any) -> Iterator[Any]:
         sampler: DealtBatches = self.batch_sampler
         inner = base.__iter__(self)  # asks the sampler for a new pass
         begun = sampler.begun()
-        return inner if begun is None else _DealtIterator(inner, begun, shares)
+        if begun is None:
+            return inner
+        dealt = _DealtIterator(inner, begun, shares)
+        return compared_by_targets(dealt, compared) if compared and begun.trains else dealt
 
     return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
 

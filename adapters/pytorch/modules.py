@@ -107,11 +107,10 @@ class Modules:
             if not torch.equal(tensor, first):
                 tensor.copy_(first)
 
-    def weigh_by_hand(self, weight: float) -> None:
-        """The user has weighed the loss, so shares count as equal; but nothing at all must not
-        bring a nan."""
+    def weigh_by_hand(self, count: float) -> None:
+        """The user says what the loss is the mean over: `count` things."""
         for root in self.roots:
-            root.weigh(0.0 if weight == 0.0 else 1.0)
+            root.weigh_by_hand(count)
 
     def reduced(self) -> dict[int, Reducing]:
         """The root that reduces each parameter's gradient, by the parameter's id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.backwards import Backwards
-from dream.adapters.pytorch.slot import Slot
+from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.modules import Modules
@@ -43,8 +43,12 @@ class Reducing(Slot):
         """The parameters whose gradients are reduced here."""
 
     @abstractmethod
-    def weigh(self, weight: float) -> None:
-        """What the next gradient of this module counts for."""
+    def prepare(self) -> None:
+        """Be ready for the first call, as far as can be before it."""
+
+    @abstractmethod
+    def weigh_by_hand(self, count: float) -> None:
+        """The user says what the loss of the next backward is the mean over: `count` things."""
 
     @abstractmethod
     def release(self) -> None:
@@ -77,4 +81,28 @@ class Reducing(Slot):
             ) from error
         for buffer, value in zip(running, before, strict=True):
             buffer.copy_(value)
+        return output
+
+
+def claim_parts(root: Reducing) -> None:
+    """Know when one of the module's parts is called by itself."""
+    for part in root.module.modules():
+        if part is not root.module and not isinstance(slot_of(part), Part):
+            set_slot(part, Part(part, root))
+
+
+@final
+class Part(Slot):
+    """Takes the calls of a part of a distributed module. It changes nothing; where the part is
+    called by itself in training, it has the gradients from there watched."""
+
+    def __init__(self, module: nn.Module, root: Reducing) -> None:
+        super().__init__(module)
+        self._root = root
+        self._room = root.room
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.inner(*args, **kwargs)
+        if training_call(self._room):
+            self._root.backwards.part_called(output)
         return output

@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
+from dream.adapters.pytorch.reducing import Forward, Reducing, claim_parts, training_call
 from dream.adapters.pytorch.runner import Runner, forward_of, scale_gradients
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.slot import set_slot
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.modules import Modules
@@ -68,7 +68,16 @@ class Root(Reducing):
         assert carrier.grad is not None
         return carrier.grad.clone()  # the gradient itself is a view of a bucket, soon overwritten
 
+    def prepare(self) -> None:
+        self.weigh(1.0)
+
+    def weigh_by_hand(self, count: float) -> None:
+        """The loss is weighed already, so shares count as equal; but nothing at all must not
+        bring a nan."""
+        self.weigh(0.0 if count == 0.0 else 1.0)
+
     def weigh(self, weight: float) -> None:
+        """What the next gradient of this module counts for."""
         self._refresh()
         if weight != self._weight:
             self._unweigh()
@@ -105,7 +114,7 @@ class Root(Reducing):
         room = self.room
         if self._generation != room.generation:
             self._generation = room.generation
-            self._claim_parts()
+            claim_parts(self)
             self._parameters = list(self.module.parameters())
             self._trained = ()
         trained = tuple(map(_requires_grad, self._parameters))
@@ -127,12 +136,6 @@ class Root(Reducing):
             self._forward = forward_of(self._ddp, self._runner)
             self.backwards.watch(self.trained[0])
 
-    def _claim_parts(self) -> None:
-        """Know when one of the module's parts is called by itself."""
-        for part in self.module.modules():
-            if part is not self.module and not isinstance(slot_of(part), Part):
-                set_slot(part, Part(part, self))
-
     def _new_carrier(self) -> nn.Parameter:
         like = next(p for p in self.module.parameters() if p.requires_grad)
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -148,20 +151,3 @@ class Root(Reducing):
             handle.remove()
         self._handles = []
         self._weight = 1.0
-
-
-@final
-class Part(Slot):
-    """Takes the calls of a part of a distributed module. It changes nothing; where the part is
-    called by itself in training, it has the gradients from there watched."""
-
-    def __init__(self, module: nn.Module, root: Root) -> None:
-        super().__init__(module)
-        self._root = root
-        self._room = root.room
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.inner(*args, **kwargs)
-        if training_call(self._room):
-            self._root.backwards.part_called(output)
-        return output

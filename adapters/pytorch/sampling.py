@@ -55,10 +55,12 @@ class Pass:
     """One iteration over a loader.
 
     shares: in order, one for each batch drawn and not yet handed out. seeded: whose epoch this is.
+    trains: whether it yields shares to train on.
     """
 
-    def __init__(self, length: int, seeded: SeededBatches | None) -> None:
+    def __init__(self, length: int, seeded: SeededBatches | None, *, trains: bool) -> None:
         self.length = length
+        self.trains = trains
         self.shares: deque[Share] = deque()
         self._seeded = seeded
         self._asked = 0
@@ -118,7 +120,8 @@ class DealtBatches(Sampler[list[int]]):
             self._begun = None
             return iter(self._source)
         seeded = self._source if isinstance(self._source, SeededBatches) else None
-        self._begun = Pass(len(self), None if reading == "share" else seeded)
+        counts = None if reading == "share" else seeded
+        self._begun = Pass(len(self), counts, trains=reading == "by gradients")
         return self._deal(self._begun.shares, whole=reading == "whole")
 
     def _deal(self, shares: deque[Share], *, whole: bool) -> Iterator[list[int]]:

@@ -35,11 +35,20 @@ class Shares:
     def weight(self, inputs: Iterable[object]) -> float:
         """What this rank's gradient counts for: that of the first marked input, else that of the
         batch yielded last, else an equal share's."""
+        share = self._of(inputs)
+        return 1.0 if share is None else share.weight
+
+    def count(self, inputs: Iterable[object]) -> int | None:
+        """This rank's samples likewise; None for what is no dealt batch."""
+        share = self._of(inputs)
+        return None if share is None else share.count
+
+    def _of(self, inputs: Iterable[object]) -> Share | None:
         for value in inputs:
             entry = self._marked.get(id(value))
             if entry is not None and entry[0]() is value:
-                return entry[1].weight
-        return 1.0 if self._current is None else self._current.weight
+                return entry[1]
+        return self._current
 
     def _mark(self, batch: object, share: Share) -> None:
         if isinstance(batch, torch.Tensor):

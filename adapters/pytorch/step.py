@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 from dream._adapter import Step
 from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.mixed_root import MixedRoot
 from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.told_loss import ToldLoss
 
 
 def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
@@ -49,6 +51,27 @@ def synchronous_step(
         torch.autograd.backward((value, carried), (None, value.detach().to(carried.dtype)))
         optimizer.step()
         return root.carried
+
+    return step
+
+
+def mixed_step(
+    root: MixedRoot,
+    loss: Callable[..., Any],
+    optimizer: Optimizer,
+    count: Callable[[tuple[Any, ...]], float],
+    told: ToldLoss,
+) -> Step:
+    """Ranks of two frameworks. count: how many things the loss of a batch is the mean over."""
+
+    def step(*batch: Any) -> torch.Tensor:
+        inputs, target = split(batch)
+        optimizer.zero_grad(set_to_none=True)
+        value = check_scalar(loss(root.call_counted(count(batch), inputs, {}), target))
+        with told.said(value):
+            value.backward()
+        optimizer.step()
+        return root.mean_loss
 
     return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -17,13 +18,16 @@ from dream.adapters.pytorch import collectives, devices, evaluation, saving
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.mixed_root import MixedRoot
 from dream.adapters.pytorch.modules import Modules
 from dream.adapters.pytorch.optimizers import Guard
 from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import wrap_compile
-from dream.adapters.pytorch.step import plain_step, synchronous_step
+from dream.adapters.pytorch.step import mixed_step, plain_step, synchronous_step
 from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.told_loss import ToldLoss
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
 from dream.communication import Communicator, Loop, Members
 
@@ -39,8 +43,11 @@ class Synchronous(Adapter):
         )
         self._communicator, hook = _connect(plan)
         self._shares = Shares()
-        self._modules = Modules(self._communicator, self._shares, plan.options, hook)
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed)
+        self._mixed = plan.mixed
+        self._told = ToldLoss()
+        make = partial(MixedRoot, resync=plan.resync, loss=self._told.last) if plan.mixed else Root
+        self._modules = Modules(self._communicator, self._shares, plan.options, hook, make)
+        self._dealer = Dealer(self._communicator, self._shares, plan.seed, mixed=plan.mixed)
         self._guard = Guard(self._modules)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator)
@@ -61,6 +68,9 @@ class Synchronous(Adapter):
             replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
             replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
             replace(Optimizer, "__init__", self._guard.wrap_init(Optimizer.__init__))
+        if self._mixed:
+            backward = self._told.wrap_backward(torch.autograd.backward)
+            replace(torch.autograd, "backward", backward)
         self._keras.enter()
 
     def exit(self) -> None:
@@ -78,7 +88,7 @@ class Synchronous(Adapter):
         elif self._topology.world_size > 1 and isinstance(item, Optimizer):
             self._guard.watch(item)
         elif self._topology.world_size > 1 and isinstance(item, nn.Module):
-            self._modules.distribute(item).weigh(1.0)
+            self._modules.distribute(item).prepare()
         return item
 
     def train_step(
@@ -93,18 +103,31 @@ class Synchronous(Adapter):
             return keras_step
         if self._topology.world_size == 1:
             return plain_step(model, loss, optimizer)
+        root = self._modules.distribute(model)
+        if isinstance(root, MixedRoot):
+            counted = root.samples if weight is None else _counts(weight)
+            return mixed_step(root, loss, optimizer, counted, self._told)
+        assert isinstance(root, Root)
         weigh = BatchWeight(self._communicator, self._shares.weight, weight)
-        return synchronous_step(self._modules.distribute(model), loss, optimizer, weigh)
+        return synchronous_step(root, loss, optimizer, weigh)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self._communicator)
+        return evaluation.evaluate(
+            model, data, metrics, self._communicator, mixed=self._mixed
+        )
 
     def weigh(self, loss: Any, count: Any) -> Any:
-        weight = weight_of(self._communicator, count_of(count))
-        self._modules.weigh_by_hand(weight)
-        return loss * weight
+        counted = count_of(count)
+        self._modules.weigh_by_hand(counted)
+        if self._mixed:  # counts travel with the gradients
+            return loss
+        return loss * weight_of(self._communicator, counted)
+
+
+def _counts(weight: Callable[..., Any]) -> Callable[[tuple[Any, ...]], float]:
+    return lambda batch: count_of(weight(*batch))
 
 
 def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
-from dream.adapters.tensorflow import calling, evaluation, starting, training, weighing
+from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
 from dream.adapters.tensorflow.keras_block import open_block
 from dream.adapters.tensorflow.replicas import Replicas
@@ -24,6 +24,7 @@ class TensorFlowAdapter(Adapter):
     """A strategy in TensorFlow; what differs between them is `_replicas`."""
 
     def __init__(self, plan: Plan) -> None:
+        self._mixed = plan.mixed
         self._who = self._replicas(plan)
         self._open = ExitStack()
         self._block = open_block(plan, self._who.communicator, self._who.distribution)
@@ -55,7 +56,7 @@ class TensorFlowAdapter(Adapter):
     def _prepare(self, item: Any) -> Any:
         if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
             return self._block.prepare(item)
-        return Dealt(item, self._cut(), self.communicator)
+        return Dealt(item, self._cut(), self.communicator, mixed=self._mixed)
 
     def train_step(
         self,
@@ -77,6 +78,8 @@ class TensorFlowAdapter(Adapter):
             starting.agree(model, optimizer, self.communicator)
             self._block.start(model)
 
+        if self._mixed:
+            return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
             return training.process_step(local, start)
         return training.replica_step(local, distribution, start)
@@ -84,9 +87,13 @@ class TensorFlowAdapter(Adapter):
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self.communicator, self._cut(), self._run)
+        return evaluation.evaluate(
+            model, data, metrics, self.communicator, self._cut(), self._run, mixed=self._mixed
+        )
 
     def weigh(self, loss: Any, count: Any) -> Any:
+        if self._mixed:
+            raise mixed.no_loop()
         return weighing.weigh(
             loss, count, self.topology.num_replicas, self._total(),
             ranks=self._who.distribution is None,

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
-from dream.communication import Communicator
+from dream._order import Targets
 
 Cut = Callable[[Any], Any]
 _GLANCE = 1024
@@ -25,8 +25,12 @@ class Dealt:
     looked at with the first batch and at the end of an epoch.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, cut: Cut, communicator: Communicator) -> None:
+    def __init__(
+        self, dataset: tf.data.Dataset, cut: Cut, communicator: Communicator, *, mixed: bool = False
+    ) -> None:
+        """mixed: some ranks are of another framework, whose loaders read their share only."""
         _check_dataset(dataset)
+        self._mixed = mixed
         self._dataset = dataset
         self._cut = cut
         self._communicator = communicator
@@ -35,6 +39,21 @@ class Dealt:
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._compared_by_targets() if self._mixed else self._compared_whole()
+
+    def global_batches(self) -> Iterator[Any]:
+        return iter(self._dataset)
+
+    def _compared_by_targets(self) -> Iterator[Any]:
+        seen = Targets()
+        for index, batch in enumerate(self._dataset):
+            seen.add_whole(targets_of(batch), self._communicator.world_size)
+            if index == 0:
+                seen.compare(self._communicator, "the first batch")
+            yield self._cut(batch)
+        seen.compare(self._communicator, "an epoch's batches")
+
+    def _compared_whole(self) -> Iterator[Any]:
         digest = 0
         for index, batch in enumerate(self._dataset):
             digest = _digest(batch, digest)
@@ -53,6 +72,12 @@ class Dealt:
                 "shuffle() a seed, and read the same files in the same order on every rank; dream "
                 "deals the batches out."
             )
+
+
+def targets_of(batch: Any) -> np.ndarray[Any, Any]:
+    """What the loss of a batch is taken against: its last tensor."""
+    targets: np.ndarray[Any, Any] = tf.nest.flatten(batch)[-1].numpy()
+    return targets
 
 
 def share_cut(rank: int, parts: int) -> Cut:

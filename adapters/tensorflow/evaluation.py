@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -11,9 +11,10 @@ import tensorflow as tf
 from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
+from dream._order import Targets
 from dream.adapters.keras.calling import check_metric, predict
 from dream.adapters.tensorflow import calling
-from dream.adapters.tensorflow.dealing import Cut, Dealt
+from dream.adapters.tensorflow.dealing import Cut, Dealt, targets_of
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.communication import Communicator
@@ -30,12 +31,18 @@ def evaluate(
     communicator: Communicator,
     cut: Cut,
     run: Run,
+    *,
+    mixed: bool,
 ) -> dict[str, float]:
-    """The mean of each metric over every sample of `data`."""
+    """The mean of each metric over every sample of `data`. mixed: some ranks are of another
+    framework, with which the targets are compared at the end."""
     compiled = _compiled(model, tuple(metrics.items()), run)
     sums = tf.zeros(len(metrics) + 1, tf.float64)
-    for batch in data if isinstance(data, Dealt) else map(cut, _tensors(data)):
+    seen = Targets()
+    for batch in _shares(data, cut, seen if mixed else None, communicator.world_size):
         sums += compiled(*batch)
+    if mixed:
+        seen.compare(communicator, "the data to evaluate")
     with translated():
         *totals, count = communicator.all_reduce(sums, "sum").numpy().tolist()
     if count == 0:
@@ -56,6 +63,17 @@ def _compiled(model: Any, metrics: Metrics, run: Run) -> Callable[..., tf.Tensor
         return tf.add_n(run(sums_of, batch))
 
     return Compiled(total)
+
+
+def _shares(
+    data: Iterable[Any], cut: Cut, seen: Targets | None, parts: int
+) -> Iterator[calling.Batch]:
+    if seen is None:
+        yield from data if isinstance(data, Dealt) else map(cut, _tensors(data))
+        return
+    for batch in data.global_batches() if isinstance(data, Dealt) else _tensors(data):
+        seen.add_whole(targets_of(batch), parts)
+        yield cut(batch)
 
 
 def _tensors(data: Iterable[Any]) -> Iterable[Any]:

@@ -16,6 +16,7 @@ from dream._adapter import Step
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.keras.calling import check_loss, predict
+from dream.adapters.keras.form import AsItIs, Form
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
 from dream.adapters.tensorflow import calling
@@ -32,6 +33,7 @@ class LocalStep:
 
     total: None where there is one part. ranks: whether the parts are processes, whose running
     statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
+    form: in which gradients travel; to be set before the first step.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class LocalStep:
         self._weight = weight
         self._total = total
         self._ranks = ranks
+        self.form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
@@ -77,15 +80,15 @@ class LocalStep:
     ) -> tuple[tf.Tensor, list[Any]]:
         assert self._total is not None
         count = self._count(batch)
-        present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         states = statistics_of(self._model) if self._ranks else []
-        mine = [value, *present, *(state.value for state in states)]
+        mine = [value, *self.form.listed(gradients, states)]
         *sums, counts = self._total([*(_times(x, count) for x in mine), count])
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
-        for state, mean in zip(states, means[1 + len(present) :], strict=True):
+        whole, averages = self.form.unlisted(means[1:], gradients, states)
+        for state, mean in zip(states, averages, strict=True):
             state.assign(mean)
-        reduced = iter(means[1:])
-        return means[0], [None if g is None else next(reduced) for g in gradients]
+        return means[0], whole
 
     def _count(self, batch: calling.Batch) -> tf.Tensor:
         if self._weight is None:
@@ -98,10 +101,20 @@ def _times(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.math.multiply_no_nan(x, tf.cast(count, x.dtype))
 
 
-def process_step(local: LocalStep, start: Callable[[calling.Batch], None]) -> Step:
-    """The step of a process with one part. start: what comes before the first."""
+def process_step(
+    local: LocalStep,
+    start: Callable[[calling.Batch], None],
+    between: Callable[[], None] = lambda: None,
+) -> Step:
+    """The step of a process with one part. start: what comes before the first; between: before
+    each."""
     compiled = Compiled(local)
-    return _started(lambda batch: compiled(*_tensors(batch)), start)
+
+    def call(batch: calling.Batch) -> tf.Tensor:
+        between()
+        return compiled(*_tensors(batch))
+
+    return _started(call, start)
 
 
 def replica_step(

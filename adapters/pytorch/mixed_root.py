@@ -1,0 +1,149 @@
+"""A distributed module in a job of two frameworks: no DDP, but one sum at the end of backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from dream import _alike
+from dream._alike import Account, Resync
+from dream._errors import ConfigurationError
+from dream._in_order import InOrder
+from dream.adapters.pytorch import buffers, canonical
+from dream.adapters.pytorch.backward_sum import BackwardSum
+from dream.adapters.pytorch.called import order_of_calls
+from dream.adapters.pytorch.reducing import Forward, Reducing, claim_parts, training_call
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.modules import Modules
+
+
+@final
+class MixedRoot(Reducing):
+    """resync: steps between broadcasts of rank 0's weights. loss: what backward starts from."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        room: Modules,
+        inner: Forward | None,
+        *,
+        resync: int,
+        loss: Callable[[], torch.Tensor | None],
+    ) -> None:
+        super().__init__(module, room, inner)
+        self._every = resync
+        self._resync = Resync(resync)
+        self._loss = loss
+        self._made: tuple[InOrder, BackwardSum] | None = None
+        self._trainable: tuple[bool, ...] = ()
+        self._counted = -1
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not training_call(self.room):
+            return self.inner(*args, **kwargs)
+        return self.call_counted(self.samples((*args, *kwargs.values())), args, kwargs)
+
+    def call_counted(self, count: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A forward pass whose loss will be the mean over `count` things."""
+        order, total = self._ready(args, kwargs)
+        if total.steps != self._counted:
+            self._counted = total.steps
+            if self._resync.due():
+                self._take_rank_0s(order)
+        total.arm(count)
+        return self._call(self.inner, args, kwargs, empty=count == 0.0)
+
+    @property
+    def mean_loss(self) -> torch.Tensor:
+        """The global one of the last backward. Shape ()."""
+        assert self._made is not None
+        return self._made[1].mean_loss
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def prepare(self) -> None:
+        """The first batch shows in which order layers are called; it is waited for."""
+
+    def weigh_by_hand(self, count: float) -> None:
+        if self._made is not None:
+            self._made[1].recount(count)
+
+    def release(self) -> None:
+        if self._made is not None:
+            self._made[1].stop()
+            self._made = None
+            self.backwards.stop()
+
+    def samples(self, inputs: tuple[Any, ...]) -> float:
+        """How many samples this rank has of a batch."""
+        known = self.room.shares.count(inputs)
+        if known is not None:
+            return float(known)
+        sizes = (len(x) for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.dim())
+        return float(next(sizes, 1))
+
+    def _ready(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[InOrder, BackwardSum]:
+        trainable = tuple(p.requires_grad for p in self.module.parameters())
+        if self._made is None:
+            self._trainable = trainable
+            self._made = self._start(args, kwargs)
+        if trainable != self._trainable:
+            raise ConfigurationError(
+                "What is trained has changed, and ranks of another framework cannot know. Received: "
+                f"requires_grad of a parameter of {type(self.module).__name__} set after the "
+                "first step. Freeze layers before it, on every rank."
+            )
+        return self._made
+
+    def _start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[InOrder, BackwardSum]:
+        """Agree with the other ranks, and take rank 0's weights."""
+        called = order_of_calls(self.module, self.inner, args, kwargs)
+        order = InOrder(canonical.describe(self.module, called), canonical.OPS)
+        known = canonical.tensors(self.module)
+        parameters = {
+            name: value
+            for name in order.names
+            if isinstance(value := known[name], nn.Parameter) and value.requires_grad
+        }
+        running = self._running(known, order)
+        layout = order.layout(order.names)
+        summed = [*order.layout([*parameters]), *order.layout([*running])]
+        account = Account("torch", "step", layout, summed, states=None)
+        _alike.agree(self.room.communicator, account, self._every)
+        self._take_rank_0s(order)
+        claim_parts(self)
+        self.room.begun(self.module)
+        self.backwards.watch(self.trained[0])
+        total = BackwardSum(order, parameters, running, self.room.communicator, self._loss)
+        return order, total
+
+    def _running(
+        self, known: dict[str, torch.Tensor], order: InOrder
+    ) -> dict[str, torch.Tensor]:
+        """The running statistics that a step changes."""
+        changed = {b.data_ptr() for b in buffers.running(buffers.norms(self.module))}
+        return {
+            name: known[name].data
+            for name in order.names
+            if not isinstance(known[name], nn.Parameter) and known[name].data_ptr() in changed
+        }
+
+    def _take_rank_0s(self, order: InOrder) -> None:
+        known = canonical.tensors(self.module)
+        own = {name: known[name].detach() for name in order.names}
+        communicator = self.room.communicator
+        first = communicator.broadcast(order.listed(own, "value"))
+        if communicator.rank != 0:
+            for name, value in order.named(first, order.names, "value").items():
+                own[name].copy_(value)

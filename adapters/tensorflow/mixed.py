@@ -1,0 +1,39 @@
+"""The explicit step beside ranks of another framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dream._adapter import Step
+from dream._alike import Resync
+from dream._batch import split
+from dream._errors import Unsupported
+from dream.adapters.keras.block import KerasBlock
+from dream.adapters.keras.form import Canonical
+from dream.adapters.tensorflow import calling, starting, training
+
+
+def step(model: Any, optimizer: Any, local: training.LocalStep, block: KerasBlock) -> Step:
+    """Gradients travel in the canonical form, and weights are rank 0's again now and then."""
+    engine, resync = block.engine, Resync(block.engine.resync)
+    made: list[Canonical] = []
+
+    def start(batch: calling.Batch) -> None:
+        starting.build(model, optimizer, batch)
+        form = local.form = Canonical(model, split(batch)[0])
+        form.agree([optimizer], engine)
+        block.start(model)
+        made.append(form)
+
+    def between() -> None:
+        if resync.due():
+            made[0].take_rank_0s(engine)
+
+    return training.process_step(local, start, between)
+
+
+def no_loop() -> Unsupported:
+    return Unsupported(
+        "Beside ranks of another framework TensorFlow takes whole steps. Received: weigh, for a "
+        "loop of one's own. Use strategy.train_step(model, loss, optimizer, weight=...)."
+    )
