@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dream._resync import Resyncs
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
 from dream.communication import Communicator
@@ -25,7 +26,7 @@ class Plan:
 
     reduction: as asked for; the adapter turns "auto" into what fits its device.
     devices: per process; None for the framework's default.
-    mixed: whether some ranks are of another framework.
+    resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
     spec: Spec
@@ -35,14 +36,12 @@ class Plan:
     devices: int | None
     seed: int
     options: Mapping[str, object]
-    mixed: bool = False
+    resyncs: Resyncs | None = None
 
     @property
-    def resync(self) -> int:
-        """Steps between broadcasts of rank 0's weights; 0 where ranks cannot drift apart."""
-        every = self.options.get("resync", 0) if self.mixed else 0
-        assert isinstance(every, int)
-        return every
+    def mixed(self) -> bool:
+        """Whether some ranks are of another framework."""
+        return self.resyncs is not None
 
 
 class Adapter(ABC):

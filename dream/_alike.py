@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Literal, final
+from typing import Literal
 
-from dream._adapter import Communicator
 from dream._errors import ConfigurationError, Desynchronized
 from dream._layout import Layout
 from dream._log import logger
 from dream._spec import Framework
+from dream.communication import Communicator
 
 Way = Literal["fit", "step"]
 """Keras's fit, evaluate and *_on_batch; or train_step, and a loop of torch's own."""
@@ -39,7 +39,7 @@ class Account:
     states: Layout | None
 
 
-def agree(communicator: Communicator, mine: Account, resync: int) -> bool:
+def agree(communicator: Communicator, mine: Account) -> bool:
     """Raise where a rank's account differs from rank 0's; whether optimizer states are alike, and
     so may travel. Every rank calls it."""
     accounts: list[Account] = communicator.all_gather_object(mine)
@@ -52,7 +52,7 @@ def agree(communicator: Communicator, mine: Account, resync: int) -> bool:
     if travel:
         for rank in range(len(accounts)):
             _check("The ranks' optimizers differ", accounts, rank, lambda a: a.states or [])
-    _tell(travel, resync)
+    _tell(travel)
     return travel
 
 
@@ -95,22 +95,9 @@ def _tell_one(entry: tuple[str, tuple[int, ...], str] | None) -> str:
 
 
 @cache  # once is enough, however often a model is fitted
-def _tell(states_travel: bool, resync: int) -> None:
-    when = f"again every {resync} steps (resync=)" if resync else "and never again (resync=0)"
+def _tell(states_travel: bool) -> None:
     also = "" if states_travel else "; the optimizers' states stay each rank's own"
-    logger.info("two frameworks, one model: rank 0's weights are taken now, %s%s", when, also)
-
-
-@final
-class Resync:
-    """Says before which steps rank 0's weights are due. every: 0 for none."""
-
-    def __init__(self, every: int) -> None:
-        self._every = every
-        self._steps = 0
-
-    def due(self) -> bool:
-        """Whether they are, before the step that comes now. Counts it."""
-        due = self._every > 0 and self._steps > 0 and self._steps % self._every == 0
-        self._steps += 1
-        return due
+    logger.info(
+        "two frameworks, one model: rank 0's weights are taken now, and again as resync= says%s",
+        also,
+    )

@@ -22,9 +22,7 @@ class InOrder:
             _check(layer)
         self._layers = description.layers
         self._ops = ops
-        self._tied = {
-            p.name for layer in self._layers for p in layer.parameters if p.same_as
-        }
+        self._tied = {p.name for layer in self._layers for p in layer.parameters if p.same_as}
 
     @property
     def names(self) -> list[str]:
@@ -79,5 +77,6 @@ def _check(layer: Layer) -> None:
         raise Unsupported(
             f"This layer adds up parameters where the other framework has one ({role}), so an "
             f"optimizer would move it as often. Received: {names} of {layer.name!r}, a "
-            f"{layer.kind}. Say bias=False there and use_bias=False in Keras, or train it in Keras on both."
+            f"{layer.kind}. Say bias=False there and use_bias=False in Keras, or train it in Keras "
+            "on both."
         )

@@ -14,6 +14,7 @@ from dream import cluster
 from dream._errors import ConfigurationError, Desynchronized
 from dream._framework import check
 from dream._log import logger
+from dream._resync import Resyncs
 from dream._spec import Framework
 from dream._topology import Cluster
 
@@ -66,6 +67,13 @@ def reduction(asked: str, frameworks: Sequence[Framework]) -> str:
     if asked == "auto":
         logger.info("%s: they meet on the Horovod ring (reduction='horovod')", by_rank(frameworks))
     return RING
+
+
+def resyncs(frameworks: Sequence[Framework], options: Mapping[str, object]) -> Resyncs | None:
+    """What keeps ranks of several frameworks together."""
+    every = options.get("resync")
+    assert every is None or isinstance(every, int)
+    return Resyncs(every) if is_mixed(frameworks) else None
 
 
 def by_rank(frameworks: Sequence[Framework]) -> str:

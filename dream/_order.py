@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from dream._adapter import Communicator
 from dream._errors import Desynchronized
+from dream.communication import Communicator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class Sum:
     def add(self, targets: NDArray[Any]) -> None:
         import numpy as np
 
+        if not len(targets):
+            return
         kind = "floats" if targets.dtype.kind == "f" else "integers"
         self.sort = f"{kind} {tuple(targets.shape[1:])}"
         each = targets.reshape(len(targets), -1).astype(np.float64).sum(axis=1)

@@ -125,9 +125,10 @@ _BUCKETS = (
     ),
 )  # fmt: skip
 _RESYNC = Option(
-    "resync", int, 100, "steps between broadcasts of rank 0's weights in a job of two frameworks, "
-    "whose arithmetic differs in the last bit; 0 for never. Other jobs need none: ranks of one "
-    "framework are alike to the bit", minimum=0, mesh=True,
+    "resync", int, None, "steps between broadcasts of rank 0's weights in a job of two frameworks, "
+    "whose arithmetic differs in the last bit: 100, or 1 where their optimizers differ by more; 0 "
+    "for never. Ranks of one framework are alike to the bit and need none",
+    minimum=0, mesh=True,
 )  # fmt: skip
 _OPTIONS = (*_BUCKETS, _RESYNC)
 _SYNCHRONOUS: Mapping[Framework, tuple[str, ...]] = MappingProxyType(

@@ -206,6 +206,7 @@ class Strategy:
         spec, choice = self._choice.spec, self._choice
         words = _mixed.block_words(spec.name, choice.reduction, self._seed, choice.given)
         everybody = _mixed.told(self._place, framework, words)
+        options = spec.resolve(choice.given)
         plan = Plan(
             spec=spec,
             framework=framework,
@@ -213,8 +214,8 @@ class Strategy:
             reduction=_mixed.reduction(choice.reduction, everybody),
             devices=choice.devices,
             seed=self._seed,
-            options=spec.resolve(choice.given),
-            mixed=_mixed.is_mixed(everybody),
+            options=options,
+            resyncs=_mixed.resyncs(everybody, options),
         )
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+from numpy.typing import NDArray
 
-from dream._adapter import Communicator
 from dream._alike import Account, kind
 from dream._layout import Layout
 from dream._spec import Framework
 from dream.adapters.keras import metrics
 from dream.adapters.keras.steps import statistics_of
+from dream.communication import Communicator
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 
@@ -40,13 +42,22 @@ def states_layout(optimizers: Sequence[Any]) -> Layout:
     ]
 
 
-def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> None:
-    """Rank 0's values in every rank's variables."""
+def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> float:
+    """Rank 0's values in every rank's variables; how far this rank's were from them."""
     own = [keras.ops.convert_to_numpy(v.value) for v in variables]
     values = communicator.broadcast([a.astype(kind(a.dtype.name), copy=False) for a in own])
-    if communicator.rank != 0:
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+    if communicator.rank == 0:
+        return 0.0
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return max((apart(a, b) for a, b in zip(own, values, strict=True)), default=0.0)
+
+
+def apart(own: NDArray[Any], first: NDArray[Any]) -> float:
+    """The largest difference of two arrays, in times of the largest value, or of 1."""
+    if not own.size or own.dtype.kind != "f":
+        return 0.0
+    return float(np.abs(own - first).max() / max(1.0, np.abs(first).max()))
 
 
 def unnumbered(path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import keras
 
-from dream._alike import Resync
+from dream._resync import Resync
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Passes
@@ -55,14 +55,15 @@ class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untype
 class Resynchronise(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Has ranks of two frameworks start from rank 0's weights again, every so many steps."""
 
-    def __init__(self, engine: Engine, resync: Resync) -> None:
+    def __init__(self, resync: Resync) -> None:
         super().__init__()
-        self._engine = engine
         self._resync = resync
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._resync.due():
-            same_weights(self.model, self._engine)
+        self._resync.before_step()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._resync.settle()
 
 
 def for_rank(given: Any, engine: Engine) -> Any:

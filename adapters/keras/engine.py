@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from dream._adapter import Communicator
+from dream._resync import Resyncs
 from dream._spec import Framework
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.communication import Communicator
@@ -25,17 +26,20 @@ class Engine(ABC):
     """How global batches are dealt to `parts` replicas, and what they compute is added up.
 
     pooled: this process drives all the parts itself, by one step on every device.
-    mixed: whether some ranks are of another framework; resync: steps between broadcasts of rank
-        0's weights then.
+    resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
     rank: int
     parts: int
     seed: int
     pooled: bool
-    mixed: bool
-    resync: int
+    resyncs: Resyncs | None
     communicator: Communicator
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some ranks are of another framework."""
+        return self.resyncs is not None
 
     @property
     @abstractmethod

@@ -12,11 +12,13 @@ from dream import _alike
 from dream._alike import Account
 from dream._errors import Unsupported
 from dream._in_order import InOrder
+from dream._resync import Resync
 from dream.adapters.keras import alike, canonical
 from dream.adapters.keras.calling import predict
 from dream.adapters.keras.calls import recorded
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.steps import statistics_of
+from dream.porting import arrays
 
 Gradients = Sequence[Any]
 """One for each trainable variable; None where it took no part."""
@@ -62,7 +64,9 @@ class Canonical(Form):
             )
         with recorded() as calls:
             predict(model, inputs, training=False)
-        self._order = InOrder(canonical.description(model, calls), canonical.OPS)
+        description = canonical.description(model, calls)
+        self._order = InOrder(description, canonical.OPS)
+        self._arrays = InOrder(description, arrays.OPS)
         known = canonical.variables(model)
         self._variables = {name: known[name] for name in self._order.names}
         self._names = {id(v): name for name, v in self._variables.items()}
@@ -75,23 +79,29 @@ class Canonical(Form):
         states = statistics_of(self._model)
         layout = self._order.layout(self._order.names)
         summed = [*self._layout(self._model.trainable_variables), *self._layout(states)]
-        mine = Account(
-            engine.framework, "step", layout, summed, alike.states_layout(optimizers)
-        )
-        if _alike.agree(engine.communicator, mine, engine.resync):
+        mine = Account(engine.framework, "step", layout, summed, alike.states_layout(optimizers))
+        if _alike.agree(engine.communicator, mine):
             self._states = [v for optimizer in optimizers for v in optimizer.variables]
         self.take_rank_0s(engine)
 
-    def take_rank_0s(self, engine: Engine) -> None:
-        """Rank 0's values, at the start and at each resync."""
-        names = self._order.names
-        own = {name: keras.ops.convert_to_tensor(v.value) for name, v in self._variables.items()}
-        first = engine.communicator.broadcast(self._order.listed(own, "value"))
-        if engine.rank != 0:
-            for name, value in self._order.named(first, names, "value").items():
-                self._variables[name].assign(value)
+    def take_rank_0s(self, engine: Engine) -> float:
+        """Rank 0's values, at the start and at each resync; how far this rank's weights were from
+        them."""
         if self._states:
             alike.take_rank_0s(self._states, engine.communicator)
+        own = {n: keras.ops.convert_to_numpy(v.value) for n, v in self._variables.items()}
+        mine = self._arrays.listed(own, "value")
+        first = engine.communicator.broadcast(mine)
+        if engine.rank == 0:
+            return 0.0
+        for name, value in self._arrays.named(first, self._order.names, "value").items():
+            self._variables[name].assign(value)
+        return max(alike.apart(a, b) for a, b in zip(mine, first, strict=True))
+
+    def resync(self, engine: Engine) -> Resync:
+        """What keeps the ranks together from here on."""
+        assert engine.resyncs is not None
+        return engine.resyncs.add(engine.communicator, lambda: self.take_rank_0s(engine))
 
     def listed(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
         present = self._present(gradients)

@@ -11,8 +11,8 @@ from typing import Any, final
 
 import keras
 
-from dream._alike import Resync
 from dream._errors import Unsupported
+from dream._resync import Resync
 from dream.adapters.keras import callbacks, optimizer, private, start
 from dream.adapters.keras.data import Dealt
 from dream.adapters.keras.engine import Engine
@@ -28,14 +28,14 @@ class State:
     """What dream knows of one model.
 
     passes: over training data so far. prepared: whether the ranks have agreed on variables.
-    resync: counts the steps of training between broadcasts.
+    resync: what keeps ranks of two frameworks together, once the model is trained.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.passes = Passes()
         self.prepared = False
-        self.resync = Resync(engine.resync)
+        self.resync: Resync | None = None
 
 
 def fit(model: Any, state: State, given: Arguments) -> Any:
@@ -71,8 +71,8 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
         class_weight=None, shuffle=False,
     )  # fmt: skip
     ours = [follow]
-    if engine.mixed:
-        ours.append(callbacks.Resynchronise(engine, state.resync))
+    if state.resync is not None:
+        ours.append(callbacks.Resynchronise(state.resync))
     given["callbacks"] = callbacks.joined(given["callbacks"], ours)
     history = type(model).fit(model, **given)
     if engine.parts > 1 and not engine.pooled:
@@ -120,8 +120,8 @@ def train_on_batch(model: Any, state: State, given: Arguments) -> Any:
     """A step on a batch that counts as an equal share: the whole batch on every rank, or a share
     that the user has sliced."""
     _prepare_on(model, state, given)
-    if state.resync.due():
-        start.same_weights(model, state.engine)
+    if state.resync is not None:
+        state.resync.before_step()
     return type(model).train_on_batch(model, **given)
 
 
@@ -158,6 +158,11 @@ def _prepare(model: Any, state: State, example: Any, *, training: bool) -> None:
     if not engine.pooled:
         start.agree(model, engine)
     if not state.prepared:
+        if engine.resyncs is not None:
+            communicator = engine.communicator
+            state.resync = engine.resyncs.add(
+                communicator, lambda: start.same_weights(model, engine)
+            )
         start.offset_seeds(model, engine)
         start.tell_of_statistics(model)
     state.prepared = True

@@ -14,6 +14,7 @@ from dream._log import logger
 from dream.adapters.keras import alike, metrics, private
 from dream.adapters.keras.engine import Engine
 
+
 def prepare(model: Any, engine: Engine, example: Any) -> None:
     """Build what is not built yet, and refuse what cannot be exact.
 
@@ -33,7 +34,7 @@ def agree(model: Any, engine: Engine) -> None:
     values: before fit and its like."""
     if engine.mixed:
         mine = alike.account_of_fit(model, optimizers_of(model), engine.framework)
-        agree_with(engine.communicator, mine, engine.resync)
+        agree_with(engine.communicator, mine)
         same_weights(model, engine)
     else:
         agree_on(model, optimizers_of(model), engine)
@@ -43,16 +44,16 @@ def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     """The same between ranks of one framework."""
     layout = [*alike.by_name(model.weights), *alike.states_layout(optimizers)]
     check_same(engine.communicator.all_gather_object(layout))
-    alike.take_rank_0s(_variables(model, optimizers), engine.communicator)
+    variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
+    alike.take_rank_0s(variables, engine.communicator)
 
 
-def same_weights(model: Any, engine: Engine) -> None:
-    """Rank 0's weights and optimizer states on every rank."""
-    alike.take_rank_0s(_variables(model, optimizers_of(model)), engine.communicator)
-
-
-def _variables(model: Any, optimizers: Sequence[Any]) -> list[Any]:
-    return [*model.weights, *(v for o in optimizers for v in o.variables)]
+def same_weights(model: Any, engine: Engine) -> float:
+    """Rank 0's weights and optimizer states on every rank; how far this rank's weights were from
+    them."""
+    states = [v for o in optimizers_of(model) for v in o.variables]
+    alike.take_rank_0s(states, engine.communicator)
+    return alike.take_rank_0s(model.weights, engine.communicator)
 
 
 def offset_seeds(model: Any, engine: Engine) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from dream._adapter import Communicator
 from dream._in_order import InOrder
+from dream.communication import Communicator
 
 _NAN = float("nan")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Protocol, Self, final
 
-from dream._adapter import Communicator
 from dream._order import Targets
+from dream._resync import Resyncs
 from dream.adapters.pytorch.evaluation import targets_of
+from dream.communication import Communicator
 
 
 class Batches(Protocol):
@@ -18,9 +18,10 @@ class Batches(Protocol):
 
 @final
 class Compared:
-    """An iterator that compares after its first batch and at its end."""
+    """An iterator that compares after its first batch and at its end, where weights settle."""
 
-    def __init__(self, batches: Batches, communicator: Communicator) -> None:
+    def __init__(self, batches: Batches, communicator: Communicator, resyncs: Resyncs) -> None:
+        self._resyncs = resyncs
         self._batches = batches
         self._communicator = communicator
         self._seen = Targets()
@@ -37,13 +38,10 @@ class Compared:
             batch = next(self._batches)
         except StopIteration:
             self._seen.compare(self._communicator, "an epoch's batches")
+            self._resyncs.settle()
             raise
         self._seen.add(self._communicator.rank, targets_of(batch))
         if not self._any:
             self._any = True
             self._seen.compare(self._communicator, "the first batch")
         return batch
-
-
-def compared_by_targets(batches: Batches, communicator: Communicator) -> Iterator[Any]:
-    return Compared(batches, communicator)

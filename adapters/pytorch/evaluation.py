@@ -15,6 +15,7 @@ from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._order import Targets
+from dream._resync import Resyncs
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.communication import Communicator
 
@@ -25,10 +26,12 @@ def evaluate(
     metrics: Mapping[str, Metric],
     communicator: Communicator,
     *,
-    mixed: bool = False,
+    resyncs: Resyncs | None = None,
 ) -> dict[str, float]:
-    """The mean of each metric over every sample of `data`. mixed: some ranks are of another
-    framework, with which the targets are compared at the end."""
+    """The mean of each metric over every sample of `data`. resyncs: where some ranks are of another
+    framework; they take rank 0's weights before, and targets are compared at the end."""
+    if resyncs is not None:
+        resyncs.settle()
     seen = Targets()
     sums = torch.zeros(len(metrics) + 1, dtype=torch.float64)
     training = model.training
@@ -37,11 +40,11 @@ def evaluate(
         with torch.no_grad():
             for batch in _shared(data, communicator):
                 sums += _sums(model, batch, metrics)
-                if mixed:
+                if resyncs is not None:
                     seen.add(communicator.rank, targets_of(batch))
     finally:
         model.train(training)
-    if mixed:
+    if resyncs is not None:
         seen.compare(communicator, "the data to evaluate")
     *totals, count = communicator.all_reduce(sums, op="sum").tolist()
     if count == 0:

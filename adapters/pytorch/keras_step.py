@@ -9,8 +9,8 @@ import keras
 import torch
 
 from dream._adapter import Step
-from dream._alike import Resync
 from dream._batch import split
+from dream._resync import Resync
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Canonical, Form
@@ -45,7 +45,7 @@ class KerasStep:
         self._optimizer = optimizer
         self._weight = weight
         self._fresh = True
-        self._resync = Resync(engine.resync)
+        self._resync: Resync | None = None
         self._form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> torch.Tensor:
@@ -53,8 +53,8 @@ class KerasStep:
         if self._fresh:
             self._start(batch)
             self._fresh = False
-        if self._resync.due() and isinstance(self._form, Canonical):
-            self._form.take_rank_0s(self._engine)
+        if self._resync is not None:
+            self._resync.before_step()
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         value, gradients = self._differentiate(batch, variables, count)
@@ -80,6 +80,7 @@ class KerasStep:
         if self._engine.mixed:
             self._form = form = Canonical(self._model, inputs)
             form.agree([self._optimizer], self._engine)
+            self._resync = form.resync(self._engine)
         else:
             agree_on(self._model, [self._optimizer], self._engine)
 

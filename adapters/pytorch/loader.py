@@ -20,7 +20,8 @@ from torch.utils.data import (
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
-from dream.adapters.pytorch.comparing import compared_by_targets
+from dream._resync import Resyncs
+from dream.adapters.pytorch.comparing import Compared
 from dream.adapters.pytorch.sampling import DealtBatches, Pass, SeededBatches
 from dream.adapters.pytorch.shares import Shares, empty
 from dream.communication import Communicator
@@ -43,13 +44,17 @@ class Dealer:
     """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
 
     def __init__(
-        self, communicator: Communicator, shares: Shares, seed: int, *, mixed: bool = False
+        self,
+        communicator: Communicator,
+        shares: Shares,
+        seed: int,
+        resyncs: Resyncs | None = None,
     ) -> None:
-        """mixed: some ranks are of another framework, with which passes are compared."""
+        """resyncs: where some ranks are of another framework, with which passes are compared."""
         self._communicator = communicator
         self._shares = shares
         self._seed = seed
-        self._mixed = mixed
+        self._resyncs = resyncs
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`DataLoader.__init__` that deals the loader once it is made."""
@@ -75,7 +80,7 @@ class Dealer:
         self._check(loader)
         if own_order is None:
             own_order = not _plain(loader)
-        if own_order and self._mixed:
+        if own_order and self._resyncs is not None:
             raise Unsupported(
                 "Ranks of another framework cannot draw from torch's samplers. Received: a sampler "
                 "or a generator of one's own. Leave it out: shuffle=True gives the order of "
@@ -85,8 +90,13 @@ class Dealer:
         dealt = DealtBatches(source, self._communicator, loader.batch_size)
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
-        compared = self._communicator if self._mixed else None
-        loader.__class__ = _dealt_class(type(loader), self._shares, compared)
+        loader.__class__ = _dealt_class(type(loader), self._shares, self._compared)
+
+    def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
+        """The batches of a pass to train on."""
+        if self._resyncs is None:
+            return batches
+        return Compared(batches, self._communicator, self._resyncs)
 
     def _seeded(self, loader: DataLoader[Any]) -> SeededBatches:
         assert loader.batch_size is not None
@@ -139,17 +149,19 @@ def _plain(loader: DataLoader[Any]) -> bool:
     return type(loader.sampler) is SequentialSampler
 
 
-def _dealt_class(base: type[Any], shares: Shares, compared: Communicator | None) -> type[Any]:
+def _dealt_class(
+    base: type[Any], shares: Shares, compared: Callable[[_DealtIterator], Iterator[Any]]
+) -> type[Any]:
     """The loader's class with an `__iter__` that says whose batch it yields."""
 
     def iterate(self: Any) -> Iterator[Any]:
         sampler: DealtBatches = self.batch_sampler
-        inner = base.__iter__(self)  # asks the sampler for a new pass
+        inner: Iterator[Any] = base.__iter__(self)  # asks the sampler for a new pass
         begun = sampler.begun()
         if begun is None:
             return inner
         dealt = _DealtIterator(inner, begun, shares)
-        return compared_by_targets(dealt, compared) if compared and begun.trains else dealt
+        return compared(dealt) if begun.trains else dealt
 
     return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
 

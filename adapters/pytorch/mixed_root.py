@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from dream import _alike
-from dream._alike import Account, Resync
+from dream._alike import Account
 from dream._errors import ConfigurationError
 from dream._in_order import InOrder
+from dream._resync import Resync, Resyncs
 from dream.adapters.pytorch import buffers, canonical
 from dream.adapters.pytorch.backward_sum import BackwardSum
 from dream.adapters.pytorch.called import order_of_calls
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @final
 class MixedRoot(Reducing):
-    """resync: steps between broadcasts of rank 0's weights. loss: what backward starts from."""
+    """resyncs: of the block. loss: what backward starts from."""
 
     def __init__(
         self,
@@ -32,14 +33,13 @@ class MixedRoot(Reducing):
         room: Modules,
         inner: Forward | None,
         *,
-        resync: int,
+        resyncs: Resyncs,
         loss: Callable[[], torch.Tensor | None],
     ) -> None:
         super().__init__(module, room, inner)
-        self._every = resync
-        self._resync = Resync(resync)
+        self._resyncs = resyncs
         self._loss = loss
-        self._made: tuple[InOrder, BackwardSum] | None = None
+        self._made: tuple[BackwardSum, Resync] | None = None
         self._trainable: tuple[bool, ...] = ()
         self._counted = -1
 
@@ -50,11 +50,10 @@ class MixedRoot(Reducing):
 
     def call_counted(self, count: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A forward pass whose loss will be the mean over `count` things."""
-        order, total = self._ready(args, kwargs)
+        total, resync = self._ready(args, kwargs)
         if total.steps != self._counted:
             self._counted = total.steps
-            if self._resync.due():
-                self._take_rank_0s(order)
+            resync.before_step()
         total.arm(count)
         return self._call(self.inner, args, kwargs, empty=count == 0.0)
 
@@ -62,7 +61,7 @@ class MixedRoot(Reducing):
     def mean_loss(self) -> torch.Tensor:
         """The global one of the last backward. Shape ()."""
         assert self._made is not None
-        return self._made[1].mean_loss
+        return self._made[0].mean_loss
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -73,11 +72,11 @@ class MixedRoot(Reducing):
 
     def weigh_by_hand(self, count: float) -> None:
         if self._made is not None:
-            self._made[1].recount(count)
+            self._made[0].recount(count)
 
     def release(self) -> None:
         if self._made is not None:
-            self._made[1].stop()
+            self._made[0].stop()
             self._made = None
             self.backwards.stop()
 
@@ -89,24 +88,20 @@ class MixedRoot(Reducing):
         sizes = (len(x) for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.dim())
         return float(next(sizes, 1))
 
-    def _ready(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[InOrder, BackwardSum]:
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BackwardSum, Resync]:
         trainable = tuple(p.requires_grad for p in self.module.parameters())
         if self._made is None:
             self._trainable = trainable
             self._made = self._start(args, kwargs)
         if trainable != self._trainable:
             raise ConfigurationError(
-                "What is trained has changed, and ranks of another framework cannot know. Received: "
-                f"requires_grad of a parameter of {type(self.module).__name__} set after the "
-                "first step. Freeze layers before it, on every rank."
+                "What is trained has changed, and ranks of another framework cannot know. "
+                f"Received: requires_grad of a parameter of {type(self.module).__name__} set "
+                "after the first step. Freeze layers before it, on every rank."
             )
         return self._made
 
-    def _start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[InOrder, BackwardSum]:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BackwardSum, Resync]:
         """Agree with the other ranks, and take rank 0's weights."""
         called = order_of_calls(self.module, self.inner, args, kwargs)
         order = InOrder(canonical.describe(self.module, called), canonical.OPS)
@@ -120,17 +115,16 @@ class MixedRoot(Reducing):
         layout = order.layout(order.names)
         summed = [*order.layout([*parameters]), *order.layout([*running])]
         account = Account("torch", "step", layout, summed, states=None)
-        _alike.agree(self.room.communicator, account, self._every)
+        _alike.agree(self.room.communicator, account)
         self._take_rank_0s(order)
         claim_parts(self)
         self.room.begun(self.module)
         self.backwards.watch(self.trained[0])
         total = BackwardSum(order, parameters, running, self.room.communicator, self._loss)
-        return order, total
+        communicator = self.room.communicator
+        return total, self._resyncs.add(communicator, lambda: self._take_rank_0s(order))
 
-    def _running(
-        self, known: dict[str, torch.Tensor], order: InOrder
-    ) -> dict[str, torch.Tensor]:
+    def _running(self, known: dict[str, torch.Tensor], order: InOrder) -> dict[str, torch.Tensor]:
         """The running statistics that a step changes."""
         changed = {b.data_ptr() for b in buffers.running(buffers.norms(self.module))}
         return {
@@ -139,11 +133,23 @@ class MixedRoot(Reducing):
             if not isinstance(known[name], nn.Parameter) and known[name].data_ptr() in changed
         }
 
-    def _take_rank_0s(self, order: InOrder) -> None:
+    def _take_rank_0s(self, order: InOrder) -> float:
+        """How far this rank's values were from them."""
         known = canonical.tensors(self.module)
         own = {name: known[name].detach() for name in order.names}
         communicator = self.room.communicator
-        first = communicator.broadcast(order.listed(own, "value"))
-        if communicator.rank != 0:
-            for name, value in order.named(first, order.names, "value").items():
-                own[name].copy_(value)
+        mine = order.listed(own, "value")
+        first = communicator.broadcast(mine)
+        if communicator.rank == 0:
+            return 0.0
+        drift = max(_apart(a, b) for a, b in zip(mine, first, strict=True))
+        for name, value in order.named(first, order.names, "value").items():
+            own[name].copy_(value)
+        return drift
+
+
+def _apart(own: torch.Tensor, first: torch.Tensor) -> float:
+    """The largest difference of two tensors, in times of the largest value, or of 1."""
+    if not own.numel() or not own.is_floating_point():
+        return 0.0
+    return float((own - first).abs().max() / first.abs().max().clamp(min=1.0))

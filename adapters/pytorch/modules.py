@@ -23,6 +23,8 @@ from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
 
+MakeRoot = Callable[[nn.Module, "Modules", Forward | None], Reducing]
+
 
 @final
 class Modules:
@@ -40,7 +42,7 @@ class Modules:
         shares: Shares,
         options: Mapping[str, Any],
         hook: GradientHook | None,
-        make: Callable[[nn.Module, Modules, Forward | None], Reducing] = Root,
+        make: MakeRoot = Root,
     ) -> None:
         self.communicator = communicator
         self.shares = shares

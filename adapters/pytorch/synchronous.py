@@ -19,7 +19,7 @@ from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.mixed_root import MixedRoot
-from dream.adapters.pytorch.modules import Modules
+from dream.adapters.pytorch.modules import MakeRoot, Modules
 from dream.adapters.pytorch.optimizers import Guard
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.root import Root
@@ -43,11 +43,11 @@ class Synchronous(Adapter):
         )
         self._communicator, hook = _connect(plan)
         self._shares = Shares()
-        self._mixed = plan.mixed
-        self._told = ToldLoss()
-        make = partial(MixedRoot, resync=plan.resync, loss=self._told.last) if plan.mixed else Root
-        self._modules = Modules(self._communicator, self._shares, plan.options, hook, make)
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed, mixed=plan.mixed)
+        self._told, self._resyncs = ToldLoss(), plan.resyncs
+        self._modules = Modules(
+            self._communicator, self._shares, plan.options, hook, self._kind_of_root()
+        )
+        self._dealer = Dealer(self._communicator, self._shares, plan.seed, plan.resyncs)
         self._guard = Guard(self._modules)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator)
@@ -68,7 +68,7 @@ class Synchronous(Adapter):
             replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
             replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
             replace(Optimizer, "__init__", self._guard.wrap_init(Optimizer.__init__))
-        if self._mixed:
+        if self._resyncs is not None:
             backward = self._told.wrap_backward(torch.autograd.backward)
             replace(torch.autograd, "backward", backward)
         self._keras.enter()
@@ -111,17 +111,20 @@ class Synchronous(Adapter):
         weigh = BatchWeight(self._communicator, self._shares.weight, weight)
         return synchronous_step(root, loss, optimizer, weigh)
 
+    def _kind_of_root(self) -> MakeRoot:
+        if self._resyncs is None:
+            return Root
+        return partial(MixedRoot, resyncs=self._resyncs, loss=self._told.last)
+
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(
-            model, data, metrics, self._communicator, mixed=self._mixed
-        )
+        return evaluation.evaluate(model, data, metrics, self._communicator, resyncs=self._resyncs)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         counted = count_of(count)
         self._modules.weigh_by_hand(counted)
-        if self._mixed:  # counts travel with the gradients
+        if self._resyncs is not None:  # counts travel with the gradients
             return loss
         return loss * weight_of(self._communicator, counted)
 

@@ -24,7 +24,7 @@ class TensorFlowAdapter(Adapter):
     """A strategy in TensorFlow; what differs between them is `_replicas`."""
 
     def __init__(self, plan: Plan) -> None:
-        self._mixed = plan.mixed
+        self._resyncs = plan.resyncs
         self._who = self._replicas(plan)
         self._open = ExitStack()
         self._block = open_block(plan, self._who.communicator, self._who.distribution)
@@ -56,7 +56,7 @@ class TensorFlowAdapter(Adapter):
     def _prepare(self, item: Any) -> Any:
         if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
             return self._block.prepare(item)
-        return Dealt(item, self._cut(), self.communicator, mixed=self._mixed)
+        return Dealt(item, self._cut(), self.communicator, self._resyncs)
 
     def train_step(
         self,
@@ -78,7 +78,7 @@ class TensorFlowAdapter(Adapter):
             starting.agree(model, optimizer, self.communicator)
             self._block.start(model)
 
-        if self._mixed:
+        if self._resyncs is not None:
             return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
             return training.process_step(local, start)
@@ -88,11 +88,11 @@ class TensorFlowAdapter(Adapter):
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         return evaluation.evaluate(
-            model, data, metrics, self.communicator, self._cut(), self._run, mixed=self._mixed
+            model, data, metrics, self.communicator, self._cut(), self._run, resyncs=self._resyncs
         )
 
     def weigh(self, loss: Any, count: Any) -> Any:
-        if self._mixed:
+        if self._resyncs is not None:
             raise mixed.no_loop()
         return weighing.weigh(
             loss, count, self.topology.num_replicas, self._total(),

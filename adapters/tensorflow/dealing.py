@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream._order import Targets
+from dream._resync import Resyncs
 
 Cut = Callable[[Any], Any]
 _GLANCE = 1024
@@ -26,11 +27,16 @@ class Dealt:
     """
 
     def __init__(
-        self, dataset: tf.data.Dataset, cut: Cut, communicator: Communicator, *, mixed: bool = False
+        self,
+        dataset: tf.data.Dataset,
+        cut: Cut,
+        communicator: Communicator,
+        resyncs: Resyncs | None = None,
     ) -> None:
-        """mixed: some ranks are of another framework, whose loaders read their share only."""
+        """resyncs: where some ranks are of another framework, whose loaders read their share
+        only; they settle at the end of a pass."""
         _check_dataset(dataset)
-        self._mixed = mixed
+        self._resyncs = resyncs
         self._dataset = dataset
         self._cut = cut
         self._communicator = communicator
@@ -39,12 +45,14 @@ class Dealt:
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._compared_by_targets() if self._mixed else self._compared_whole()
+        if self._resyncs is None:
+            return self._compared_whole()
+        return self._compared_by_targets(self._resyncs)
 
     def global_batches(self) -> Iterator[Any]:
         return iter(self._dataset)
 
-    def _compared_by_targets(self) -> Iterator[Any]:
+    def _compared_by_targets(self, resyncs: Resyncs) -> Iterator[Any]:
         seen = Targets()
         for index, batch in enumerate(self._dataset):
             seen.add_whole(targets_of(batch), self._communicator.world_size)
@@ -52,6 +60,7 @@ class Dealt:
                 seen.compare(self._communicator, "the first batch")
             yield self._cut(batch)
         seen.compare(self._communicator, "an epoch's batches")
+        resyncs.settle()
 
     def _compared_whole(self) -> Iterator[Any]:
         digest = 0

@@ -12,6 +12,7 @@ from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._order import Targets
+from dream._resync import Resyncs
 from dream.adapters.keras.calling import check_metric, predict
 from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.dealing import Cut, Dealt, targets_of
@@ -32,16 +33,18 @@ def evaluate(
     cut: Cut,
     run: Run,
     *,
-    mixed: bool,
+    resyncs: Resyncs | None,
 ) -> dict[str, float]:
-    """The mean of each metric over every sample of `data`. mixed: some ranks are of another
-    framework, with which the targets are compared at the end."""
+    """The mean of each metric over every sample of `data`. resyncs: where some ranks are of another
+    framework; they take rank 0's weights before, and targets are compared at the end."""
+    if resyncs is not None:
+        resyncs.settle()
     compiled = _compiled(model, tuple(metrics.items()), run)
     sums = tf.zeros(len(metrics) + 1, tf.float64)
     seen = Targets()
-    for batch in _shares(data, cut, seen if mixed else None, communicator.world_size):
+    for batch in _shares(data, cut, None if resyncs is None else seen, communicator.world_size):
         sums += compiled(*batch)
-    if mixed:
+    if resyncs is not None:
         seen.compare(communicator, "the data to evaluate")
     with translated():
         *totals, count = communicator.all_reduce(sums, "sum").numpy().tolist()

@@ -34,8 +34,7 @@ class ProcessEngine(Engine):
         self.rank = communicator.rank
         self.parts = communicator.world_size
         self.seed = plan.seed
-        self.mixed = plan.mixed
-        self.resync = plan.resync
+        self.resyncs = plan.resyncs
 
     @property
     def framework(self) -> Framework:

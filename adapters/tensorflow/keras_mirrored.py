@@ -25,8 +25,7 @@ class MirroredEngine(Engine):
     """MirroredStrategy: every device takes the same step on its share."""
 
     pooled = True
-    mixed = False
-    resync = 0
+    resyncs = None
     rank = 0
 
     def __init__(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dream._adapter import Step
-from dream._alike import Resync
 from dream._batch import split
 from dream._errors import Unsupported
+from dream._resync import Resync
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
 from dream.adapters.tensorflow import calling, starting, training
@@ -15,21 +15,17 @@ from dream.adapters.tensorflow import calling, starting, training
 
 def step(model: Any, optimizer: Any, local: training.LocalStep, block: KerasBlock) -> Step:
     """Gradients travel in the canonical form, and weights are rank 0's again now and then."""
-    engine, resync = block.engine, Resync(block.engine.resync)
-    made: list[Canonical] = []
+    engine = block.engine
+    resyncs: list[Resync] = []
 
     def start(batch: calling.Batch) -> None:
         starting.build(model, optimizer, batch)
         form = local.form = Canonical(model, split(batch)[0])
         form.agree([optimizer], engine)
         block.start(model)
-        made.append(form)
+        resyncs.append(form.resync(engine))
 
-    def between() -> None:
-        if resync.due():
-            made[0].take_rank_0s(engine)
-
-    return training.process_step(local, start, between)
+    return training.process_step(local, start, lambda: resyncs[0].before_step())
 
 
 def no_loop() -> Unsupported:
