@@ -16,6 +16,7 @@ from dream._errors import Desynchronized
 from dream._partition import deal, global_batches
 from dream._spec import Framework
 from dream.adapters.keras import private
+from dream.adapters.keras.digest import DIGESTS, digest_of
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.pytorch.loader import leave_loaders_alone
@@ -24,8 +25,6 @@ from dream.adapters.pytorch.reducing import Reducing
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
-
-_DIGESTS = 2**23
 
 
 @final
@@ -98,13 +97,18 @@ class TorchEngine(Engine):
     def _batch_elements(self, source: Batches) -> Iterator[Any]:
         for batch in _whole(source.adapter.get_torch_dataloader()):
             flat = [t for t in private.tree.flatten(batch) if t is not None]
-            total, digest = len(flat[0]), _digest(flat)
+            total, digest = len(flat[0]), self._digest(flat)
             count = len(range(self.rank, total, self.parts))
             part = slice(self.rank, None, self.parts) if count else slice(0, 1)
             data = private.tree.map_structure(
                 lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
             )
             yield {BATCH: data, SHARE: (count, total, digest)}
+
+    def _digest(self, flat: Sequence[torch.Tensor]) -> int:
+        if self.mixed:
+            return digest_of(tensor.detach().cpu().numpy() for tensor in flat)
+        return _digest(flat)
 
     def example(self, source: Arrays | Batches) -> Any:
         if isinstance(source, Arrays):
@@ -178,4 +182,4 @@ def _digest(tensors: Sequence[Any]) -> int:
     crc = 0
     for tensor in tensors:
         crc = zlib.crc32(np.ascontiguousarray(tensor.detach().cpu().numpy()).data, crc)
-    return crc % (_DIGESTS - 1) + 1
+    return crc % (DIGESTS - 1) + 1

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dream._partition import share_of
-from dream.adapters.keras import private
+from dream.adapters.keras import digest, private
 from dream.adapters.keras.engine import BATCH, SHARE
 from dream.adapters.keras.sources import Arrays
-
-DIGESTS = 2**23
 
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
@@ -94,18 +93,20 @@ def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
     return first
 
 
-def of_batches(
-    batches: tf.data.Dataset, ranks: Sequence[int], parts: int, *, compare: bool
-) -> tf.data.Dataset:
-    """The shares of `ranks` in turn of global batches that a dataset yields.
+Digest = Callable[[Any], tf.Tensor]
+"""Of a whole batch, shape (): a number below 2**23, or 0 where nobody compares."""
 
-    compare: whether each share carries a digest of its global batch.
-    """
+
+def of_batches(
+    batches: tf.data.Dataset, ranks: Sequence[int], parts: int, digest_of: Digest
+) -> tf.data.Dataset:
+    """The shares of `ranks` in turn of global batches that a dataset yields, each with the
+    digest of its batch."""
 
     def cut(*batch: Any) -> list[dict[str, Any]]:
         whole = batch[0] if len(batch) == 1 else batch
-        digest = _digest(whole) if compare else tf.constant(0.0)
-        return [_cut(whole, rank, parts, digest) for rank in ranks]
+        number = digest_of(whole)
+        return [_cut(whole, rank, parts, number) for rank in ranks]
 
     def in_turn(*batch: Any) -> tf.data.Dataset:
         return _concatenated([tf.data.Dataset.from_tensors(share) for share in cut(*batch)])
@@ -118,19 +119,32 @@ def of_batches(
     return _plain(shares).prefetch(tf.data.AUTOTUNE)
 
 
-def _cut(whole: Any, rank: int, parts: int, digest: tf.Tensor) -> dict[str, Any]:
+def _cut(whole: Any, rank: int, parts: int, number: tf.Tensor) -> dict[str, Any]:
     total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
     count = tf.maximum(0, (total - rank + parts - 1) // parts)
     first = tf.minimum(rank, total - 1)  # a part without samples is shown one that weighs nothing
     batch = tf.nest.map_structure(lambda x: x[first::parts], whole)
-    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), digest])
+    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), number])
     return {BATCH: batch, SHARE: share}
 
 
-def _digest(whole: Any) -> tf.Tensor:
+def none(_: Any) -> tf.Tensor:
+    return tf.constant(0.0)
+
+
+def common(whole: Any) -> tf.Tensor:
+    """The one that another framework finds, too."""
+
+    def run(*arrays: Any) -> Any:
+        return np.float32(digest.digest_of(arrays))
+
+    return tf.ensure_shape(tf.numpy_function(run, tf.nest.flatten(whole), tf.float32), [])
+
+
+def own(whole: Any) -> tf.Tensor:
     """A whole number below 2**23, not 0, that batches with other content hardly share."""
     texts = [tf.io.serialize_tensor(x) for x in tf.nest.flatten(whole)]
-    number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), DIGESTS - 1)
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), digest.DIGESTS - 1)
     return tf.cast(number, tf.float32) + 1.0
 
 

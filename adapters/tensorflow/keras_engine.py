@@ -65,7 +65,8 @@ class ProcessEngine(Engine):
         dataset = source.adapter.get_tf_dataset()
         if self.parts == 1:
             return dataset
-        return keras_data.of_batches(dataset, [self.rank], self.parts, compare=True)
+        digest_of = keras_data.common if self.mixed else keras_data.own
+        return keras_data.of_batches(dataset, [self.rank], self.parts, digest_of)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)

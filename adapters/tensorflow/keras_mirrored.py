@@ -69,7 +69,7 @@ class MirroredEngine(Engine):
     def batches(self, source: Batches) -> Any:
         dataset = source.adapter.get_tf_dataset()
         return self._placed(
-            keras_data.of_batches(dataset, range(self.parts), self.parts, compare=False)
+            keras_data.of_batches(dataset, range(self.parts), self.parts, keras_data.none)
         )
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:

@@ -19,8 +19,11 @@ def missing(cell: Cell) -> Skipped | None:
     absent = [name for name in cell.kind.packages if find_spec(name) is None]
     if absent:
         return Skipped(f"{' and '.join(absent)} not installed.", cell.kind.install)
-    gap = horovod_gap(cell.kind.backend) if cell.reduction == "horovod" else None
-    return Skipped(f"Horovod for {cell.kind.backend}: {gap}", BUILD) if gap else None
+    for backend in cell.kind.backends if cell.reduction == "horovod" else ():
+        gap = horovod_gap(backend)
+        if gap:
+            return Skipped(f"Horovod for {backend}: {gap}", BUILD)
+    return None
 
 
 def horovod_gap(backend: str) -> str | None:

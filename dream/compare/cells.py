@@ -11,38 +11,65 @@ from dream import _spec
 from dream._errors import ConfigurationError, unknown
 from dream._spec import Framework
 
-Flavour = Literal["torch", "keras"]
-"""Which of a task's two programs a framework runs."""
+Flavour = Literal["torch", "keras", "step"]
+"""Which of a task's programs a rank runs: a loop of torch's, Keras's fit, TensorFlow's steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What some ranks of a row are. backend: what dream calls it, and KERAS_BACKEND."""
+
+    backend: Framework
+    flavour: Flavour
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A framework as the table names it.
+    """A framework as the table names it, or two on one ring.
 
-    backend: what dream calls it, and KERAS_BACKEND; packages: what must be installed; install:
-        what brings them.
+    sides: dealt out by rank; packages: what must be installed; install: what brings them.
+    oracle: the framework whose `single` it is held against; empty for its own.
     """
 
-    backend: Framework
-    flavour: Flavour
+    sides: tuple[Side, ...]
     packages: tuple[str, ...]
     install: str
+    oracle: str = ""
 
+    @property
+    def backends(self) -> tuple[Framework, ...]:
+        return tuple(side.backend for side in self.sides)
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.sides) > 1
+
+
+_TORCH, _KERAS_TORCH = Side("torch", "torch"), Side("torch", "keras")
+_TENSORFLOW, _STEP = Side("tensorflow", "keras"), Side("tensorflow", "step")
+_BOTH = ("torch", "tensorflow", "keras")
+_BOTH_BY = "pip install 'dream-systems[torch,tensorflow]'"
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "torch": Kind("torch", "torch", ("torch",), "pip install 'dream-systems[torch]'"),
+        "torch": Kind((_TORCH,), ("torch",), "pip install 'dream-systems[torch]'"),
         "tensorflow": Kind(
-            "tensorflow",
-            "keras",
-            ("tensorflow", "keras"),
-            "pip install 'dream-systems[tensorflow]'",
+            (_TENSORFLOW,), ("tensorflow", "keras"), "pip install 'dream-systems[tensorflow]'"
         ),
         "keras-torch": Kind(
-            "torch", "keras", ("torch", "keras"), "pip install 'dream-systems[torch]' keras"
+            (_KERAS_TORCH,), ("torch", "keras"), "pip install 'dream-systems[torch]' keras"
         ),
     }
 )
+MIXED: Mapping[str, Kind] = MappingProxyType(
+    {
+        "torch+tensorflow": Kind((_TORCH, _STEP), _BOTH, _BOTH_BY, oracle="torch"),
+        "keras-torch+tensorflow": Kind(
+            (_KERAS_TORCH, _TENSORFLOW), _BOTH, _BOTH_BY, oracle="keras-torch"
+        ),
+    }
+)
+"""What `--mixed` adds."""
 SINGLE = "single"
 
 
@@ -50,7 +77,7 @@ SINGLE = "single"
 class Cell:
     """One row.
 
-    framework: a key of KINDS; strategy: as `dream run --strategy` takes it, options included;
+    framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options included;
     devices: per process.
     """
 
@@ -61,7 +88,12 @@ class Cell:
 
     @property
     def kind(self) -> Kind:
-        return KINDS[self.framework]
+        return KINDS[self.framework] if self.framework in KINDS else MIXED[self.framework]
+
+    @property
+    def oracle(self) -> str:
+        """The framework whose `single` the row is held against."""
+        return self.kind.oracle or self.framework
 
     @property
     def name(self) -> str:
@@ -85,7 +117,7 @@ class Cell:
         asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)
-        return _spec.find(self.name).reductions[self.kind.backend][0]
+        return _spec.find(self.name).reductions[self.kind.backends[0]][0]
 
     def __str__(self) -> str:
         return f"{self.framework} {self.title} x {self.replicas}"
@@ -105,6 +137,23 @@ def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[C
         for request in requests
         for cell in _cells(check_framework(framework), request, n)
     ]
+
+
+def mixed(frameworks: Iterable[str], n: int) -> list[Cell]:
+    """The rows of two frameworks on one ring, held against those of `frameworks`."""
+    given = list(frameworks)
+    if n < 2:
+        raise ConfigurationError(
+            f"Two frameworks need a rank each. Received: --mixed, n={n}. Give -n 2 or more."
+        )
+    cells = [Cell(name, "horovod", n) for name, kind in MIXED.items() if kind.oracle in given]
+    if not cells:
+        oracles = ", ".join(kind.oracle for kind in MIXED.values())
+        raise ConfigurationError(
+            "Rows of two frameworks are held against the single of their rank 0's. Received: "
+            f"--mixed, frameworks={','.join(given)}. Add one of: {oracles}."
+        )
+    return cells
 
 
 def check_framework(name: str) -> str:

@@ -16,6 +16,9 @@ def command(
     strategies: Annotated[
         str, typer.Option(help="Comma-separated, options allowed. Default: all.")
     ] = "",
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Add rows whose ranks are of two frameworks.")
+    ] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the digits.")] = 3,
     batch_size: Annotated[int, typer.Option(help="The global one.")] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds that one row may take.")] = 300,
@@ -30,5 +33,5 @@ def command(
     from dream.compare.settings import DIGITS, Job, Settings
 
     settings = Settings(Job(epochs, batch_size), DIGITS, timeout)
-    good = main(n, split(frameworks), split(strategies), settings, json)
+    good = main(n, split(frameworks), split(strategies), settings, json, mixed=mixed)
     raise typer.Exit(0 if good else 1)

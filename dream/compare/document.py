@@ -52,6 +52,7 @@ def _cell(row: Row) -> Figures:
         "reason": row.reason or None,
         "speed_against_single": _number(row.speed),
         "largest_parameter_difference": _number(row.difference),
+        "largest_allowed": judge.limit_of(cell),
     }
     return figures | (_finished(row.outcome) if isinstance(row.outcome, Finished) else {})
 

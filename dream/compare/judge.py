@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LIMIT = 1e-6
 """Largest difference of a parameter from `single`."""
+MIXED_LIMIT = 1e-5
+"""The same where ranks are of two frameworks, whose arithmetic differs in the last bit."""
 LOSS_LIMIT = 1e-5
 """The same for an epoch's loss, a float32 mean over all its samples."""
 ACCURACY_LIMIT = 0.01
@@ -55,13 +57,13 @@ class Row:
 
 
 def judge(cells: Sequence[tuple[Cell, Outcome]]) -> list[Row]:
-    """Every cell against the `single` of its framework."""
+    """Every cell against the `single` of its framework, or of its rank 0's."""
     singles = {
         cell.framework: outcome
         for cell, outcome in cells
         if cell.name == SINGLE and isinstance(outcome, Finished)
     }
-    return [row(cell, outcome, singles.get(cell.framework)) for cell, outcome in cells]
+    return [row(cell, outcome, singles.get(cell.oracle)) for cell, outcome in cells]
 
 
 def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
@@ -72,12 +74,16 @@ def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
         verdict = Verdict.TIMED_OUT if outcome.timed_out else Verdict.CRASHED
         return Row(cell, outcome, verdict, outcome.reason)
     if single is None:
-        reason = f"{cell.framework} has no single to be held against."
+        reason = f"{cell.oracle} has no single to be held against."
         return Row(cell, outcome, Verdict.UNPROVEN, reason)
     difference = largest_difference(outcome.parameters[0], single.parameters[0])
     speed = outcome.first.samples_per_second / single.first.samples_per_second
     verdict, reason = _verdict(cell, outcome, single, difference)
     return Row(cell, outcome, verdict, reason, difference, speed)
+
+
+def limit_of(cell: Cell) -> float:
+    return MIXED_LIMIT if cell.kind.mixed else LIMIT
 
 
 def largest_difference(ours: Parameters, theirs: Parameters) -> float:
@@ -121,8 +127,9 @@ def _verdict(
     if len({record.digest for record in outcome.records}) > 1:
         gap = max(largest_difference(each, outcome.parameters[0]) for each in outcome.parameters)
         return Verdict.RANKS_DIFFER, f"Parameters differ between ranks by up to {gap:.1e}."
-    if not difference <= LIMIT:
-        return Verdict.DIFFERS, f"Parameters differ from single by {difference:.1e} > {LIMIT:.0e}."
+    limit = limit_of(cell)
+    if not difference <= limit:
+        return Verdict.DIFFERS, f"Parameters differ from single by {difference:.1e} > {limit:.0e}."
     for record in outcome.records:
         gap = _curve_gap(record.losses, single.first.losses)
         if not gap <= LOSS_LIMIT:

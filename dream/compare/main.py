@@ -24,12 +24,17 @@ def main(
     strategies: Sequence[str],
     settings: Settings,
     json: Path | None = None,
+    *,
+    mixed: bool = False,
 ) -> bool:
-    """Run, judge, show and write. frameworks, strategies: empty for all that are here.
+    """Run, judge, show and write. frameworks, strategies: empty for all that are here; mixed:
+    whether rows of two frameworks are added.
 
     Whether every row is good. Raises ConfigurationError and NotInstalled before anything runs.
     """
     grid = cells.grid(frameworks or cells.KINDS, strategies or _spec.SPECS, n)
+    if mixed:
+        grid += cells.mixed(frameworks or cells.KINDS, n)
     settings.check(n)
     _check_file(json)
     available.require(grid, frameworks, strategies)

@@ -18,7 +18,7 @@ def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Con
     for each in table.tables(rows, console):
         console.print(each)
         console.print()
-    _say(console, caption(settings))
+    _say(console, caption(rows, settings))
     _say(console, speed_note(rows, machine))
     _show_curves(rows, console)
     for row in rows:
@@ -29,7 +29,7 @@ def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Con
     console.print(Text(conclusion(rows), style="bold"))
 
 
-def caption(settings: Settings) -> str:
+def caption(rows: Sequence[Row], settings: Settings) -> str:
     """How the columns were read."""
     job = settings.job
     last = TRAIN % job.batch_size or job.batch_size
@@ -41,7 +41,15 @@ def caption(settings: Settings) -> str:
         "end of the first step. Peak: resident memory of the largest rank. Final loss: mean over "
         "the last epoch. Largest difference: of any parameter from the same framework's single; "
         f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
+        f"{_mixed_note(rows)}"
     )
+
+
+def _mixed_note(rows: Sequence[Row]) -> str:
+    if not any(row.cell.kind.mixed for row in rows):
+        return ""
+    limit = f"{judge.MIXED_LIMIT:.0e}"
+    return f" Rows of two frameworks are held against the single of rank 0's, at {limit}."
 
 
 def speed_note(rows: Sequence[Row], machine: Machine) -> str:

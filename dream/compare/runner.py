@@ -18,7 +18,8 @@ from dream.launch.job import Job
 
 def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     """Run the cell to its end, in a folder of its own. Never raises for what the job does."""
-    said = {"task": settings.tasks[cell.kind.flavour], "job": asdict(settings.job)}
+    tasks = {side.backend: settings.tasks[side.flavour] for side in cell.kind.sides}
+    said = {"tasks": tasks, "job": asdict(settings.job)}
     (folder / worker.JOB).write_text(json.dumps(said))
     started = time()
     ended = start.run(_job(cell, settings, folder))
@@ -28,17 +29,18 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
 
 
 def _job(cell: Cell, settings: Settings, folder: Path) -> Job:
-    backend = cell.kind.backend
     job = Job(
         command=("module", worker.__name__, str(folder)),
         n=cell.processes,
         strategy=cell.strategy,
-        frameworks=(backend,),
+        frameworks=cell.kind.backends,
         show="none",
         timeout=settings.timeout,
     )
+    if cell.kind.mixed:  # the launcher gives each rank its own KERAS_BACKEND
+        return job
     # the user's own KERAS_BACKEND would have the last word over the framework
-    return replace(job, environ={**job.environ, "KERAS_BACKEND": backend})
+    return replace(job, environ={**job.environ, "KERAS_BACKEND": cell.kind.backends[0]})
 
 
 def _collect(cell: Cell, folder: Path, started: float) -> Outcome:

@@ -11,6 +11,7 @@ from dream._partition import check_batch_size
 DIGITS: Mapping[str, str] = {
     "torch": "dream.adapters.pytorch.task:digits",
     "keras": "dream.adapters.keras.task:digits",
+    "step": "dream.adapters.tensorflow.task:digits",
 }
 """flavour -> `module:function(job, meter)`, run in every rank."""
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from dream import _registry
+from dream import _registry, cluster
 from dream.compare import record
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
@@ -18,7 +18,8 @@ def main(folder: Path) -> None:
     """Run the task that `folder` names and write down what came of it."""
     said = json.loads((folder / JOB).read_text())
     meter = Meter()
-    learned: Learned = _registry.load(said["task"])(Job(**said["job"]), meter)
+    task = _registry.load(said["tasks"][cluster.requested_framework()])
+    learned: Learned = task(Job(**said["job"]), meter)
     record.write(folder, _record(learned, meter), learned.parameters)
 
 
