@@ -90,8 +90,8 @@ class TorchEngine(Engine):
                 yield {BATCH: data, SHARE: (len(mine), len(batch), 0.0)}
 
     def batches(self, source: Batches) -> Any:
-        if self.parts == 1:
-            return source.adapter.get_torch_dataloader()
+        if self.parts == 1:  # Keras's own may be good for one pass
+            return _Iterable(lambda: iter(source.adapter.get_torch_dataloader()))
         return _Iterable(lambda: self._batch_elements(source))
 
     def _batch_elements(self, source: Batches) -> Iterator[Any]:

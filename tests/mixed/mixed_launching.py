@@ -1,0 +1,29 @@
+"""Starts the ranks of these tests; frameworks are imported in them, not beside pytest."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import dream
+
+SECONDS = 280
+
+
+@cache
+def figures(frameworks: str, ranks: int, group: str) -> list[dict[str, Any]]:
+    """What the cases of a group give on each rank, by name: figures, or an error in words."""
+    return dream.launch(_run, group, n=ranks, framework=frameworks, timeout=SECONDS)
+
+
+def _run(group: str) -> dict[str, Any]:
+    side = import_module(f"mixed_{os.environ['DREAM_FRAMEWORK']}")
+    found: dict[str, Any] = {}
+    for name, case in getattr(side, group.upper()).items():
+        try:
+            found[name] = case()
+        except (dream.DreamError, ValueError, RuntimeError) as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
