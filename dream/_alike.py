@@ -12,10 +12,11 @@ from functools import cache
 from itertools import zip_longest
 from typing import Literal
 
-from dream._errors import ConfigurationError, Desynchronized
+from dream._errors import Desynchronized
 from dream._layout import Layout
 from dream._log import logger
 from dream._spec import Framework
+from dream._talk import told
 from dream.communication import Communicator
 
 Way = Literal["fit", "step"]
@@ -42,9 +43,8 @@ class Account:
 def agree(communicator: Communicator, mine: Account) -> bool:
     """Raise where a rank's account differs from rank 0's; whether optimizer states are alike, and
     so may travel. Every rank calls it."""
-    accounts: list[Account] = communicator.all_gather_object(mine)
-    for rank, theirs in enumerate(accounts):
-        _check_way(accounts[0], theirs, rank)
+    accounts = told(communicator, mine, f"starts to train by {_WAYS[mine.way]}")
+    for rank in range(len(accounts)):
         _check("The ranks built different models", accounts, rank, lambda a: a.weights)
         _check("The ranks add up different things at each step", accounts, rank, lambda a: a.summed)
     states = [account.states for account in accounts]
@@ -59,16 +59,6 @@ def agree(communicator: Communicator, mine: Account) -> bool:
 def kind(dtype: str) -> str:
     """A dtype as it is compared: an integer's width is the framework's own business."""
     return "int64" if dtype in ("int32", "int64") else dtype
-
-
-def _check_way(first: Account, theirs: Account, rank: int) -> None:
-    if theirs.way != first.way:
-        raise ConfigurationError(
-            "Ranks of one job train in one way: each adds up other things at a step. Received: "
-            f"{_WAYS[first.way]} on rank 0 ({first.framework}), {_WAYS[theirs.way]} on rank {rank} "
-            f"({theirs.framework}). With fit on one, use Keras's fit on all; with a loop of "
-            "torch's, strategy.train_step on TensorFlow."
-        )
 
 
 def _check(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import Desynchronized
+from dream._talk import told
 from dream.communication import Communicator
 
 if TYPE_CHECKING:
@@ -71,13 +72,14 @@ class Targets:
 
     def compare(self, communicator: Communicator, what: str) -> None:
         """Raise `Desynchronized` where another rank saw other targets. Every rank calls it."""
-        told: list[Targets] = communicator.all_gather_object(self)
+        everybody = told(communicator, self, f"compares {what}")
         for share in range(communicator.world_size):
-            _check([(rank, seen.shares.get(share)) for rank, seen in enumerate(told)], share, what)
+            sums = [(rank, seen.shares.get(share)) for rank, seen in enumerate(everybody)]
+            _check(sums, share, what)
 
 
-def _check(told: Sequence[tuple[int, Sum | None]], share: int, what: str) -> None:
-    known = [(rank, seen) for rank, seen in told if seen is not None]
+def _check(sums: Sequence[tuple[int, Sum | None]], share: int, what: str) -> None:
+    known = [(rank, seen) for rank, seen in sums if seen is not None]
     for rank, seen in known[1:]:
         first_rank, first = known[0]
         if seen.differs(first):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import final
 
 from dream._log import logger
+from dream._talk import told
 from dream.communication import Communicator
 
 USUAL = 100
@@ -54,7 +55,7 @@ class Resync:
         since, self._settled = self._steps - self._settled, self._steps
         if self._asked == 0 or not since:
             return
-        drift = max(self._communicator.all_gather_object(self._take()))
+        drift = max(told(self._communicator, self._take(), "takes rank 0's weights again"))
         if drift > ROUNDING and self._every != 1:
             self._judge(drift, since)
 

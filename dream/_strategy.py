@@ -70,8 +70,8 @@ class Strategy:
         self._made: Adapter | None = None
         self._token: Token[Strategy | None] | None = None
         self._watch: _framework.ImportWatch | None = None
-        if framework is not None:
-            self._check_framework(framework)
+        if framework is not None and not cluster.frameworks_differ():
+            choice.spec.check_framework(choice.given, framework, choice.reduction)
 
     def __repr__(self) -> str:
         return (
@@ -201,17 +201,19 @@ class Strategy:
                 f"No framework is imported yet. Received: framework=None for {self.name!r}. "
                 "Import torch, tensorflow or keras first, or pass framework=."
             )
-        self._check_framework(framework)
         self._framework = framework
         spec, choice = self._choice.spec, self._choice
         words = _mixed.block_words(spec.name, choice.reduction, self._seed, choice.given)
         everybody = _mixed.told(self._place, framework, words)
+        reduction = _mixed.reduction(choice.reduction, everybody)
+        for each in dict.fromkeys(everybody):
+            spec.check_framework(choice.given, each, reduction)
         options = spec.resolve(choice.given)
         plan = Plan(
             spec=spec,
             framework=framework,
             cluster=self._place,
-            reduction=_mixed.reduction(choice.reduction, everybody),
+            reduction=reduction,
             devices=choice.devices,
             seed=self._seed,
             options=options,
@@ -219,6 +221,3 @@ class Strategy:
         )
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter
-
-    def _check_framework(self, framework: Framework) -> None:
-        self._choice.spec.check_framework(self._choice.given, framework, self._choice.reduction)

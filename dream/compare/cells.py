@@ -77,8 +77,8 @@ SINGLE = "single"
 class Cell:
     """One row.
 
-    framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options included;
-    devices: per process.
+    framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options
+    included; devices: per process.
     """
 
     framework: str

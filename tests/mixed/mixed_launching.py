@@ -12,10 +12,21 @@ import dream
 SECONDS = 280
 
 
-@cache
 def figures(frameworks: str, ranks: int, group: str) -> list[dict[str, Any]]:
-    """What the cases of a group give on each rank, by name: figures, or an error in words."""
-    return dream.launch(_run, group, n=ranks, framework=frameworks, timeout=SECONDS)
+    """What the cases of a group give on each rank, by name: figures, or an error in words. Asked
+    again, they are not run again, not even where the job failed."""
+    found = _once(frameworks, ranks, group)
+    if isinstance(found, dream.DreamError):
+        raise found
+    return found
+
+
+@cache
+def _once(frameworks: str, ranks: int, group: str) -> list[dict[str, Any]] | dream.DreamError:
+    try:
+        return dream.launch(_run, group, n=ranks, framework=frameworks, timeout=SECONDS)
+    except dream.DreamError as error:
+        return error
 
 
 def _run(group: str) -> dict[str, Any]:

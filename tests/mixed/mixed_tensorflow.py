@@ -11,7 +11,16 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 from mixed_data import (
-    BATCH, CLASSES, EPOCHS, HIDDEN, INPUTS, SEED, WORDS, images, numbers, words,
+    BATCH,
+    CLASSES,
+    EPOCHS,
+    HIDDEN,
+    INPUTS,
+    SEED,
+    WORDS,
+    images,
+    numbers,
+    words,
 )  # fmt: skip
 
 import dream

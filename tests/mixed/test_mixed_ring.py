@@ -99,6 +99,8 @@ def refused(name: str) -> list[str]:
         ("frozen", ("Desynchronized: The ranks add up different things", "float32[5]")),
         ("other order", ("Desynchronized: The ranks read different data", "the first batch",
                          "strategy.order")),
+        ("fit beside steps", ("Desynchronized: Ranks of two frameworks", "rank 0 compares the "
+                              "first batch", "rank 1 starts to train by Keras's fit")),
         ("gloo", ("ConfigurationError: Ranks of two frameworks", "reduction='gloo'",
                   "torch on rank 0, tensorflow on rank 1", "reduction='horovod'")),
         ("another seed", ("Desynchronized: The ranks' blocks are not the same", "seed=5",
