@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,3 +46,16 @@ def hangs(job, meter):
     if not cluster.detect().alone:
         time.sleep(600)
     return fine(job, meter)
+
+
+def told_torch(job, meter):
+    """Says by its accuracy that it ran, and beside which backend of Keras."""
+    return replace(fine(job, meter), accuracy=0.25 if _keras() == "torch" else 0.0)
+
+
+def told_tensorflow(job, meter):
+    return replace(fine(job, meter), accuracy=0.75 if _keras() == "tensorflow" else 0.0)
+
+
+def _keras():
+    return os.environ.get("KERAS_BACKEND")

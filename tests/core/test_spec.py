@@ -25,7 +25,11 @@ def test_an_option_of_a_wrong_kind_is_refused(value: object, why: str) -> None:
 
 
 def test_options_have_defaults() -> None:
-    assert find("mirrored").resolve({"bucket_mb": 5}) == {"bucket_mb": 5.0, "find_unused": False}
+    assert find("mirrored").resolve({"bucket_mb": 5}) == {
+        "bucket_mb": 5.0,
+        "find_unused": False,
+        "resync": None,
+    }
 
 
 def test_a_request_is_parsed_and_checked() -> None:
