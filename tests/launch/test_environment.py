@@ -95,6 +95,14 @@ def test_the_users_keras_backend_stays() -> None:
     assert environ["KERAS_BACKEND"] == "jax"
 
 
+def test_one_keras_backend_for_all_cannot_fit_ranks_of_two_frameworks() -> None:
+    given = {"KERAS_BACKEND": "tensorflow"}
+    job = Job(command=(), n=2, frameworks=frameworks("torch,tensorflow"), environ=given)
+    first = rank_environment(job, place(0, 2))
+    assert first["KERAS_BACKEND"] == "torch"
+    assert first["DREAM_FRAMEWORKS"] == "torch,tensorflow"
+
+
 def test_the_strategy_is_passed_on() -> None:
     assert environment(strategy="mirrored:bucket_mb=5")["DREAM_STRATEGY"] == "mirrored:bucket_mb=5"
 

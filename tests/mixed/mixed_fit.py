@@ -112,7 +112,7 @@ def pictures() -> Figures:
     return model.get_weights()
 
 
-def in_a_block() -> Figures:
+def other_batches() -> Figures:
     """Ranks that read different batches from the same source."""
     with block() as strategy:
         model_of().fit(Pairs(turned=strategy.topology.rank), verbose=0)

@@ -12,19 +12,25 @@ import dream
 SECONDS = 280
 
 
-def figures(frameworks: str, ranks: int, group: str) -> list[dict[str, Any]]:
+def figures(
+    frameworks: str, ranks: int, group: str, strategy: str | None = None
+) -> list[dict[str, Any]]:
     """What the cases of a group give on each rank, by name: figures, or an error in words. Asked
     again, they are not run again, not even where the job failed."""
-    found = _once(frameworks, ranks, group)
+    found = _once(frameworks, ranks, group, strategy)
     if isinstance(found, dream.DreamError):
         raise found
     return found
 
 
 @cache
-def _once(frameworks: str, ranks: int, group: str) -> list[dict[str, Any]] | dream.DreamError:
+def _once(
+    frameworks: str, ranks: int, group: str, strategy: str | None
+) -> list[dict[str, Any]] | dream.DreamError:
     try:
-        return dream.launch(_run, group, n=ranks, framework=frameworks, timeout=SECONDS)
+        return dream.launch(
+            _run, group, n=ranks, framework=frameworks, strategy=strategy, timeout=SECONDS
+        )
     except dream.DreamError as error:
         return error
 

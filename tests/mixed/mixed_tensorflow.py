@@ -132,6 +132,19 @@ def pictures() -> Figures:
     return model.get_weights()[:-1]
 
 
+def keras_steps() -> Figures:
+    model = mixed_fit.model_of()
+    with block() as strategy:
+        model, optimizer = strategy.prepare(model, keras.optimizers.AdamW(0.01))
+        losses = loop(strategy, model, optimizer, numbers(), 2)
+    return model.get_weights(), losses
+
+
+def communicator() -> Figures:
+    made = dream.communicator()
+    return made.reduction, made.all_reduce(tf.ones(3) * made.rank, "sum").numpy()
+
+
 def drifted(resync: int) -> Figures:
     with block(resync=resync) as strategy:
         model = mlp()
@@ -147,10 +160,10 @@ CASES: dict[str, Callable[[], Figures]] = {
     "momentum": momentum, "adamw": adamw, "outside": outside, "counted": counted, "steps": steps,
     "sentences": sentences, "fit": mixed_fit.mlp, "fit batches": mixed_fit.batches,
     "fit outputs": mixed_fit.outputs, "fit adamw": mixed_fit.adamw,
-    "batch by batch": mixed_fit.batch_by_batch,
+    "batch by batch": mixed_fit.batch_by_batch, "keras steps": keras_steps,
 }  # fmt: skip
 TWO: dict[str, Callable[[], Figures]] = {
-    "pictures": pictures, "fit pictures": mixed_fit.pictures,
+    "pictures": pictures, "fit pictures": mixed_fit.pictures, "communicator": communicator,
 }  # fmt: skip
 FEW: dict[str, Callable[[], Figures]] = {"momentum": momentum, "fit": mixed_fit.mlp}
 

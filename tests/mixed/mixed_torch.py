@@ -146,6 +146,22 @@ def pictures() -> Figures:
     return [conv.transpose(2, 3, 1, 0), *norm, out.reshape(-1, CLASSES)]
 
 
+def keras_steps() -> Figures:
+    """Keras's optimizer on torch beside Keras's on TensorFlow: one arithmetic, one state."""
+    model = mixed_fit.model_of()
+    with block() as strategy:
+        model, optimizer = strategy.prepare(model, mixed_fit.keras.optimizers.AdamW(0.01))
+        step = strategy.train_step(model, mixed_fit.LOSS, optimizer)
+        losses = [float(step(x, y)) for _ in range(2) for x, y in loader(numbers())]
+    return model.get_weights(), losses
+
+
+def communicator() -> Figures:
+    """Without a strategy: the ring is what all can stand in."""
+    made = dream.communicator()
+    return made.reduction, made.all_reduce(torch.ones(3) * made.rank, "sum").numpy()
+
+
 def drifted(resync: int) -> Figures:
     """TensorFlow's rank is pushed aside after the first step."""
     with block(resync=resync):
@@ -158,10 +174,10 @@ CASES: dict[str, Callable[[], Figures]] = {
     "momentum": momentum, "adamw": adamw, "outside": outside, "counted": counted, "steps": steps,
     "sentences": sentences, "fit": mixed_fit.mlp, "fit batches": mixed_fit.batches,
     "fit outputs": mixed_fit.outputs, "fit adamw": mixed_fit.adamw,
-    "batch by batch": mixed_fit.batch_by_batch,
+    "batch by batch": mixed_fit.batch_by_batch, "keras steps": keras_steps,
 }  # fmt: skip
 TWO: dict[str, Callable[[], Figures]] = {
-    "pictures": pictures, "fit pictures": mixed_fit.pictures,
+    "pictures": pictures, "fit pictures": mixed_fit.pictures, "communicator": communicator,
 }  # fmt: skip
 FEW: dict[str, Callable[[], Figures]] = {"momentum": momentum, "fit": mixed_fit.mlp}
 
@@ -190,6 +206,23 @@ def other_order() -> Figures:
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
         loop(model, optimizer, loader(numbers(), shuffle=False))
+
+
+class Forgets(nn.Module):
+    """Has a bias that it does not add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = mlp()[0], mlp()[2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.relu(self.first(x)), self.last.weight)
+
+
+def unused() -> Figures:
+    with block():
+        model = Forgets()
+        loop(model, torch.optim.SGD(model.parameters(), **MOMENTUM), loader(numbers()))
 
 
 def fit_beside_steps() -> Figures:
@@ -227,6 +260,6 @@ REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": other_shape, "other kind": other_kind, "frozen": frozen,
     "other order": other_order, "fit beside steps": fit_beside_steps, "two biases": two_biases,
     "own sampler": own_sampler, "gloo": gloo, "another seed": another_seed, "own loop": own_loop,
-    "in a block": mixed_fit.in_a_block, "after all that": momentum,
+    "unused": unused, "other batches": mixed_fit.other_batches, "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),
 }  # fmt: skip

@@ -15,15 +15,24 @@ pytestmark = pytest.mark.slow
 LIMIT = 1e-5
 BOTH = "torch,tensorflow"
 PLAIN = ["adamw", "outside", "sentences", "fit batches", "fit adamw"]
-WITH_FIGURES = ["momentum", "counted", "steps", "fit", "fit outputs", "batch by batch"]
+WITH_FIGURES = [
+    "momentum",
+    "counted",
+    "steps",
+    "fit",
+    "fit outputs",
+    "batch by batch",
+    "keras steps",
+]
 
 
 def alone(name: str) -> Any:
     return figures("torch", 1, "cases")[0][name]
 
 
-def every(name: str, frameworks: str = BOTH, ranks: int = 2, group: str = "cases") -> list[Any]:
-    found = [rank[name] for rank in figures(frameworks, ranks, group)]
+def every(name: str, frameworks: str = BOTH, ranks: int = 2, group: str = "cases",
+          strategy: str | None = None) -> list[Any]:  # fmt: skip
+    found = [rank[name] for rank in figures(frameworks, ranks, group, strategy)]
     for said in found:
         assert not isinstance(said, str), said
     return found
@@ -50,9 +59,10 @@ def test_ranks_hold_the_same_weights_after_an_epoch(name: str) -> None:
     assert apart(first, second) == 0.0
 
 
-def test_losses_of_steps_are_global_on_every_rank() -> None:
-    for _, losses in every("steps"):
-        np.testing.assert_allclose(losses, alone("steps")[1], rtol=1e-5)
+@pytest.mark.parametrize("name", ["steps", "keras steps", "batch by batch"])
+def test_losses_of_steps_are_global_on_every_rank(name: str) -> None:
+    for _, losses in every(name):
+        np.testing.assert_allclose(losses, alone(name)[1], rtol=1e-5)
 
 
 def test_evaluation_is_global() -> None:
@@ -85,6 +95,12 @@ def test_batch_normalisation_learns_what_two_ranks_of_torch_learn(name: str) -> 
         np.testing.assert_allclose(variance, oracle[5], rtol=1e-3)
 
 
+def test_a_communicator_without_a_strategy() -> None:
+    for reduction, total in every("communicator", group="two"):
+        assert reduction == "horovod"
+        assert total.tolist() == [1.0] * 3
+
+
 def refused(name: str) -> list[str]:
     return [rank[name] for rank in figures(BOTH, 2, "refusals")]
 
@@ -105,7 +121,8 @@ def refused(name: str) -> list[str]:
                   "torch on rank 0, tensorflow on rank 1", "reduction='horovod'")),
         ("another seed", ("Desynchronized: The ranks' blocks are not the same", "seed=5",
                           "seed=4")),
-        ("in a block", ("Desynchronized: The ranks read different batches",)),
+        ("unused", ("Desynchronized: ",)),
+        ("other batches", ("Desynchronized: The ranks read different batches",)),
     ],
 )  # fmt: skip
 def test_refused_on_every_rank(name: str, words: tuple[str, ...]) -> None:
@@ -139,12 +156,13 @@ def test_weights_that_have_drifted_are_brought_back() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("frameworks", "ranks"), [("torch,tensorflow,torch", 3), ("tensorflow,torch", 2)]
+    ("frameworks", "ranks", "strategy"),
+    [("torch,tensorflow,torch", 3, None), ("tensorflow,torch", 2, "multi_worker_mirrored")],
 )
 @pytest.mark.parametrize("name", ["momentum", "fit"])
-def test_other_mixtures(name: str, frameworks: str, ranks: int) -> None:
-    """With TensorFlow's weights first, it is the oracle that starts from them too."""
-    found = every(name, frameworks, ranks, "few")
+def test_other_mixtures(name: str, frameworks: str, ranks: int, strategy: str | None) -> None:
+    """Three ranks; and TensorFlow first, whose weights are then the first ones."""
+    found = every(name, frameworks, ranks, "few", strategy)
     if frameworks.startswith("torch") or name == "fit":
         for rank in found:
             assert apart(rank, alone(name)) <= LIMIT
