@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dream import _choice, _framework, _mixed, _partition, _registry, cluster
-from dream._adapter import Adapter, Communicator, Metric, Plan, Step
+from dream._adapter import Adapter, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError
 from dream._log import speak_as

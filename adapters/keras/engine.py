@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dream._adapter import Communicator
 from dream._resync import Resyncs
 from dream._spec import Framework
 from dream.adapters.keras.sources import Arrays, Batches

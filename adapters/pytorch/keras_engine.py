@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from keras.src.backend.torch.core import convert_to_tensor
 
-from dream._adapter import Communicator, Plan
+from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._partition import deal, global_batches
 from dream._spec import Framework

@@ -12,6 +12,7 @@ import tensorflow as tf
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream._order import Targets
 from dream._resync import Resyncs
+from dream.communication import Communicator
 
 Cut = Callable[[Any], Any]
 _GLANCE = 1024

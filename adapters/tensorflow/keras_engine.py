@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from dream._adapter import Communicator, Plan
+from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras.engine import Engine
