@@ -1,0 +1,155 @@
+#include "combine.h"
+
+#include <cstdint>
+#include <type_traits>
+
+#include "dream_shared.h"
+#include "numbers.h"
+
+namespace dream {
+namespace {
+
+// An element as it lies in memory, and what it is added up in.
+template <class T>
+struct Element {
+    using Sum = T;
+    static DREAM_INLINE T load(T value) { return value; }
+    static DREAM_INLINE T store(T value) { return value; }
+};
+template <>
+struct Element<half> {
+    using Sum = float;
+    static DREAM_INLINE float load(half value) { return widen(value); }
+    static DREAM_INLINE half store(float value) { return to_half(value); }
+};
+template <>
+struct Element<brain> {
+    using Sum = float;
+    static DREAM_INLINE float load(brain value) { return widen(value); }
+    static DREAM_INLINE brain store(float value) { return to_brain(value); }
+};
+
+// Signed numbers that overflow are undefined; unsigned ones wrap around.
+template <class S, bool = std::is_integral_v<S>>
+struct Wrapping {
+    using Type = S;
+};
+template <class S>
+struct Wrapping<S, true> {
+    using Type = std::make_unsigned_t<S>;
+};
+
+struct Sum {
+    template <class S>
+    static DREAM_INLINE S join(S a, S b) {
+        using W = typename Wrapping<S>::Type;
+        return S(W(a) + W(b));
+    }
+    template <class S>
+    static DREAM_INLINE S end(S total, int) { return total; }
+};
+struct Mean : Sum {
+    template <class S>
+    static DREAM_INLINE S end(S total, int ranks) { return total / S(ranks); }
+};
+struct Product : Sum {
+    template <class S>
+    static DREAM_INLINE S join(S a, S b) {
+        using W = typename Wrapping<S>::Type;
+        return S(W(a) * W(b));
+    }
+};
+struct Min : Sum {
+    template <class S>
+    static DREAM_INLINE S join(S a, S b) { return (a < b) | (a != a) ? a : b; }
+};
+struct Max : Sum {
+    template <class S>
+    static DREAM_INLINE S join(S a, S b) { return (a > b) | (a != a) ? a : b; }
+};
+
+constexpr size_t BLOCK = 1024;
+
+// A block at a time in the first cache: whatever the outputs overlap, nothing is read after it was
+// written.
+template <class T, class Op>
+DREAM_INLINE void combine(const char *const *sources, int ranks, char *out_, char *copy_,
+                          size_t count) {
+    using E = Element<T>;
+    typename E::Sum total[BLOCK];
+    T *out = reinterpret_cast<T *>(out_), *copy = reinterpret_cast<T *>(copy_);
+    for (size_t from = 0; from < count; from += BLOCK) {
+        size_t n = count - from < BLOCK ? count - from : BLOCK;
+        const T *first = reinterpret_cast<const T *>(sources[0]) + from;
+        if (ranks == 1) {
+            for (size_t i = 0; i < n; ++i) total[i] = E::load(first[i]);
+        } else {
+            const T *next = reinterpret_cast<const T *>(sources[1]) + from;
+            for (size_t i = 0; i < n; ++i) total[i] = Op::join(E::load(first[i]), E::load(next[i]));
+        }
+        for (int rank = 2; rank < ranks; ++rank) {
+            const T *next = reinterpret_cast<const T *>(sources[rank]) + from;
+            for (size_t i = 0; i < n; ++i) total[i] = Op::join(total[i], E::load(next[i]));
+        }
+        for (size_t i = 0; i < n; ++i) out[from + i] = E::store(Op::end(total[i], ranks));
+        if (copy) std::memcpy(copy + from, out + from, n * sizeof(T));
+    }
+}
+
+#define VARIANT(NAME, ATTRIBUTE)                                                              \
+    struct NAME {                                                                             \
+        template <class T, class Op>                                                          \
+        ATTRIBUTE static void run(const char *const *sources, int ranks, char *out,           \
+                                  char *copy, size_t count) {                                 \
+            combine<T, Op>(sources, ranks, out, copy, count);                                 \
+        }                                                                                     \
+    }
+
+VARIANT(Plain, );
+#if defined(__x86_64__)
+VARIANT(Wide, __attribute__((target("avx2"))));
+#endif
+
+template <class V, class T>
+Combine of_op(int op) {
+    switch (op) {
+        case DREAM_SUM: return V::template run<T, Sum>;
+        case DREAM_MEAN:
+            if constexpr (std::is_integral_v<T>) return nullptr;
+            else return V::template run<T, Mean>;
+        case DREAM_MIN: return V::template run<T, Min>;
+        case DREAM_MAX: return V::template run<T, Max>;
+        case DREAM_PRODUCT: return V::template run<T, Product>;
+        default: return nullptr;
+    }
+}
+
+template <class V>
+Combine of_dtype(int dtype, int op) {
+    switch (dtype) {
+        case DREAM_FLOAT16: return of_op<V, half>(op);
+        case DREAM_BFLOAT16: return of_op<V, brain>(op);
+        case DREAM_FLOAT32: return of_op<V, float>(op);
+        case DREAM_FLOAT64: return of_op<V, double>(op);
+        case DREAM_INT32: return of_op<V, int32_t>(op);
+        case DREAM_INT64: return of_op<V, int64_t>(op);
+        default: return nullptr;
+    }
+}
+
+}  // namespace
+
+Combine combine_of(int dtype, int op) {
+#if defined(__x86_64__)
+    static const bool wide = __builtin_cpu_supports("avx2");
+    if (wide) return of_dtype<Wide>(dtype, op);
+#endif
+    return of_dtype<Plain>(dtype, op);
+}
+
+size_t size_of(int dtype) {
+    static const size_t sizes[] = {1, 2, 2, 4, 8, 4, 8};
+    return dtype < 0 || dtype > DREAM_INT64 ? 0 : sizes[dtype];
+}
+
+}  // namespace dream

@@ -1,0 +1,18 @@
+// Adding up: elements of several ranks into one, in the order of the ranks.
+#pragma once
+
+#include <cstddef>
+
+namespace dream {
+
+// out[i], and copy[i] unless copy is null: the op over sources[0][i], ..., sources[ranks - 1][i].
+// Either may be one of the sources.
+using Combine = void (*)(const char *const *sources, int ranks, char *out, char *copy,
+                         size_t count);
+
+// The fastest that this processor has; null where there is no such thing.
+Combine combine_of(int dtype, int op);
+
+size_t size_of(int dtype);  // bytes; 0: no such dtype
+
+}  // namespace dream
