@@ -29,6 +29,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define DREAM_SHARED_VERSION 1
 
@@ -120,9 +121,11 @@ int dream_shared_abandon(dream_shared *group);
 /* The rank that a failure is about; -1 without one. */
 int dream_shared_culprit(const dream_shared *group);
 
-/* What a rank last laid open: at a mismatch, each rank's part of it. */
+/* After a mismatch or a failure: what a rank had laid open, in the call that ended so, else in the
+   one before. */
 dream_signature dream_shared_said(const dream_shared *group, int rank);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,164 @@
+"""A rank that does what the test asks for: PORT KEY, on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing.connection import Client
+from typing import Any
+
+import numpy as np
+from native_calls import Asked, buffer_of, given, narrowed, same_halves, widened
+
+from dream import cluster
+from dream.shared_memory import Group, connect
+
+
+class Rank:
+    def __init__(self) -> None:
+        self.place = cluster.detect()
+        self.group: Group | None = None
+
+    def connect(self, name: str) -> tuple[int, int]:
+        everybody = range(self.place.world_size)
+        self.group = connect(self.place, tuple(everybody), name)
+        return self.group.place, self.group.size
+
+    @property
+    def _group(self) -> Group:
+        assert self.group is not None
+        return self.group
+
+    def call(self, asked: Asked) -> np.ndarray:
+        group, rank = self._group, self.place.rank
+        source = given(asked, rank, group.size)
+        target = buffer_of(asked, rank, group.size)
+        if asked.in_place:
+            target[: source.size] = source
+            source = target
+        act = getattr(self, f"_{asked.kind}")
+        act(group, asked, source.ctypes.data, target.ctypes.data)
+        return target
+
+    @staticmethod
+    def _all_reduce(group: Group, asked: Asked, source: int, target: int) -> None:
+        group.all_reduce(source, target, asked.count, asked.dtype, asked.op)
+
+    @staticmethod
+    def _reduce_scatter(group: Group, asked: Asked, source: int, target: int) -> None:
+        group.reduce_scatter(source, target, asked.count, asked.dtype, asked.op)
+
+    @staticmethod
+    def _broadcast(group: Group, asked: Asked, source: int, target: int) -> None:
+        group.broadcast(target, asked.count, asked.dtype, asked.root)
+
+    @staticmethod
+    def _all_gather(group: Group, asked: Asked, source: int, target: int) -> None:
+        group.all_gather(source, target, asked.counts(group.size), asked.dtype)
+
+    @staticmethod
+    def _all_to_all(group: Group, asked: Asked, source: int, target: int) -> None:
+        sends = [asked.flow(group.place, other) for other in range(group.size)]
+        receives = [asked.flow(other, group.place) for other in range(group.size)]
+        group.all_to_all(source, target, sends, receives, asked.dtype)
+
+    def barrier(self) -> None:
+        self._group.barrier()
+
+    def differing(self, mine: Asked, odd: Asked) -> tuple[str, bool]:
+        """The last rank makes another call. What was said, and whether the target is whole."""
+        asked = odd if self.place.rank == self._group.size - 1 else mine
+        source = given(asked, self.place.rank, self._group.size)
+        target = buffer_of(asked, self.place.rank, self._group.size)
+        if asked.kind == "broadcast":
+            target[:] = source
+        before = target.copy()
+        try:
+            getattr(self, f"_{asked.kind}")(
+                self._group, asked, source.ctypes.data, target.ctypes.data
+            )
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", bool(np.array_equal(before, target))
+        return "nothing", False
+
+    def late(self, rank: int, seconds: float) -> tuple[float, float]:
+        """One comes late to a barrier. Seconds that this one was there, and used of a core."""
+        if self.place.rank == rank:
+            time.sleep(seconds)
+        begin, used = time.monotonic(), time.process_time()
+        self._group.barrier()
+        return time.monotonic() - begin, time.process_time() - used
+
+    def halves(self) -> str:
+        """Every half through a sum with zero, and halves' neighbours through a mean."""
+        bits = np.arange(2**16, dtype=np.uint16)
+        zero = np.zeros_like(bits)
+        for dtype, wide in (("float16", bits.view(np.float16).astype(np.float32)),
+                            ("bfloat16", widened("bfloat16", bits))):  # fmt: skip
+            own = bits if self.place.rank == 0 else zero
+            found = np.empty_like(bits)
+            self._group.all_reduce(own.ctypes.data, found.ctypes.data, bits.size, dtype, "max")
+            wanted = narrowed(dtype, np.maximum(wide, np.float32(0)))
+            if not same_halves(dtype, found, wanted.view(np.uint16)):
+                return f"{dtype}, max"
+            other = bits + np.uint16(1) if self.place.rank else bits
+            self._group.all_reduce(other.ctypes.data, found.ctypes.data, bits.size, dtype, "mean")
+            with np.errstate(all="ignore"):
+                mean = (wide + np.roll(wide, -1)) / np.float32(2)
+                wanted = narrowed(dtype, mean).view(np.uint16)
+            if not same_halves(dtype, found, wanted):
+                return f"{dtype}, mean"
+        return "as NumPy has them"
+
+    def nans(self) -> list[list[str]]:
+        """One from each rank in turn, in a min and a max of two dtypes."""
+        found = []
+        for dtype in ("float32", "float64"):
+            for op in ("min", "max"):
+                x = np.ones(self._group.size, dtype)
+                x[self.place.rank] = np.nan
+                self._group.all_reduce(x.ctypes.data, x.ctypes.data, x.size, dtype, op)
+                found.append([str(one) for one in x])
+        return found
+
+    def until_it_fails(self, megabytes: float) -> tuple[str, float]:
+        """Reductions without end. What ended them, and when."""
+        x = np.ones(int(megabytes * 2**18), np.float32)
+        try:
+            while True:
+                self._group.all_reduce(x.ctypes.data, x.ctypes.data, x.size, "float32", "max")
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", time.monotonic()
+
+    def interrupted(self) -> tuple[str, float]:
+        """The first rank waits for one that does not come, and gets a signal."""
+        if self.place.rank:
+            time.sleep(1.5)
+        begin = time.monotonic()
+        try:
+            self._group.barrier()
+        except (KeyboardInterrupt, Exception) as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - begin
+        return "nothing", 0.0
+
+
+def main() -> None:
+    port, key = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+    rank = Rank()
+    with Client(("127.0.0.1", port), authkey=key) as parent:
+        parent.send(int(os.environ["RANK"]))
+        while True:
+            try:
+                name, arguments = parent.recv()
+            except EOFError:
+                return
+            try:
+                outcome: Any = getattr(rank, name)(*arguments)
+            except Exception as error:
+                outcome = error
+            parent.send(outcome)
+
+
+if __name__ == "__main__":
+    main()
