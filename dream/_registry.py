@@ -12,6 +12,7 @@ from dream._errors import ConfigurationError, NotInstalled, Unsupported
 _TORCH = "dream.adapters.pytorch"
 _TENSORFLOW = "dream.adapters.tensorflow"
 _HOROVOD = "dream.adapters.horovod"
+_SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "single"): f"{_TORCH}.single:Single",
@@ -26,14 +27,18 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
 """An Adapter class, built from a Plan."""
 
 REDUCTIONS: Mapping[tuple[str, str], str] = {
-    ("torch", "auto"): f"{_TORCH}.collectives:connect",
+    ("torch", "auto"): f"{_TORCH}.choosing:connect",
     ("torch", "gloo"): f"{_TORCH}.collectives:connect",
     ("torch", "nccl"): f"{_TORCH}.collectives:connect",
     ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
-    ("tensorflow", "auto"): f"{_TENSORFLOW}.collectives:connect",
+    ("torch", "shared_memory"): f"{_SHARED}.pytorch:connect",
+    ("torch", "hierarchical"): f"{_SHARED}.hosts:torch",
+    ("tensorflow", "auto"): f"{_TENSORFLOW}.choosing:connect",
     ("tensorflow", "grpc"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "nccl"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "horovod"): f"{_HOROVOD}.tensorflow:connect",
+    ("tensorflow", "shared_memory"): f"{_SHARED}.tensorflow:connect",
+    ("tensorflow", "hierarchical"): f"{_SHARED}.hosts:tensorflow",
 }
 """A function from a Cluster and the reduction's name to a Wire."""
 

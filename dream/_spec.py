@@ -132,7 +132,10 @@ _RESYNC = Option(
 )  # fmt: skip
 _OPTIONS = (*_BUCKETS, _RESYNC)
 _SYNCHRONOUS: Mapping[Framework, tuple[str, ...]] = MappingProxyType(
-    {"torch": ("gloo", "nccl", "horovod"), "tensorflow": ("grpc", "nccl", "horovod")}
+    {
+        "torch": ("gloo", "nccl", "horovod", "shared_memory", "hierarchical"),
+        "tensorflow": ("grpc", "nccl", "horovod", "shared_memory", "hierarchical"),
+    }
 )
 
 SPECS: Mapping[str, Spec] = MappingProxyType(

@@ -15,6 +15,7 @@ from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving
+from dream.adapters.pytorch.bucket_hook import Buckets
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
@@ -29,7 +30,7 @@ from dream.adapters.pytorch.step import mixed_step, plain_step, synchronous_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.told_loss import ToldLoss
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
-from dream.communication import Communicator, Loop, Members
+from dream.communication import Communicator, Loop, Members, Wire
 
 
 @final
@@ -147,5 +148,11 @@ def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
         reduction = choices[0] if len(choices) == 1 else "auto"
     if not plan.mixed:  # ranks of another framework are in no group of torch's
         collectives.start_group(plan.cluster, reduction)
-    wire: TorchWire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
-    return Communicator(wire, tensors, members), wire.gradient_hook
+    wire: Wire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
+    return Communicator(wire, tensors, members), _hook(wire, plan.cluster.world_size)
+
+
+def _hook(wire: Wire, world_size: int) -> GradientHook | None:
+    if isinstance(wire, TorchWire):
+        return wire.gradient_hook
+    return Buckets(wire, world_size).hook

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
+
+Explanation = Callable[[tf.errors.OpError], DreamError | None]
 
 _MISMATCH = ("Shape mismatch in the collective", "expected type", "Inconsistent")
 _GONE = (
@@ -17,6 +19,14 @@ _GONE = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
 )
+
+
+_explanations: list[Explanation] = []
+
+
+def explained_by(explanation: Explanation) -> None:
+    """A transport with ops of its own says what their errors mean."""
+    _explanations.append(explanation)
 
 
 @contextmanager
@@ -32,6 +42,9 @@ def translated() -> Iterator[None]:
 
 
 def _known(error: tf.errors.OpError) -> DreamError | None:
+    for explanation in _explanations:
+        if known := explanation(error):
+            return known
     text = str(error.message)
     if any(words in text for words in _MISMATCH):
         return Desynchronized(

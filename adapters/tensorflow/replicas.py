@@ -55,7 +55,9 @@ def _devices(plan: Plan) -> Replicas:
 def _ranks(plan: Plan) -> Replicas:
     device = runtime.local_device(plan.cluster, plan.devices)
     choices = plan.spec.reductions["tensorflow"]
-    reduction = choices[0] if plan.reduction == "auto" else plan.reduction
+    reduction = plan.reduction
+    if reduction == "auto" and len(choices) == 1:
+        reduction = choices[0]
     wire = _registry.reduction("tensorflow", reduction)(plan.cluster, reduction)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)

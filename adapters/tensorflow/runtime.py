@@ -10,6 +10,7 @@ import tensorflow as tf
 from dream import _spec, cluster
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
+from dream.adapters.tensorflow import choosing
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
 
@@ -39,8 +40,10 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
             replicas(devices)
     else:
         local_device(place, devices)
+        if reduction == "auto" and name != "horovod":
+            reduction = "shared_memory" if choosing.shared(place) else "grpc"
         ring = name == "horovod" or cluster.frameworks_differ()
-        if not ring and reduction in ("auto", "grpc", "nccl"):
+        if not ring and reduction in ("grpc", "nccl", "hierarchical"):
             join(place, nccl=reduction == "nccl")
 
 

@@ -7,8 +7,19 @@ about to do. `Links` carry what goes from one rank to another.
 
 from .communicator import Communicator
 from .handle import Handle
+from .hierarchical import Hierarchical
 from .members import Members
 from .tensors import Tensors
 from .wire import Loop, Op, Tensor, Wire
 
-__all__ = ["Communicator", "Handle", "Loop", "Members", "Op", "Tensor", "Tensors", "Wire"]
+__all__ = [
+    "Communicator",
+    "Handle",
+    "Hierarchical",
+    "Loop",
+    "Members",
+    "Op",
+    "Tensor",
+    "Tensors",
+    "Wire",
+]

@@ -7,7 +7,7 @@ from ctypes import byref, c_uint64, c_void_p, get_errno
 from os import strerror
 from typing import Any, final
 
-from dream._errors import Unsupported
+from dream._errors import DreamError, Unsupported
 
 from . import failures
 from .codes import DTYPES, KINDS, OPERATIONS, Code
@@ -131,9 +131,11 @@ class Group:
             self._core["abandon"](handle)
             raise
         if code:
-            raise self._error(Code(code), name)
+            raise self.error(code, name)
 
-    def _error(self, code: Code, name: str) -> Exception:
+    def error(self, number: int, name: str) -> DreamError:
+        """What a call's code means; for native callers too. name: the call's."""
+        code = Code(number)
         if code is Code.BUSY:
             return failures.busy()
         said = [self._core["said"](self._handle, place) for place in range(self.size)]

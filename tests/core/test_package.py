@@ -63,6 +63,7 @@ def test_frameworks_are_imported_in_their_own_rooms_only() -> None:
         "tensorflow": {"tensorflow", "keras"},
         "keras": {"keras"},
         "horovod": {"torch", "tensorflow", "horovod"},
+        "shared_memory": {"torch", "tensorflow"},
     }
     for path in (ROOT / "dream").rglob("*.py"):
         assert not {name.partition(".")[0] for name in imports(path)} & FRAMEWORKS, path

@@ -1,0 +1,20 @@
+"""What `reduction="auto"` takes for torch."""
+
+from __future__ import annotations
+
+import torch
+
+from dream import _registry
+from dream._topology import Cluster
+from dream.adapters.pytorch import collectives
+from dream.adapters.pytorch.hooks import TorchWire
+from dream.adapters.shared_memory import serves
+
+
+def connect(place: Cluster, reduction: str) -> TorchWire:
+    """Shared memory for CPU tensors on one host; else torch's own process group, which has gloo
+    for the CPU and NCCL for GPUs."""
+    if torch.cuda.is_available() or not serves(place):
+        return collectives.connect(place, reduction)
+    wire: TorchWire = _registry.reduction("torch", "shared_memory")(place, "shared_memory")
+    return wire

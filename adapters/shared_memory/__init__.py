@@ -1,0 +1,8 @@
+"""Memory that the ranks of one host share, as a transport of both frameworks.
+
+The core and its Python side are neutral (`dream.shared_memory`); here are its wires.
+"""
+
+from ._groups import serves
+
+__all__ = ["serves"]
