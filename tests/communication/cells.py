@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 FRAMEWORKS = {
-    "torch": ("gloo", "horovod"),
-    "tensorflow": ("grpc", "horovod"),
-    "torch,tensorflow": ("horovod",),
+    "torch": ("gloo", "horovod", "shared_memory"),
+    "tensorflow": ("grpc", "horovod", "shared_memory"),
+    "torch,tensorflow": ("horovod", "shared_memory"),
 }
 SIZES = (2, 3, 4)
 CELLS = [
@@ -19,7 +19,14 @@ CELLS = [
     for size in SIZES
     for reduction in reductions
 ]
-FIRST = {2: ("gloo", "grpc", "horovod"), 3: ("gloo",)}
+FIRST = (
+    ("torch", 2, "gloo"),
+    ("torch", 2, "shared_memory"),
+    ("torch", 3, "gloo"),
+    ("tensorflow", 2, "grpc"),
+    ("tensorflow", 2, "shared_memory"),
+    ("torch,tensorflow", 2, "horovod"),
+)
 """What every run of the tests takes; `make exhaustive` takes the rest."""
 
 
@@ -30,6 +37,6 @@ def over(*sizes: int) -> Callable[[Any], Any]:
 
 
 def _marked(framework: str, size: int, reduction: str) -> Any:
-    marks = () if reduction in FIRST.get(size, ()) else (pytest.mark.exhaustive,)
+    marks = () if (framework, size, reduction) in FIRST else (pytest.mark.exhaustive,)
     name = f"{framework}-{size}-{reduction}"
     return pytest.param(framework, size, reduction, id=name, marks=marks)
