@@ -77,6 +77,7 @@ def _over(kind: Kind, strategy: str, reduction: str, *, core: bool = False) -> l
 
 TORCH: list[Cell] = [
     *_over("torch", "mirrored", "gloo"),
+    *_over("torch", "mirrored", "shared_memory"),
     *_over("torch", "multi_worker_mirrored", "gloo", core=True),
     *_over("torch", "horovod", "auto"),
     *_over("torch", "mirrored", "horovod", core=True),
@@ -86,6 +87,7 @@ TORCH: list[Cell] = [
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
     *_over("keras_tf", "mirrored", "grpc"),
+    *_over("keras_tf", "mirrored", "shared_memory"),
     *_over("keras_tf", "multi_worker_mirrored", "grpc", core=True),
     *_over("keras_tf", "horovod", "auto"),
     *_over("keras_tf", "mirrored", "horovod", core=True),
@@ -94,6 +96,7 @@ KERAS_TF: list[Cell] = [
 ]
 KERAS_TORCH: list[Cell] = [
     *_over("keras_torch", "mirrored", "gloo"),
+    *_over("keras_torch", "mirrored", "shared_memory"),
     *_over("keras_torch", "multi_worker_mirrored", "gloo", core=True),
     *_over("keras_torch", "horovod", "auto"),
     *_nccl("keras_torch", "mirrored"),
