@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test exhaustive quick lint typing format horovod install clean
+.PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean
 
 demo: horovod
 	$(BIN)/dream compare
@@ -39,7 +39,7 @@ horovod: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(wildcard native/*)
 	@test -n "$(PYTHON)" || { echo "There is no python3.11 here. Set PYTHON= to a Python 3.11."; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"
@@ -52,6 +52,22 @@ typing:
 	@rm -rf build/typing && mkdir -p build/typing/dream
 	@for part in dream/*; do ln -sfn "../../../$$part" "build/typing/$$part"; done
 	@ln -sfn ../../../adapters build/typing/dream/adapters
+
+# The native core's stress test: ranks that are threads under the thread sanitizer, ranks that are
+# processes under the others.
+CORE := $(wildcard native/*.cpp native/*.h) tests/native/stress.cpp
+CALLS ?= 10000
+sanitize: build/stress-threads build/stress-processes
+	@for how in threads processes; do for ranks in 2 3 4; do \
+		build/stress-$$how $$how $$ranks $(CALLS) $$ranks || exit 1; \
+	done; done
+
+build/stress-threads: SANITIZERS := thread
+build/stress-processes: SANITIZERS := address,undefined
+build/stress-threads build/stress-processes: $(CORE)
+	@mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -fsanitize=$(SANITIZERS) -fno-sanitize-recover=all -Wall -Wextra \
+		$(filter %.cpp,$(CORE)) -pthread -o $@
 
 clean:
 	rm -rf $(VENV) build

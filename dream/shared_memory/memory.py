@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dream._errors import Unsupported
+from dream._log import logger
 
 TOKEN = 16
 """Bytes at the end of the memory by which a rank knows it is the right one."""
@@ -38,18 +39,30 @@ class Made:
 def make(ranks: int, needed: Callable[[int, int], int]) -> Made:
     """With the largest slots that there is room for. needed: ranks, slot -> bytes."""
     slot, refusals = _LARGEST, []
-    while slot >= _SMALLEST and not (slot < 64 * ranks):
+    while slot >= max(_SMALLEST, 64 * ranks):
         size = needed(ranks, slot) + TOKEN
         for create in (_anonymous, _nameless):
             try:
-                return _filled(create(), size, slot)
+                made = _filled(create(), size, slot)
             except OSError as error:
                 refusals.append(f"{size} bytes of {create.__name__[1:]} memory: {error.strerror}")
+                continue
+            if refusals:
+                _say_smaller(slot, refusals[0])
+            return made
         slot //= 2
     raise Unsupported(
         f"There is no memory for {ranks} ranks to share. Received: {refusals[0]}; at last "
         f"{refusals[-1]}. Give the job or its container more memory, raise the limit on file "
         f"sizes (ulimit -f) or the size of {_FOLDER}, or use another reduction."
+    )
+
+
+def _say_smaller(slot: int, refusal: str) -> None:
+    logger.warning(
+        "shared memory goes by smaller pieces, of %d KiB, and slower: the system refused %s",
+        slot // 1024,
+        refusal,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
+
+POOL = 70_001
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,20 @@ def same_halves(dtype: str, found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 def _drawn(asked: Asked, rank: int, length: int) -> np.ndarray:
+    """Of a pool, from a place that depends on who draws."""
+    pool = _pool(asked.dtype)
+    start = (asked.seed * 7919 + rank * 30011 + length) % POOL
+    return np.resize(np.concatenate([pool[start:], pool[:start]]), length)
+
+
+@cache
+def _pool(dtype: str) -> np.ndarray:
     """Any bits that are a number; integers may overflow, floats may be tiny or huge."""
-    draw = np.random.default_rng([asked.seed, rank, length])
-    kind = numpy_dtype(asked.dtype)
-    if asked.dtype in ("int32", "int64", "bytes"):
+    draw, kind = np.random.default_rng(0), numpy_dtype(dtype)
+    if dtype in ("int32", "int64", "bytes"):
         limits = np.iinfo(kind)
-        return draw.integers(limits.min, limits.max, length, kind, endpoint=True)
-    floats = draw.standard_normal(length) * 2.0 ** draw.integers(-20, 12, length)
-    if asked.dtype == "bfloat16":
+        return draw.integers(limits.min, limits.max, POOL, kind, endpoint=True)
+    floats = draw.standard_normal(POOL) * 2.0 ** draw.integers(-20, 12, POOL)
+    if dtype == "bfloat16":
         return narrowed("bfloat16", floats.astype(np.float32))
     return floats.astype(kind)

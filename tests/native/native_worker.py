@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from multiprocessing.connection import Client
@@ -19,6 +20,10 @@ class Rank:
     def __init__(self) -> None:
         self.place = cluster.detect()
         self.group: Group | None = None
+
+    def limit(self, most: int) -> None:
+        """No file of this process, in memory or not, grows beyond it."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
     def connect(self, name: str) -> tuple[int, int]:
         everybody = range(self.place.world_size)
@@ -81,6 +86,13 @@ class Rank:
         except Exception as error:
             return f"{type(error).__name__}: {error}", bool(np.array_equal(before, target))
         return "nothing", False
+
+    def call_again(self) -> str:
+        try:
+            self._group.barrier()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
 
     def late(self, rank: int, seconds: float) -> tuple[float, float]:
         """One comes late to a barrier. Seconds that this one was there, and used of a core."""
