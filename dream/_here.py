@@ -63,6 +63,7 @@ def facts() -> dict[str, Any]:
         "gpus": gpus(),
         "versions": versions(),
         "horovod": {"usable": {f: bool(ring.serves(f)) for f in FRAMEWORKS}, "why": ring.reason},
+        "shared_memory": _core(),
         "reductions": {framework: _reductions(framework) for framework in FRAMEWORKS},
     }
 
@@ -70,6 +71,13 @@ def facts() -> dict[str, Any]:
 def versions() -> dict[str, str | None]:
     """Of what figures hang on; None where it is not installed."""
     return {name: _version(names) for name, names in _DISTRIBUTIONS.items()}
+
+
+def _core() -> dict[str, str]:
+    from dream.shared_memory import status
+
+    found = status()
+    return {"core": str(found.path)} if found.path else {"core": f"missing: {found.why}"}
 
 
 def _reductions(framework: Framework) -> dict[str, str]:

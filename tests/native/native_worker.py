@@ -56,6 +56,7 @@ class Rank:
 
     @staticmethod
     def _broadcast(group: Group, asked: Asked, source: int, target: int) -> None:
+        del source  # lies in target
         group.broadcast(target, asked.count, asked.dtype, asked.root)
 
     @staticmethod
