@@ -65,9 +65,32 @@ def test_who_never_comes_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "reduction"), [("torch", "gloo"), ("tensorflow", "grpc")])
+@pytest.mark.parametrize(
+    ("framework", "reduction"),
+    [
+        ("torch", "gloo"),
+        ("tensorflow", "grpc"),
+        ("torch", "shared_memory"),
+        ("tensorflow", "shared_memory"),
+    ],
+)
 def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
-    """Without a launcher that would end them all."""
+    said = survivor(framework, reduction)
+    assert "WorkerFailed: Rank 1 is gone" in said, said
+    assert "all_reduce(op='sum') of float32 (2,)" in said
+    assert float(said.split("after ")[1].split()[0]) < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_who_dies_in_training_is_named(framework: str) -> None:
+    """In shared memory, where gradients are reduced without a comparison of calls."""
+    said = survivor(framework, "shared_memory", "fit")
+    assert "WorkerFailed: Rank 1 is gone" in said, said
+
+
+def survivor(*arguments: str) -> str:
+    """What rank 0 prints when rank 1 dies, without a launcher that would end them both."""
     script = Path(__file__).with_name("one_dies.py")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -76,7 +99,7 @@ def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
     place |= {"MASTER_PORT": str(port), **ranks_job.QUIET}
     two = [
         subprocess.Popen(
-            [sys.executable, str(script), framework, reduction],
+            [sys.executable, str(script), *arguments],
             env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,10 +108,7 @@ def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
         for rank in range(2)
     ]
     try:
-        said, _ = two[0].communicate(timeout=60)
-        assert "WorkerFailed: Rank 1 is gone" in said, said
-        assert "all_reduce(op='sum') of float32 (2,)" in said
-        assert float(said.split("after ")[1].split()[0]) < 1.0
+        return two[0].communicate(timeout=60)[0]
     finally:
         for one in two:
             one.kill()
