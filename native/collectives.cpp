@@ -44,7 +44,7 @@ int lay_open(dream_shared &g) {
     }
     Opening &own = g.opening(g.rank);
     own.signature = g.call.said;
-    advance(own.called, g.calls);
+    advance(g, own.called, g.calls);
     return DREAM_DONE;
 }
 
@@ -73,13 +73,13 @@ int compare(dream_shared &g) {
 int put_next(dream_shared &g, uint32_t chunk) {
     if (int code = await_slot(g, chunk)) return code;
     put(g, chunk);
-    advance(g.own().arrived, chunk + 1);
+    advance(g, g.own().arrived, chunk + 1);
     return DREAM_DONE;
 }
 
 int read_others(dream_shared &g, uint32_t chunk) {
     if (int code = reduces(g) ? combine_part(g, chunk) : take_pieces(g, chunk)) return code;
-    advance(g.own().reduced, chunk + 1);
+    advance(g, g.own().reduced, chunk + 1);
     return DREAM_DONE;
 }
 

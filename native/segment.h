@@ -58,6 +58,7 @@ struct alignas(128) Place {
     alignas(128) Counter arrived;
     alignas(128) Counter reduced;
     alignas(128) std::atomic<uint64_t> waits_for;  // see waiting.cpp
+    std::atomic<int32_t> core;                     // where it last ran
     std::atomic<uint32_t> present;
     std::atomic<uint32_t> left;
 };

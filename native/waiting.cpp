@@ -32,6 +32,7 @@ inline void relax() {
 }
 
 #ifdef __linux__
+int this_core() { return sched_getcpu(); }
 void sleep_on(std::atomic<uint32_t> &word, uint32_t seen) {
     timespec limit{0, long(NAP * 1e9)};
     syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
@@ -40,6 +41,7 @@ void wake(std::atomic<uint32_t> &word) {
     syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 #else
+int this_core() { return -1; }
 void sleep_on(std::atomic<uint32_t> &, uint32_t) {
     timespec limit{0, 200000};
     nanosleep(&limit, nullptr);
@@ -94,8 +96,10 @@ int slowest(const dream_shared &g, int rank) {
     return rank;
 }
 
-bool comes_soon(const dream_shared &g, const Counter &counter, uint32_t value) {
-    if (!g.spin) return false;
+// Never where the other waits for this very core.
+bool comes_soon(const dream_shared &g, int rank, const Counter &counter, uint32_t value) {
+    int other = g.shared.place(rank).core.load(std::memory_order_relaxed);
+    if (!g.spin || other == this_core()) return false;
     double end = now() + SPIN;
     do {
         for (int turn = 0; turn < 32; ++turn) {
@@ -137,14 +141,15 @@ int wait_long(dream_shared &g, int rank, Counter &counter, uint32_t value) {
 
 }  // namespace
 
-void advance(Counter &counter, uint32_t value) {
+void advance(dream_shared &g, Counter &counter, uint32_t value) {
+    g.own().core.store(this_core(), std::memory_order_relaxed);
     counter.value.store(value);
     if (counter.sleepers.load()) wake(counter.value);
 }
 
 int await(dream_shared &g, int rank, Which which, uint32_t value) {
     Counter &counter = counter_of(g, rank, which);
-    if (has(counter, value) || comes_soon(g, counter, value)) return DREAM_DONE;
+    if (has(counter, value) || comes_soon(g, rank, counter, value)) return DREAM_DONE;
     auto &waits_for = g.own().waits_for;
     waits_for.store(packed(rank, which, value), std::memory_order_release);
     int code = wait_long(g, rank, counter, value);

@@ -7,7 +7,8 @@ namespace dream {
 
 enum class Which : uint8_t { called_even, called_odd, arrived, reduced };
 
-void advance(Counter &counter, uint32_t value);
+// Only this rank's own counters.
+void advance(dream_shared &g, Counter &counter, uint32_t value);
 
 // Until a rank's counter has come to value: DREAM_DONE, DREAM_AGAIN, or why it will not.
 int await(dream_shared &g, int rank, Which which, uint32_t value);
