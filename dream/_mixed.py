@@ -2,7 +2,7 @@
 
 Before a block connects anything, the ranks tell one another which framework each has and how the
 block is written. Ranks of one framework then stand on any of its transports; those of several
-meet on the ring, the only one that both can stand in.
+meet on the ring, or in the memory that they share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dream._resync import Resyncs
 from dream._spec import Framework
 from dream._topology import Cluster
 
-RING = "horovod"
+RING, SHARED = "horovod", "shared_memory"
 _meetings = count()
 
 
@@ -51,11 +51,11 @@ def is_mixed(frameworks: Sequence[Framework]) -> bool:
 
 def check_reduction(asked: str, frameworks: Sequence[Framework]) -> None:
     """Refuse what ranks of these frameworks cannot reduce with."""
-    if is_mixed(frameworks) and asked not in ("auto", RING):
+    if is_mixed(frameworks) and asked not in ("auto", RING, SHARED):
         raise ConfigurationError(
-            "Ranks of two frameworks meet on the Horovod ring only: no other transport speaks "
-            f"both languages. Received: reduction={asked!r}, {by_rank(frameworks)}. Say "
-            "reduction='horovod', or leave it out."
+            "Ranks of two frameworks meet on the Horovod ring or in shared memory: no other "
+            f"transport speaks both languages. Received: reduction={asked!r}, "
+            f"{by_rank(frameworks)}. Say reduction='horovod' or 'shared_memory', or leave it out."
         )
 
 
@@ -66,7 +66,7 @@ def reduction(asked: str, frameworks: Sequence[Framework]) -> str:
         return asked
     if asked == "auto":
         logger.info("%s: they meet on the Horovod ring (reduction='horovod')", by_rank(frameworks))
-    return RING
+    return RING if asked == "auto" else asked
 
 
 def resyncs(frameworks: Sequence[Framework], options: Mapping[str, object]) -> Resyncs | None:

@@ -8,7 +8,7 @@ from dream import _registry
 from dream._topology import Cluster
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.hooks import TorchWire
-from dream.adapters.shared_memory import serves
+from dream.shared_memory.groups import serves
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:

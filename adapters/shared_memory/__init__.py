@@ -2,7 +2,3 @@
 
 The core and its Python side are neutral (`dream.shared_memory`); here are its wires.
 """
-
-from ._groups import serves
-
-__all__ = ["serves"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dream import _registry
 from dream._topology import Cluster
 from dream.communication import Hierarchical, Wire
-from dream.shared_memory import Group
-
-from . import _groups
+from dream.shared_memory import Group, groups
 
 
 def torch(place: Cluster, reduction: str) -> Wire:
@@ -37,7 +35,7 @@ def _over(place: Cluster, inside: Wire, everybody: Wire) -> Wire:
 def _inside(place: Cluster) -> Group:
     first = place.node_rank * place.local_world_size
     ranks = tuple(range(first, first + place.local_world_size))
-    return _groups.of(place, ranks, _name(place))
+    return groups.of(place, ranks, _name(place))
 
 
 def _name(place: Cluster) -> str:

@@ -10,16 +10,15 @@ import torch
 from dream._errors import Unsupported
 from dream._topology import Cluster
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
-from dream.adapters.shared_memory import _groups
 from dream.adapters.shared_memory._buckets import Buckets, name_of
 from dream.communication.wire import Combine, Length
-from dream.shared_memory import Group
+from dream.shared_memory import Group, groups
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:
     """The wire of the job's ranks, which share a host."""
     del reduction
-    return SharedMemory(place, _groups.everybody(place), "all")
+    return SharedMemory(place, groups.everybody(place), "all")
 
 
 @final
@@ -33,7 +32,7 @@ class SharedMemory(TorchWire):
 
     @property
     def name(self) -> str:
-        return _groups.NAME
+        return groups.NAME
 
     @property
     def gradient_hook(self) -> GradientHook:
@@ -69,7 +68,7 @@ class SharedMemory(TorchWire):
     def group(self, ranks: Sequence[int]) -> TorchWire | None:
         self._groups += 1
         name = f"{self._name}.{self._groups}"
-        group = _groups.some(self._place, self._group.ranks, ranks, name)
+        group = groups.some(self._place, self._group.ranks, ranks, name)
         return None if group is None else SharedMemory(self._place, group, name)
 
     def close(self) -> None:

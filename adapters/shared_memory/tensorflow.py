@@ -9,18 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from dream._topology import Cluster
-from dream.adapters.shared_memory import _groups
 from dream.adapters.shared_memory._op import op_of
 from dream.adapters.tensorflow.errors import translated
 from dream.communication import Wire
 from dream.communication.wire import Combine, Length
-from dream.shared_memory import OPERATIONS, Group
+from dream.shared_memory import OPERATIONS, Group, groups
 
 
 def connect(place: Cluster, reduction: str) -> Wire:
     """The wire of the job's ranks, which share a host."""
     del reduction
-    return SharedMemory(place, _groups.everybody(place), "all")
+    return SharedMemory(place, groups.everybody(place), "all")
 
 
 @final
@@ -39,7 +38,7 @@ class SharedMemory(Wire):
 
     @property
     def name(self) -> str:
-        return _groups.NAME
+        return groups.NAME
 
     def all_reduce(self, buffers: list[tf.Tensor], op: Combine) -> list[tf.Tensor]:
         with translated(), tf.device("CPU:0"):
@@ -82,7 +81,7 @@ class SharedMemory(Wire):
     def group(self, ranks: Sequence[int]) -> Wire | None:
         self._groups += 1
         name = f"{self._name}.{self._groups}"
-        group = _groups.some(self._place, self._group.ranks, ranks, name)
+        group = groups.some(self._place, self._group.ranks, ranks, name)
         return None if group is None else SharedMemory(self._place, group, name)
 
     def close(self) -> None:

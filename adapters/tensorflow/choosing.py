@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from dream import _registry
 from dream._topology import Cluster
-from dream.adapters.shared_memory import serves
 from dream.communication import Wire
+from dream.shared_memory.groups import serves
 
 
 def shared(place: Cluster) -> bool:

@@ -40,10 +40,11 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
             replicas(devices)
     else:
         local_device(place, devices)
-        if reduction == "auto" and name != "horovod":
+        if name == "horovod" or cluster.frameworks_differ():
+            return
+        if reduction == "auto":
             reduction = "shared_memory" if choosing.shared(place) else "grpc"
-        ring = name == "horovod" or cluster.frameworks_differ()
-        if not ring and reduction in ("grpc", "nccl", "hierarchical"):
+        if reduction in ("grpc", "nccl", "hierarchical"):
             join(place, nccl=reduction == "nccl")
 
 

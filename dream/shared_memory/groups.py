@@ -6,29 +6,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from dream import shared_memory
 from dream._errors import NotInstalled, Unsupported
 from dream._log import logger
 from dream._topology import Cluster
+
+from .group import Group
+from .meeting import connect
 
 NAME = "shared_memory"
 
 
 @cache
-def of(place: Cluster, ranks: tuple[int, ...], name: str) -> shared_memory.Group:
+def of(place: Cluster, ranks: tuple[int, ...], name: str) -> Group:
     """The group of these ranks, this one among them. The first call is a meeting of theirs.
     name: no other group's."""
-    return shared_memory.connect(place, ranks, name)
+    return connect(place, ranks, name)
 
 
-def everybody(place: Cluster) -> shared_memory.Group:
+def everybody(place: Cluster) -> Group:
     """All ranks of a job on one host."""
     return of(place, tuple(range(place.world_size)), "all")
 
 
-def some(
-    place: Cluster, parent: Sequence[int], ranks: Sequence[int], name: str
-) -> shared_memory.Group | None:
+def some(place: Cluster, parent: Sequence[int], ranks: Sequence[int], name: str) -> Group | None:
     """Those at some places of a group; None on the others."""
     chosen = tuple(parent[rank] for rank in ranks)
     return of(place, chosen, name) if place.rank in chosen else None
