@@ -35,7 +35,7 @@ def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Con
 def notes(settings: Settings, machine: Machine) -> list[str]:
     """What the figures mean, and what they are worth here."""
     said = [
-        f"Medians of {settings.rounds} rounds, in which all take turns, on the slowest rank; the "
+        f"Medians on the slowest rank; rounds in which all take turns: {settings.rounds}. The "
         "ranks compare their calls as they do by default, and every result is a new tensor. Bus "
         "bandwidth: bytes a second times 2(P-1)/P for all_reduce, (P-1)/P for gathers, scatters "
         "and all_to_all, 1 for broadcast "
