@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
-from dream.adapters.pytorch.errors import peers_may_fail
+from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.communication.wire import Combine, Length
 
@@ -103,10 +103,12 @@ class GroupWire(TorchWire):
         return None
 
     def all_reduce(self, buffers: list[torch.Tensor], op: Combine) -> list[torch.Tensor]:
-        with peers_may_fail("all_reduce"):
+        try:  # what peers_may_fail does, which costs a small call a tenth of its time
             away = [self._group.allreduce([flat], self._options[op]) for flat in buffers]
             for work in away:
                 work.wait()
+        except RuntimeError as error:
+            raise peer_failed("all_reduce", error) from error
         return buffers
 
     def broadcast(self, buffers: list[torch.Tensor], root: int) -> list[torch.Tensor]:
@@ -142,7 +144,11 @@ class GroupWire(TorchWire):
         del self._group
 
     def close(self) -> None:
-        _stop_group()
+        """Of some of the ranks; the group of all stays for later blocks, and ends at exit."""
+        if self in _wires and self._group is not distributed.group.WORLD:
+            distributed.destroy_process_group(self._group)
+            _wires.discard(self)
+            self.let_go()
 
 
 def _options(op: Any) -> distributed.AllreduceOptions:

@@ -32,7 +32,12 @@ def peers_may_fail(action: str) -> Iterator[None]:
     except (distributed.DistError, RuntimeError) as error:
         if isinstance(error, WorkerFailed):
             raise
-        raise WorkerFailed(
-            f"A peer is gone, late or out of step. Received during {action}: {error}. "
-            "The rank that failed first says why."
-        ) from error
+        raise peer_failed(action, error) from error
+
+
+def peer_failed(action: str, error: Exception) -> WorkerFailed:
+    """What torch.distributed raised, in dream's words."""
+    return WorkerFailed(
+        f"A peer is gone, late or out of step. Received during {action}: {error}. "
+        "The rank that failed first says why."
+    )

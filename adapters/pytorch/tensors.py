@@ -36,7 +36,7 @@ class TorchTensors(Tensors):
 
     def take(self, x: Tensor) -> torch.Tensor:
         if isinstance(x, torch.Tensor):
-            return x.detach()
+            return x.detach() if x.requires_grad else x
         if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array__"):
             return _of_numpy(np.asarray(x))
         raise Unsupported(
@@ -64,7 +64,11 @@ class TorchTensors(Tensors):
     def sizes(self, x: torch.Tensor) -> list[Length]:
         return list(x.shape)
 
-    def flat(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+    def flat(self, x: torch.Tensor, dtype: str, *, own: bool = False) -> torch.Tensor:
+        if x.dtype is _DTYPES[dtype] and x.is_contiguous():  # the way that must be short
+            if not own or x.is_neg():
+                x = x.clone()
+            return x if x.dim() == 1 else x.view(-1)
         if x.is_complex():
             x = torch.view_as_real(x.resolve_conj())
         return x.to(_DTYPES[dtype], copy=True, memory_format=torch.contiguous_format).view(-1)
@@ -75,7 +79,9 @@ class TorchTensors(Tensors):
     def shaped(self, flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if like.is_complex():
             return torch.view_as_complex(flat.view(*like.shape, 2))
-        return flat.view(like.shape).to(like.dtype)
+        if flat.shape != like.shape:
+            flat = flat.view(like.shape)
+        return flat if flat.dtype is like.dtype else flat.to(like.dtype)
 
     def words(self, x: torch.Tensor) -> torch.Tensor:
         data = x.contiguous().view(-1).view(torch.uint8)
@@ -145,7 +151,8 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 def _written(result: torch.Tensor, out: Tensor) -> Any:
     if isinstance(out, torch.Tensor):
-        out.detach().copy_(result.view(out.shape))
+        if result.data_ptr() != out.data_ptr():  # else it was added up there
+            out.detach().copy_(result.view(out.shape))
     else:
         np.copyto(out, _numpy(result, out).reshape(out.shape), casting="no")
     return out

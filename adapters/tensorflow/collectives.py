@@ -67,6 +67,7 @@ class Collectives(Wire):
         with tf.init_scope():
             with tf.device("CPU:0"):
                 self._number = tf.Variable(_FIRST_NUMBER, dtype=tf.int32, trainable=False)
+                self._one = tf.constant(1)
             self._order = tf.Variable(0.0, trainable=False)
 
     @property
@@ -133,11 +134,20 @@ class Collectives(Wire):
     def _run(self, op: Callable[..., tf.Tensor], buffer: tf.Tensor, **details: Any) -> tf.Tensor:
         return op(
             input=buffer,
-            instance_key=self._number.assign_add(1),
+            instance_key=self._next(),
             ordering_token=[self._order.handle],
             **details,
             **self._common,
         )
+
+    def _next(self) -> tf.Tensor:
+        """The next collective's number."""
+        if not tf.executing_eagerly():
+            return self._number.assign_add(1)
+        # the same in the two ops that it takes
+        handle = self._number.handle
+        tf.raw_ops.AssignAddVariableOp(resource=handle, value=self._one)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
 
 
 def _key(path: tuple[int, ...]) -> int:

@@ -64,10 +64,12 @@ class TensorFlowTensors(Tensors):
         found = tf.shape(x, out_type=tf.int64)
         return [found[i] if size is None else size for i, size in enumerate(known)]
 
-    def flat(self, x: tf.Tensor, dtype: str) -> tf.Tensor:
+    def flat(self, x: tf.Tensor, dtype: str, *, own: bool = False) -> tf.Tensor:
         if x.dtype.is_complex:
             x = tf.stack([tf.math.real(x), tf.math.imag(x)], -1)
-        return tf.reshape(tf.cast(x, dtype), [-1])
+        if x.dtype.name != dtype:
+            x = tf.cast(x, dtype)
+        return x if x.shape.rank == 1 else tf.reshape(x, [-1])
 
     def size(self, x: tf.Tensor) -> Length:
         return prod(self.sizes(x)) * (2 if x.dtype.is_complex else 1)
@@ -76,7 +78,9 @@ class TensorFlowTensors(Tensors):
         if like.dtype.is_complex:
             pairs = tf.reshape(flat, [*self.sizes(like), 2])
             return tf.complex(pairs[..., 0], pairs[..., 1])
-        return tf.cast(tf.reshape(flat, self._shape(like)), like.dtype)
+        if like.shape.rank != 1 or self.in_graph():  # eagerly each op costs more than all else
+            flat = tf.reshape(flat, self._shape(like))
+        return flat if flat.dtype == like.dtype else tf.cast(flat, like.dtype)
 
     def words(self, x: tf.Tensor) -> tf.Tensor:
         if x.dtype == tf.bool:

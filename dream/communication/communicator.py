@@ -97,7 +97,7 @@ class Communicator:
         if isinstance(x, (list, tuple)):
             return self._all_reduce_many(x, op, out)
         value, dtype = self._agreed("all_reduce", x, op)
-        return self._tensors.give(self._do.all_reduce(value, op, dtype), x, out)
+        return self._tensors.give(self._do.all_reduce(value, op, dtype, own=out is x), x, out)
 
     @as_written
     def reduce(
@@ -326,7 +326,16 @@ class Communicator:
 
     def _agreed(self, name: str, x: Tensor, op: Op, root: int | None = None) -> tuple[Native, str]:
         """What is to be added up, once the ranks agree on it, and the dtype it travels in."""
-        (value,), (dtype,) = self._all_agreed(name, [x], op, root)
+        value = self._tensors.take(x)
+        key = (name, op, root, self._tensors.key(value))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._adding(name, [value], op, root)
+        said, (dtype,), call = found
+        if call is None:
+            (value,) = self._agreement.agree(said, [value])
+        else:
+            self._agreement.agree_on(call)
         return value, dtype
 
     def _all_agreed(

@@ -23,10 +23,10 @@ class Composed:
         self._wire, self._tensors = wire, tensors
         self._rank, self._size = rank, size
 
-    def all_reduce(self, value: Native, op: Op, dtype: str) -> Native:
-        """dtype: what `value` travels in."""
+    def all_reduce(self, value: Native, op: Op, dtype: str, *, own: bool = False) -> Native:
+        """dtype: what `value` travels in; own: whether it may be overwritten."""
         tensors = self._tensors
-        (flat,) = self._wire.all_reduce([tensors.flat(value, dtype)], _combine(op))
+        (flat,) = self._wire.all_reduce([tensors.flat(value, dtype, own=own)], _combine(op))
         if op == "mean":
             flat = tensors.over(flat, self._size)
         return tensors.shaped(flat, value)

@@ -70,21 +70,27 @@ class Page(Board):
         ]
         self._text = 2 + _most_numbers(size)
         self._turn = 0
+        self._written: list[Call | None] = [None, None]
         self._yield = size > len(os.sched_getaffinity(0))
 
     def agree(self, call: Call) -> None:
         self._turn = turn = self._turn + 1
         half = turn & 1
         own, memory = self._own[half], self._memory
-        at = own + self._text
-        packed = call.packed
-        memory[at] = length = len(packed)
-        self._bytes[(at + 1) * _WORD : (at + 1) * _WORD + length] = packed
+        if self._written[half] is not call:
+            self._write(own, call)
+            self._written[half] = call
         memory[own] = expected = ((turn % _TURNS) << DIGEST_BITS) | call.digest
         for other in self._others[half]:
             if memory[other] != expected:
                 self._wait(call, expected, half)
                 return
+
+    def _write(self, own: int, call: Call) -> None:
+        """The call in words, beside its digest."""
+        at = own + self._text
+        self._memory[at] = length = len(call.packed)
+        self._bytes[(at + 1) * _WORD : (at + 1) * _WORD + length] = call.packed
 
     def tell(self, call: Call, numbers: Sequence[int]) -> list[tuple[int, ...]]:
         at = self._own[(self._turn + 1) & 1] + 1

@@ -40,8 +40,10 @@ class Tensors(ABC):
         """The shape, with a tensor of shape () for what a graph does not know."""
 
     @abstractmethod
-    def flat(self, x: Native, dtype: str) -> Native:
-        """A fresh copy, flat, in `dtype`. A complex number becomes two floats."""
+    def flat(self, x: Native, dtype: str, *, own: bool = False) -> Native:
+        """A fresh copy, flat, in `dtype`. A complex number becomes two floats.
+
+        own: `x` may be overwritten, so where it is flat in memory already, no copy."""
 
     @abstractmethod
     def size(self, x: Native) -> Length:
