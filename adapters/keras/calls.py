@@ -46,7 +46,7 @@ def recorded() -> Iterator[list[Call]]:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = _first([*args, *kwargs.values()])
-        made = Call(self, given, inner=any(not isinstance(w, keras.Model) for w in whole))
+        made = Call(self, given, inner=any(map(_closed, whole)))
         calls.append(made)
         whole.append(self)
         try:
@@ -64,6 +64,13 @@ def recorded() -> Iterator[list[Call]]:
         yield calls
     finally:
         keras.layers.Layer.__call__ = original
+
+
+def _closed(layer: Any) -> bool:
+    """Whether what a layer calls is its own affair: Keras's layers know theirs, a user's are only
+    a name for those in them."""
+    own = type(layer).__module__.partition(".")[0] == "keras"
+    return own and not isinstance(layer, keras.Model)
 
 
 @contextmanager

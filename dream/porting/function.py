@@ -34,7 +34,7 @@ def port_check(
         runs that script up to its `if __name__ == "__main__":`.
     batch: `x` (or `x0`, `x1`, ... by position, or the models' own names) and perhaps `y`. Arrays
         of four or more dims have their channels last and are turned for a model that has them in
-        axis 1, as are those of three dims where a model's first layer has; as_is: they are not.
+        axis 1, as are those of three dims where the model begins with a Conv1d; as_is: none is.
     map: old name -> new name, of layers or parameters; the rest is matched by the order of calls.
     tolerance: relative, for everything; else 32 roundings of the dtype, times the root of the
         number of layers passed.

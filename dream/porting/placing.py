@@ -21,12 +21,17 @@ def turns(rank: int, layers: Sequence[Layer], channels_first: bool) -> bool:
     channels in axis 1.
 
     From four dims on, where the framework (`channels_first`) or a layer of the model has maps so.
-    With three, where the first layer has: for a convolution, but not for tokens.
+    With three, where the first layer that is no norm is a convolution over one dim: tokens and
+    single-channel images stay.
     """
-    known = [layer for layer in layers if layer.kind not in (OTHER, "embedding")]
     if rank >= 4:
-        return channels_first or any(layer.channels_first for layer in known)
-    return rank == 3 and bool(known) and known[0].channels_first
+        return channels_first or any(layer.channels_first for layer in layers)
+    first = next((layer for layer in layers if layer.kind not in _ANYWHERE), None)
+    return rank == 3 and first is not None and first.channels_first and first.kind.endswith("1d")
+
+
+_ANYWHERE = (OTHER, "embedding", "batch_norm", "group_norm", "prelu")
+"""Kinds that tell nothing of the layout."""
 
 
 def turned(x: Array) -> Array:

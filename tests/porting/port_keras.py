@@ -155,6 +155,50 @@ def classes():
     return stack(keras.Input((6,)), L.Dense(4))
 
 
+def conv1d_norm():
+    return stack(keras.Input((9, 3)), L.BatchNormalization(), L.Conv1D(4, 3))
+
+
+def gray():
+    return stack(
+        keras.Input((5, 6)), L.Reshape((5, 6, 1)), L.Conv2D(4, 3), L.Permute((3, 1, 2)),
+        L.Flatten(), L.Dense(3),
+    )  # fmt: skip
+
+
+@keras.saving.register_keras_serializable()
+class Block(L.Layer):
+    """Layers in a layer of the user's."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.norm, self.head = L.Flatten(), L.LayerNormalization(), L.Dense(2)
+
+    def call(self, x):
+        return self.head(self.norm(self.flat(x)))
+
+
+def blocks():
+    given = keras.Input((9, 3))
+    x = L.Conv1D(4, 3)(given)
+    return keras.Model(given, Block()(L.Maximum()([x, x])))
+
+
+def joined():
+    """A flattened map among other features."""
+    given = keras.Input((8, 8, 3))
+    x = L.Conv2D(4, 3)(given)
+    x = L.Concatenate()([L.Flatten()(x), L.GlobalMaxPooling2D()(x)])
+    return keras.Model(given, L.Dense(2)(x))
+
+
+def joined_unseen():
+    given = keras.Input((8, 8, 3))
+    x = L.Conv2D(4, 3)(given)
+    x = keras.ops.concatenate([L.GlobalMaxPooling2D()(x), L.Flatten()(x)], -1)
+    return keras.Model(given, L.Dense(2)(x))
+
+
 def flat_image():
     return stack(keras.Input((4, 5, 3)), L.Flatten(), L.Dense(4, activation="relu"), L.Dense(2))
 

@@ -172,6 +172,22 @@ def classes():
     return nn.Linear(6, 4)
 
 
+def conv1d_norm():
+    return nn.Sequential(nn.BatchNorm1d(3, eps=1e-3, momentum=0.01), nn.Conv1d(3, 4, 3))
+
+
+def gray():
+    """Images with no channel."""
+    return Model(lambda m, x: m.head(m.conv(x.unsqueeze(1)).flatten(1)), conv=nn.Conv2d(1, 4, 3),
+                 head=nn.Linear(48, 3))  # fmt: skip
+
+
+def blocks():
+    return nn.Sequential(
+        nn.Conv1d(3, 4, 3), nn.Flatten(), nn.LayerNorm(28, eps=1e-3), nn.Linear(28, 2)
+    )
+
+
 def flat_image():
     return nn.Sequential(nn.Flatten(), nn.Linear(60, 4), nn.ReLU(), nn.Linear(4, 2))
 

@@ -39,6 +39,9 @@ BATCHES: dict[str, dict[str, np.ndarray]] = {
     "tokens": {"tokens": DRAW.integers(0, 11, (5, 4)), "weights": normal(5, 4)["x"]},
     "inputs": {"x0": normal(4, 3)["x"], "x1": normal(4, 5)["x"]},
     "image": normal(2, 8, 8, 3),
+    "conv1d_norm": normal(5, 9, 3),
+    "gray": normal(3, 5, 6),
+    "blocks": normal(3, 9, 3),
     "flat_image": normal(2, 4, 5, 3),
 }
 

@@ -101,6 +101,12 @@ def test_computed_weights_are_refused_by_name(checked: Checked) -> None:
         checked("keras:dense", "torch:normed", "dense")
 
 
+@pytest.mark.parametrize("name", ["joined", "joined_unseen"])
+def test_a_flattened_map_among_other_features_is_refused(checked: Checked, name: str) -> None:
+    with pytest.raises(Unsupported, match=r"a map of \(6, 6, 4\) before '(concat|dense)"):
+        checked("torch:image", f"keras:{name}", "image")
+
+
 def test_what_is_no_model_is_refused(checked: Checked) -> None:
     with pytest.raises(ConfigurationError, match=r"gave no model\. Received: int"):
         checked("keras:dense", "torch:no_model", "dense")
