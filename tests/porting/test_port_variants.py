@@ -117,7 +117,7 @@ def test_what_is_no_model_is_refused(checked: Checked) -> None:
 def test_dropouts_of_another_count_are_told(checked: Checked) -> None:
     report = checked("torch:encoder", "keras:encoder", "encoder")
     assert not report.remarks
-    fewer = checked("keras:conv2d", "keras:subclassed", "conv2d")
+    fewer = checked("torch:conv2d", "keras:subclassed", "conv2d")
     assert fewer.remarks[0].startswith("Dropout layers: 1 in the old model, 0 in the new one.")
 
 
