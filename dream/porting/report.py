@@ -53,18 +53,25 @@ def lines(report: Report) -> Iterator[str]:
         f"largest. Tolerance: {ROUNDINGS} roundings of the dtype, times the root of the number of "
         "layers passed, or the one given."
     )
-    for what, found in (("value", report.first_value), ("layer", report.first_layer),
-                        ("gradient", report.first_gradient)):  # fmt: skip
-        if found is not None:
-            yield f"First {what} that differs: {_words(report, found)}"
-    for reason in report.reasons:
-        yield f"  {reason}"
+    yield from _firsts(report)
     for setting in report.settings:
         shown = " (outputs show whether it matters)" if setting.forward else ""
         both = f"old {setting.old}, new {setting.new}"
         yield f"Setting: {setting.layer}: {setting.name}: {both}{shown}."
     for remark in report.remarks:
         yield f"Note: {remark}"
+
+
+def _firsts(report: Report) -> Iterator[str]:
+    """What differs first; the reasons are those of the first line."""
+    firsts = (("value", report.first_value), ("layer", report.first_layer),
+              ("gradient", report.first_gradient))  # fmt: skip
+    told = [
+        f"First {what} that differs: {_words(report, found)}" for what, found in firsts if found
+    ]
+    yield from told[:1]
+    yield from (f"  {reason}" for reason in report.reasons)
+    yield from told[1:]
 
 
 def _words(report: Report, found: Found) -> str:

@@ -62,3 +62,16 @@ def test_one_ring_for_two_frameworks(line):
     assert rank == "0"
     assert float(accuracy) > 0.9
     assert float(apart) <= 1e-5
+
+
+@pytest.mark.slow
+def test_a_hasty_port_is_told_from_a_true_one():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "port_check.py")],
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The padding differs: old ((1, 1), (1, 1)), new ((0, 1), (0, 1))." in done.stdout
+    assert "momentum: old 0.9, new 0.99." in done.stdout
+    assert "hasty: not equal" in done.stdout
+    assert "true: equal" in done.stdout
