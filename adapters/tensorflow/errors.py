@@ -10,9 +10,14 @@ import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
 
-Explanation = Callable[[tf.errors.OpError], DreamError | None]
-
-_MISMATCH = ("Shape mismatch in the collective", "expected type", "Inconsistent")
+_MISMATCH = (
+    "Shape mismatch in the collective",
+    "expected type",
+    "Inconsistent",
+    "Mismatched ",  # the ring's own words, these two
+    "ops must match",
+)
+_OVER = ("Collective ops is aborted", "Horovod has been shut down")
 _GONE = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -52,7 +57,7 @@ def _known(error: tf.errors.OpError) -> DreamError | None:
             f"{_first_line(text)} Make the same calls, with the same shapes and dtypes, on every "
             "rank."
         )
-    if isinstance(error, _GONE) or "Collective ops is aborted" in text:
+    if isinstance(error, _GONE) or any(words in text for words in _OVER):
         gone = sorted(set(re.findall(r"^/job:worker/replica:0/task:(\d+)$", text, re.MULTILINE)))
         return WorkerFailed(
             f"{_who(gone)} left or fell silent during a collective. Received: {_first_line(text)} "
@@ -66,8 +71,10 @@ def _who(ranks: list[str]) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line, after TensorFlow's own node names."""
-    line = text.strip().splitlines()[0] if text.strip() else "no message."
+    """The line that tells, else the first, after TensorFlow's own node names."""
+    lines = text.strip().splitlines() or ["no message."]
+    told = (line for line in lines if any(words in line for words in (*_MISMATCH, *_OVER)))
+    line = next(told, lines[0]).strip()
     line = line.rpartition("}} ")[2].replace("Collective ops is aborted by: ", "")
     return line.rstrip(" .:") + "."
 

@@ -209,6 +209,7 @@ REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": lambda: steps_of(mlp()), "other kind": lambda: steps_of(mlp()),
     "frozen": frozen, "other order": other_order, "fit beside steps": fit_beside_steps,
     "two biases": nothing, "own sampler": nothing, "gloo": gloo, "another seed": another_seed,
-    "own loop": own_loop, "in a block": mixed_fit.in_a_block, "after all that": momentum,
+    "own loop": own_loop, "unused": lambda: steps_of(mlp()),
+    "other batches": mixed_fit.other_batches, "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),
 }  # fmt: skip
