@@ -96,7 +96,7 @@ def test_batch_normalisation_learns_what_two_ranks_of_torch_learn(name: str) -> 
 
 
 def test_a_communicator_without_a_strategy() -> None:
-    for reduction, total in every("communicator", group="two"):
+    for reduction, total in every("communicator"):
         assert reduction == "horovod"
         assert total.tolist() == [1.0] * 3
 
