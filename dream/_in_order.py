@@ -77,6 +77,6 @@ def _check(layer: Layer) -> None:
         raise Unsupported(
             f"This layer adds up parameters where the other framework has one ({role}), so an "
             f"optimizer would move it as often. Received: {names} of {layer.name!r} "
-            f"({layer.kind}). Say bias=False there and use_bias=False in Keras, or train it in Keras "
-            "on both."
+            f"({layer.kind}). Say bias=False there and use_bias=False in Keras, or train it in "
+            "Keras on both."
         )

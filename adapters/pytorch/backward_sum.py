@@ -104,7 +104,7 @@ class BackwardSum:
         listed = self._order.listed(gradients, "gradient")
         running = self._order.listed(self._running, "value")
         loss = self._loss()
-        value = torch.tensor(_NAN) if loss is None else loss.float()
+        value = torch.tensor(_NAN) if loss is None else loss
         sent = [_times(x, count) for x in (value, *listed, *running)]
         *sums, total = self._adding.all_reduce([*sent, torch.tensor(float(count))], "sum")
         means = [x / total.to(x.dtype) if total else x for x in sums]

@@ -12,8 +12,8 @@ from torch import nn
 def order_of_calls(
     module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[nn.Module]:
-    """The parts, as a forward pass without gradients calls them. It leaves no trace: no mask is
-    drawn, and running statistics stay."""
+    """The parts, as a forward pass without gradients calls them. It leaves no trace: running
+    statistics and the generator stay."""
     called: list[nn.Module] = []
     handles = [
         part.register_forward_pre_hook(lambda part, _: called.append(part))
@@ -22,7 +22,7 @@ def order_of_calls(
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             forward(*args, **kwargs)
     finally:
         for part, mode in training.items():

@@ -40,7 +40,7 @@ class MixedRoot(Reducing):
         self._resyncs = resyncs
         self._loss = loss
         self._made: tuple[BackwardSum, Resync] | None = None
-        self._trainable: tuple[bool, ...] = ()
+        self._agreed: tuple[bool, ...] = ()
         self._counted = -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,17 +89,26 @@ class MixedRoot(Reducing):
         return float(next(sizes, 1))
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BackwardSum, Resync]:
-        trainable = tuple(p.requires_grad for p in self.module.parameters())
+        changing = self._changing()
         if self._made is None:
-            self._trainable = trainable
+            self._agreed = changing
             self._made = self._start(args, kwargs)
-        if trainable != self._trainable:
+        if changing != self._agreed:
             raise ConfigurationError(
                 "What is trained has changed, and ranks of another framework cannot know. "
-                f"Received: requires_grad of a parameter of {type(self.module).__name__} set "
-                "after the first step. Freeze layers before it, on every rank."
+                "Received: requires_grad of a parameter, or train() of a normalisation, of "
+                f"{type(self.module).__name__} set after the first step. Freeze layers before it, "
+                "on every rank."
             )
         return self._made
+
+    def _changing(self) -> tuple[bool, ...]:
+        """What a step changes: parameters, and running statistics."""
+        norms = buffers.norms(self.module)
+        return (
+            *(p.requires_grad for p in self.module.parameters()),
+            *(norm.training for norm in norms),
+        )
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BackwardSum, Resync]:
         """Agree with the other ranks, and take rank 0's weights."""

@@ -178,6 +178,12 @@ def frozen() -> Figures:
     return steps_of(mlp())
 
 
+def one_step() -> Figures:
+    with block() as strategy:
+        x, y = numbers(4)
+        strategy.train_step(mlp(), LOSS, sgd())(x, y)
+
+
 def other_order() -> Figures:
     return momentum()
 
@@ -210,7 +216,7 @@ REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": lambda: steps_of(mlp()), "other kind": lambda: steps_of(mlp()),
     "frozen": frozen, "other order": other_order, "fit beside steps": fit_beside_steps,
     "two biases": nothing, "own sampler": nothing, "gloo": gloo, "another seed": another_seed,
-    "own loop": own_loop, "unused": lambda: steps_of(mlp()),
+    "own loop": own_loop, "frozen later": one_step, "unused": lambda: steps_of(mlp()),
     "other batches": mixed_fit.other_batches, "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),
 }  # fmt: skip

@@ -81,7 +81,7 @@ def counted() -> Figures:
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
         for x, y in loader(numbers()):
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=False)
             count = y.sum()
             each = F.cross_entropy(model(x), y, reduction="none")
             loss = (each * y).sum() / count if count else (each * 0).sum()
@@ -227,6 +227,19 @@ def unused() -> Figures:
         loop(model, torch.optim.SGD(model.parameters(), **MOMENTUM), loader(numbers()))
 
 
+def frozen_later() -> Figures:
+    """Seen before anything is said, so the other rank need not come twice."""
+    with block() as strategy:
+        model = mlp()
+        step = strategy.train_step(
+            model, F.cross_entropy, torch.optim.SGD(model.parameters(), **MOMENTUM)
+        )
+        x, y = map(torch.from_numpy, numbers(4))
+        step(x, y)
+        model[0].requires_grad_(False)
+        step(x, y)
+
+
 def fit_beside_steps() -> Figures:
     return momentum()
 
@@ -262,6 +275,7 @@ REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": other_shape, "other kind": other_kind, "frozen": frozen,
     "other order": other_order, "fit beside steps": fit_beside_steps, "two biases": two_biases,
     "own sampler": own_sampler, "gloo": gloo, "another seed": another_seed, "own loop": own_loop,
-    "unused": unused, "other batches": mixed_fit.other_batches, "after all that": momentum,
+    "frozen later": frozen_later, "unused": unused, "other batches": mixed_fit.other_batches,
+    "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),
 }  # fmt: skip

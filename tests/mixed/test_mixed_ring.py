@@ -135,6 +135,7 @@ def test_refused_on_every_rank(name: str, words: tuple[str, ...]) -> None:
     ("name", "rank", "words"),
     [
         ("two biases", 0, ("Unsupported: This layer adds up parameters", "bias_ih_l0", "lstm")),
+        ("frozen later", 0, ("ConfigurationError: What is trained has changed",)),
         ("own sampler", 0, ("Unsupported: Ranks of another framework", "shuffle=True")),
         ("own loop", 1, ("Unsupported: Beside ranks", "train_step")),
     ],
