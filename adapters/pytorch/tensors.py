@@ -91,7 +91,9 @@ class TorchTensors(Tensors):
 
     def unworded(self, words: torch.Tensor, dtype: str, shape: Sequence[Length]) -> torch.Tensor:
         wanted = _DTYPES[dtype]
-        return words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(tuple(shape))
+        return (
+            words.view(torch.uint8)[: prod(shape) * wanted.itemsize].view(wanted).view(tuple(shape))
+        )
 
     def row(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(1)

@@ -144,9 +144,7 @@ class TensorFlowTensors(Tensors):
     def in_graph(self) -> bool:
         return not tf.executing_eagerly()
 
-    def announced(
-        self, say: Callable[[list[list[int]]], bytes], xs: list[tf.Tensor]
-    ) -> tf.Tensor:
+    def announced(self, say: Callable[[list[list[int]]], bytes], xs: list[tf.Tensor]) -> tf.Tensor:
         def run(*shapes: Any) -> Any:
             return np.frombuffer(say([shape.tolist() for shape in shapes]), np.int32)
 
