@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
+
+Explanation = Callable[[tf.errors.OpError], DreamError | None]
 
 _MISMATCH = (
     "Shape mismatch in the collective",

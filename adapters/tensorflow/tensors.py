@@ -144,13 +144,6 @@ class TensorFlowTensors(Tensors):
     def in_graph(self) -> bool:
         return not tf.executing_eagerly()
 
-    def announced(self, say: Callable[[list[list[int]]], bytes], xs: list[tf.Tensor]) -> tf.Tensor:
-        def run(*shapes: Any) -> Any:
-            return np.frombuffer(say([shape.tolist() for shape in shapes]), np.int32)
-
-        words = tf.numpy_function(run, _shapes(xs), tf.int32)
-        return tf.ensure_shape(words, [None])
-
     def after(
         self, act: Callable[[list[list[int]]], object], xs: list[tf.Tensor]
     ) -> list[tf.Tensor]:
