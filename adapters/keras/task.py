@@ -44,7 +44,9 @@ def digits(job: Job, meter: Meter) -> Learned:
         for layer in model.layers
         for name, value in zip(("kernel", "bias"), layer.get_weights(), strict=True)
     }
-    return Learned(parameters, float(tested["accuracy"]), strategy.topology)
+    return Learned(
+        parameters, float(tested["accuracy"]), strategy.topology, strategy.communicator.reduction
+    )
 
 
 def _clock(job: Job, meter: Meter, samples: int) -> Any:

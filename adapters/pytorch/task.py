@@ -54,7 +54,7 @@ def digits(job: Job, meter: Meter) -> Learned:
             total = strategy.communicator.all_reduce(total, "sum")
             meter.epoch(float(total) / len(train), len(train))
         accuracy = _accuracy(model, DataLoader(test, batch_size=job.batch_size), device)
-    return Learned(_parameters(model), accuracy, strategy.topology)
+    return Learned(_parameters(model), accuracy, strategy.topology, strategy.communicator.reduction)
 
 
 def _accuracy(

@@ -32,7 +32,9 @@ def digits(job: Job, meter: Meter) -> Learned:
             everyone = strategy.communicator.all_reduce(tf.constant(total, tf.float64), "sum")
             meter.epoch(float(everyone) / len(data.x), len(data.x))
         right = model(data.x_test).numpy().argmax(1) == data.y_test
-    return Learned(_parameters(model), float(right.mean()), strategy.topology)
+    return Learned(
+        _parameters(model), float(right.mean()), strategy.topology, strategy.communicator.reduction
+    )
 
 
 def _model(seed: int) -> Any:

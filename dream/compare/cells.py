@@ -111,13 +111,14 @@ class Cell:
 
     @property
     def reduction(self) -> str:
-        """Who adds the gradients up; empty where there is nothing to add."""
+        """Who is to add the gradients up; empty where there is nothing to add."""
         if self.processes == 1:
             return "in process" if self.devices > 1 else ""
         asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)
-        return _spec.find(self.name).reductions[self.kind.backends[0]][0]
+        choices = _spec.find(self.name).reductions[self.kind.backends[0]]
+        return choices[0] if len(choices) == 1 else "auto"
 
     def __str__(self) -> str:
         return f"{self.framework} {self.title} x {self.replicas}"

@@ -46,7 +46,7 @@ def _cell(row: Row) -> Figures:
         "processes": cell.processes,
         "devices_per_process": cell.devices,
         "replicas": cell.replicas,
-        "reduction": cell.reduction or None,
+        "reduction": row.reduction or None,
         "verdict": str(row.verdict),
         "good": row.verdict.good,
         "reason": row.reason or None,

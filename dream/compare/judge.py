@@ -55,6 +55,13 @@ class Row:
     difference: float | None = None
     speed: float | None = None
 
+    @property
+    def reduction(self) -> str:
+        """What the ranks really took; what was asked for where they did not come so far."""
+        if isinstance(self.outcome, Finished) and self.cell.processes > 1:
+            return self.outcome.first.reduction
+        return self.cell.reduction
+
 
 def judge(cells: Sequence[tuple[Cell, Outcome]]) -> list[Row]:
     """Every cell against the `single` of its framework, or of its rank 0's."""

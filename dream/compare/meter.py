@@ -20,11 +20,13 @@ class Learned:
 
     parameters: named and laid out alike in every framework (kernels (inputs, outputs)).
     accuracy: over the whole test set, in 0..1.
+    reduction: who added the gradients up among the ranks.
     """
 
     parameters: Mapping[str, NDArray[np.float32]]
     accuracy: float
     topology: Topology
+    reduction: str
 
 
 @final

@@ -29,6 +29,7 @@ class RankRecord:
     world_size: int
     replicas: int
     device: str
+    reduction: str
     losses: list[float]
     accuracy: float
     samples_per_second: float

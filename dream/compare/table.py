@@ -28,7 +28,7 @@ _NAMES: list[Column] = [
 ]
 _SPEED: list[Column] = [
     ("replicas", lambda row: str(row.cell.replicas)),
-    ("reduction", lambda row: row.cell.reduction),
+    ("reduction", lambda row: row.reduction),
     ("samples/s", _of(lambda done: f"{done.first.samples_per_second:,.0f}")),
     ("against\nsingle", lambda row: "" if row.speed is None else f"{row.speed:.2f}x"),
     ("start-up\nseconds", _of(lambda done: f"{done.start_up:.1f}")),

@@ -30,6 +30,7 @@ def _record(learned: Learned, meter: Meter) -> record.RankRecord:
         world_size=place.world_size,
         replicas=place.num_replicas,
         device=place.device,
+        reduction=learned.reduction,
         losses=meter.losses,
         accuracy=learned.accuracy,
         samples_per_second=meter.samples_per_second,

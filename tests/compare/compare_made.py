@@ -36,6 +36,7 @@ def finished(
             world_size=cell.processes,
             replicas=cell.replicas if replicas is None else replicas,
             device="cpu",
+            reduction="gloo",
             losses=list(losses),
             accuracy=accuracy,
             samples_per_second=speed,

@@ -20,7 +20,7 @@ def fine(job, meter, shift=0.0):
         time.sleep(0.01)
         meter.epoch(1 / (1 + epoch), 640)
     topology = Topology.of(place, num_replicas=place.world_size, device="cpu")
-    return Learned({"kernel": np.full((2, 3), 0.5 + shift, np.float32)}, 0.9, topology)
+    return Learned({"kernel": np.full((2, 3), 0.5 + shift, np.float32)}, 0.9, topology, "gloo")
 
 
 def broken_mirrored(job, meter):

@@ -44,13 +44,13 @@ def test_names_given_twice_count_once():
     ("cell", "reduction", "title"),
     [
         (Cell("torch", "single", 1), "", "single"),
-        (Cell("torch", "mirrored", 2), "gloo", "mirrored"),
+        (Cell("torch", "mirrored", 2), "auto", "mirrored"),
         (
             Cell("keras-torch", "mirrored:reduction=horovod", 2),
             "horovod",
             "mirrored:reduction=horovod",
         ),
-        (Cell("tensorflow", "multi_worker_mirrored", 2), "grpc", "multi_worker_mirrored"),
+        (Cell("tensorflow", "multi_worker_mirrored", 2), "auto", "multi_worker_mirrored"),
         (Cell("tensorflow", "horovod", 2), "horovod", "horovod"),
         (Cell("tensorflow", "mirrored:devices=3", 1, 3), "in process", "mirrored in 1 process"),
     ],
