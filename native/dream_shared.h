@@ -84,7 +84,8 @@ typedef struct dream_shared dream_shared;
    multiple of 4096. 0 where the arguments are out of range. */
 size_t dream_shared_bytes(int ranks, size_t slot);
 
-/* Take rank `rank`'s place. slot, direct (see collectives.cpp) alike on every rank.
+/* Take rank `rank`'s place. slot alike on every rank, and direct: up to so many bytes, at most a
+   slot's, each rank adds up everything itself in an all_reduce, which is one wait instead of two.
    fd: a file of at least dream_shared_bytes, which the group owns from now on and closes, whatever
    comes back. Every rank is a process, and its death is seen. Or fd -1, and memory: where it is
    mapped, for ranks that are threads of one process. spin: whether every rank has a core.

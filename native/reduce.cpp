@@ -22,7 +22,7 @@ constexpr size_t LEAST = 64 * 1024, PIECES = 4;
 
 uint64_t chunk_elements(const dream_shared &g) {
     uint64_t size = g.size(), whole = g.shared.slot / size;
-    if (is_direct(g)) return whole;
+    if (g.call.said.count * size <= g.direct) return whole;
     uint64_t fair = (g.call.said.count / PIECES + LINE) / LINE * LINE;
     return std::min(whole, std::max<uint64_t>(fair, LEAST / size));
 }
@@ -36,6 +36,7 @@ uint64_t share(const dream_shared &g, uint64_t elements) {
 Part part_of_all(const dream_shared &g, uint32_t chunk, int owner) {
     uint64_t room = chunk_elements(g), begin = uint64_t(chunk - g.first) * room;
     uint64_t length = std::min(room, g.call.said.count - begin), each = share(g, length);
+    if (is_direct(g)) return {begin, length, 0};
     uint64_t from = std::min(length, owner * each), to = std::min(length, (owner + 1) * each);
     return {begin + from, to - from, size_t(from * g.size())};
 }
@@ -67,9 +68,11 @@ int combine_all(dream_shared &g, uint32_t chunk, const Part &mine, char *out, ch
 
 }  // namespace
 
-// Little is put whole, and every rank adds all of it up: one wait instead of two.
+// Little is put whole, and every rank adds all of it up: one wait instead of two. Of two ranks each
+// reads as much of the other either way, so there it is always better.
 bool is_direct(const dream_shared &g) {
-    return g.call.said.kind == DREAM_ALL_REDUCE && g.call.said.count * g.size() <= g.direct;
+    if (g.call.said.kind != DREAM_ALL_REDUCE) return false;
+    return g.ranks <= 2 || g.call.said.count * g.size() <= g.direct;
 }
 
 uint32_t reduction_chunks(const dream_shared &g) {
@@ -80,7 +83,8 @@ uint32_t reduction_chunks(const dream_shared &g) {
 void put_parts(dream_shared &g, uint32_t chunk) {
     char *slot = g.shared.at(g.rank, chunk);
     if (is_direct(g)) {
-        std::memcpy(slot, g.call.in, g.call.said.count * g.size());
+        Part all = part(g, chunk, g.rank);
+        std::memcpy(slot, g.call.in + all.from * g.size(), all.count * g.size());
         return;
     }
     for (int rank = 0; rank < g.ranks; ++rank) {
@@ -91,7 +95,6 @@ void put_parts(dream_shared &g, uint32_t chunk) {
 }
 
 int combine_part(dream_shared &g, uint32_t chunk) {
-    if (is_direct(g)) return combine_all(g, chunk, {0, g.call.said.count, 0}, g.call.out, nullptr);
     if (chunk != g.first)
         for (int rank = 0; rank < g.ranks; ++rank)
             if (int code = await(g, rank, Which::arrived, chunk + 1)) return code;
@@ -100,6 +103,8 @@ int combine_part(dream_shared &g, uint32_t chunk) {
         uint64_t from = mine.from - g.rank * g.call.said.count;
         return combine_all(g, chunk, mine, g.call.out + from * g.size(), nullptr);
     }
+    if (is_direct(g))
+        return combine_all(g, chunk, mine, g.call.out + mine.from * g.size(), nullptr);
     char *result = g.shared.at(g.rank, chunk) + mine.slot;
     return combine_all(g, chunk, mine, g.call.out + mine.from * g.size(), result);
 }

@@ -14,10 +14,11 @@
 //
 // A reduction of chunk c: each rank puts the parts that the others own; each combines its own part,
 // in the order of the ranks, and leaves the result where its own part of its own slot is; each takes
-// the others' results. The order of the steps, on every rank: put 0, then for each c: put c + 1,
-// combine c, take c - 1. `reduced` of c + 2 hence says that c was taken, and a slot is written again
-// once all ranks have reduced c + 2, or have all come to a later call. Each step waits only for
-// steps that come earlier in this order: nobody waits in a circle.
+// the others' results. (Of two ranks, and of little, each puts all and combines all, and nothing is
+// taken.) The order of the steps, on every rank: put 0, then for each c: put c + 1, combine c, take
+// c - 1. `reduced` of c + 2 hence says that c was taken, and a slot is written again once all ranks
+// have reduced c + 2, or have all come to a later call. Each step waits only for steps that come
+// earlier in this order: nobody waits in a circle.
 //
 // Order of memory: data are written, then the counter is stored (release); the counter is loaded
 // (acquire), then data are read. A waiter that is to sleep adds itself to `sleepers`, then looks at

@@ -10,10 +10,18 @@ from multiprocessing.connection import Client
 from typing import Any
 
 import numpy as np
-from native_calls import Asked, buffer_of, given, narrowed, same_halves, widened
+from native_calls import (
+    Asked,
+    buffer_of,
+    given,
+    narrowed,
+    numpy_dtype,
+    same_halves,
+    widened,
+)
 
 from dream import cluster
-from dream.shared_memory import Group, connect
+from dream.shared_memory import CARRIES, Group, connect
 
 
 class Rank:
@@ -87,6 +95,19 @@ class Rank:
         except Exception as error:
             return f"{type(error).__name__}: {error}", bool(np.array_equal(before, target))
         return "nothing", False
+
+    def any_bits(self) -> list[bytes]:
+        """Sums of random bytes, of some lengths and dtypes."""
+        found = []
+        draw = np.random.default_rng(self.place.rank)
+        for dtype in CARRIES:
+            for count in (5, 1000, 9001, 70_001):
+                width = 2 if "16" in dtype else 8 if "64" in dtype else 4
+                whole = np.frombuffer(draw.bytes(width * (count + 3)), numpy_dtype(dtype)).copy()
+                x = whole[self.place.rank :][:count]
+                self._group.all_reduce(x.ctypes.data, x.ctypes.data, count, dtype, "sum")
+                found.append(x.tobytes())
+        return found
 
     def call_again(self) -> str:
         try:

@@ -113,6 +113,13 @@ def test_of_a_nan_nothing_else_is_left(jobs: Find) -> None:
         assert found == [["nan", "nan", "nan"]] * 4
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_same_bits_everywhere_whatever_they_mean(jobs: Find, size: int) -> None:
+    """Nans of many kinds among them, at addresses of many kinds."""
+    for found in zip(*jobs(size).gave("any_bits"), strict=True):
+        assert len(set(found)) == 1
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_again_the_same_bits(jobs: Find, size: int) -> None:
     """What is added up in another order differs in the last bits."""
