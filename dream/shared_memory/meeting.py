@@ -50,8 +50,16 @@ def met(meet: Meet, ranks: Sequence[int], mine: int, seconds: float) -> Group:
                 os.close(fd)
             raise _apart(ranks, missing)
     assert fd is not None
-    group = Group(fd, ranks, mine, slot=first.slot, spin=_a_core_each(told), seconds=seconds)
-    meet("opened", b"opened")
+    group, why = None, ""
+    try:
+        group = Group(fd, ranks, mine, slot=first.slot, spin=_a_core_each(told), seconds=seconds)
+    except Unsupported as error:
+        why = str(error)
+    refusals = [word.decode() for word in meet("opened", why.encode()) if word]
+    if refusals or group is None:
+        if group is not None:
+            group.close()
+        raise Unsupported(refusals[0])
     return group
 
 
@@ -91,8 +99,10 @@ def _introduce(meet: Meet, ranks: Sequence[int], mine: int) -> tuple[Made | None
 
 
 def _own_words() -> dict[str, Any]:
-    missing = status().why or ("" if memory.is_supported() else "it needs Linux and its /proc")
-    return {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0)), "missing": missing}
+    if not memory.is_supported():
+        return {"pid": 0, "cores": [], "missing": "it needs Linux and its /proc"}
+    cores = sorted(os.sched_getaffinity(0))
+    return {"pid": os.getpid(), "cores": cores, "missing": status().why}
 
 
 def _check_told(ranks: Sequence[int], told: Sequence[_Told]) -> None:

@@ -23,6 +23,8 @@ TOKEN = 16
 
 _NOT_EXECUTABLE = 8  # MFD_NOEXEC_SEAL, which some systems insist on
 _LARGEST, _SMALLEST = 512 * 1024, 16 * 1024
+_MOST = 16 << 20
+"""Bytes of all ranks' slots for one chunk."""
 _FOLDER = "/dev/shm"
 _SECONDS = 10.0
 
@@ -39,6 +41,8 @@ class Made:
 def make(ranks: int, needed: Callable[[int, int], int]) -> Made:
     """With the largest slots that there is room for. needed: ranks, slot -> bytes."""
     slot, refusals = _LARGEST, []
+    while slot > _SMALLEST and slot * ranks > _MOST:
+        slot //= 2
     while slot >= max(_SMALLEST, 64 * ranks):
         size = needed(ranks, slot) + TOKEN
         for create in (_anonymous, _nameless):
