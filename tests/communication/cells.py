@@ -21,9 +21,6 @@ CELLS = [
 ]
 FIRST = (
     ("torch", 2, "gloo"),
-    ("torch", 2, "shared_memory"),
-    ("torch", 3, "gloo"),
-    ("tensorflow", 2, "grpc"),
     ("tensorflow", 2, "shared_memory"),
     ("torch,tensorflow", 2, "horovod"),
 )

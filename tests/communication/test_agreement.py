@@ -69,9 +69,9 @@ def test_who_never_comes_is_named(tmp_path: Path) -> None:
     ("framework", "reduction"),
     [
         ("torch", "gloo"),
-        ("tensorflow", "grpc"),
-        ("torch", "shared_memory"),
-        ("tensorflow", "shared_memory"),
+        pytest.param("tensorflow", "grpc", marks=pytest.mark.exhaustive),
+        pytest.param("torch", "shared_memory", marks=pytest.mark.exhaustive),
+        pytest.param("tensorflow", "shared_memory", marks=pytest.mark.exhaustive),
     ],
 )
 def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
@@ -82,7 +82,9 @@ def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize(
+    "framework", [pytest.param("torch", marks=pytest.mark.exhaustive), "tensorflow"]
+)
 def test_who_dies_in_training_is_named(framework: str) -> None:
     """In shared memory, where gradients are reduced without a comparison of calls."""
     said = survivor(framework, "shared_memory", "fit")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,39 +66,47 @@ def _nccl(kind: Kind, strategy: str) -> list[Cell]:
     ]
 
 
-def _over(kind: Kind, strategy: str, reduction: str, *, core: bool = False) -> list[Cell]:
-    """2 and 3 ranks. Keras's 3 run the core; with `core`, both."""
-    keras = kind != "torch"
-    return [
-        Cell(kind, strategy, reduction, n, n, core=core or (n > 2 and keras), again=core and keras)
-        for n in (2, 3)
-    ]
+def _over(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
+    """2 and 3 ranks, each with all cases; 3 are left to `make exhaustive`."""
+    return [Cell(kind, strategy, reduction, n, n, again=n > 2) for n in (2, 3)]
+
+
+def _beside(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
+    """2 ranks with the core of the cases, beside a cell that runs them all; 3 with all."""
+    first, second = _over(kind, strategy, reduction)
+    return [replace(first, core=True), second]
+
+
+def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
+    """A further name for what other cells run."""
+    again = kind != "torch"
+    return [replace(c, core=True, again=again) for c in _over(kind, strategy, reduction)]
 
 
 TORCH: list[Cell] = [
-    *_over("torch", "mirrored", "gloo"),
+    *(replace(cell, again=False) for cell in _over("torch", "mirrored", "gloo")),
     *_over("torch", "mirrored", "shared_memory"),
-    *_over("torch", "multi_worker_mirrored", "gloo", core=True),
+    *_named("torch", "multi_worker_mirrored", "gloo"),
     *_over("torch", "horovod", "auto"),
-    *_over("torch", "mirrored", "horovod", core=True),
+    *_named("torch", "mirrored", "horovod"),
     *_nccl("torch", "mirrored"),
     *_nccl("torch", "multi_worker_mirrored"),
 ]
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
-    *_over("keras_tf", "mirrored", "grpc"),
     *_over("keras_tf", "mirrored", "shared_memory"),
-    *_over("keras_tf", "multi_worker_mirrored", "grpc", core=True),
-    *_over("keras_tf", "horovod", "auto"),
-    *_over("keras_tf", "mirrored", "horovod", core=True),
+    *_beside("keras_tf", "mirrored", "grpc"),
+    *_named("keras_tf", "multi_worker_mirrored", "grpc"),
+    *_beside("keras_tf", "horovod", "auto"),
+    *_named("keras_tf", "mirrored", "horovod"),
     *_nccl("keras_tf", "mirrored"),
     *_nccl("keras_tf", "multi_worker_mirrored"),
 ]
 KERAS_TORCH: list[Cell] = [
-    *_over("keras_torch", "mirrored", "gloo"),
     *_over("keras_torch", "mirrored", "shared_memory"),
-    *_over("keras_torch", "multi_worker_mirrored", "gloo", core=True),
-    *_over("keras_torch", "horovod", "auto"),
+    *_beside("keras_torch", "mirrored", "gloo"),
+    *_named("keras_torch", "multi_worker_mirrored", "gloo"),
+    *_beside("keras_torch", "horovod", "auto"),
     *_nccl("keras_torch", "mirrored"),
 ]
 
