@@ -37,8 +37,8 @@ def cnn() -> Layers:
 MODELS: dict[str, Callable[[], Layers]] = {"MLP 784-64-10": mlp, "small CNN": cnn}
 
 
-def compiled(layers: Callable[[], Layers]) -> Any:
-    model = keras.Sequential([keras.Input((784,)), *layers()])
+def compiled(layers: Callable[[], Layers], kind: type[Any] = keras.Sequential) -> Any:
+    model = kind([keras.Input((784,)), *layers()])
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -44,8 +44,8 @@ def gloo() -> dict[str, Make]:
     makes: dict[str, Make] = {
         "raw DDP": c.raw_ddp,
         "raw DDP again": c.raw_ddp,
-        "dream, own loop": c.dream_loop,
-        "dream, train_step": c.dream_step,
+        "dream, own loop": partial(c.dream_loop, reduction="gloo"),
+        "dream, train_step": partial(c.dream_step, reduction="gloo"),
     }
     if c.installed("accelerate"):
         makes["Accelerate"] = c.accelerate
@@ -63,7 +63,17 @@ def ring() -> dict[str, Make]:
     }
 
 
-FAMILIES: dict[str, Callable[[], dict[str, Make]]] = {"gloo": gloo, "ring": ring}
+def memory() -> dict[str, Make]:
+    """Shared memory, beside raw DDP on gloo."""
+    return {
+        "raw DDP": c.raw_ddp,
+        "raw DDP again": c.raw_ddp,
+        "dream in shared memory, own loop": partial(c.dream_loop, reduction="shared_memory"),
+        "dream in shared memory, train_step": partial(c.dream_step, reduction="shared_memory"),
+    }
+
+
+FAMILIES: dict[str, Callable[[], dict[str, Make]]] = {"gloo": gloo, "ring": ring, "memory": memory}
 
 
 def compare(makes: dict[str, Make], work: Work, *, loading: bool, rounds: int) -> Times:

@@ -52,10 +52,20 @@ def _torch(family: str, asked: Namespace) -> Tables:
     return tables
 
 
+def memory(asked: Namespace) -> Tables:
+    return _torch("memory", asked)
+
+
 def keras(asked: Namespace) -> Tables:
     from _keras_steps import compare
 
     return compare(rounds=asked.rounds, steps=asked.steps, model=asked.model)
+
+
+def keras_ranks(asked: Namespace) -> Tables:
+    words = (str(asked.rounds), str(asked.steps), asked.model)
+    tables: Tables = from_ranks(2, HERE / "_keras_ranks.py", *words)
+    return tables
 
 
 def present() -> list[str]:
@@ -63,8 +73,20 @@ def present() -> list[str]:
     return [name for name in FAMILIES if find_spec(NEEDS[name]) is not None]
 
 
-FAMILIES: dict[str, Callable[[Namespace], Tables]] = {"gloo": gloo, "ring": ring, "keras": keras}
-NEEDS = {"gloo": "torch", "ring": "horovod", "keras": "tensorflow"}
+FAMILIES: dict[str, Callable[[Namespace], Tables]] = {
+    "gloo": gloo,
+    "memory": memory,
+    "ring": ring,
+    "keras": keras,
+    "keras_ranks": keras_ranks,
+}
+NEEDS = {
+    "gloo": "torch",
+    "memory": "torch",
+    "ring": "horovod",
+    "keras": "tensorflow",
+    "keras_ranks": "horovod",
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,89 @@
+"""One rank's part of Keras's `fit` across processes: FILE ROUNDS STEPS MODEL."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from _keras_trainer import BATCH, MODELS, Layers, compiled
+from _measure import Times, interleave
+
+import dream
+
+Fit = Callable[[], object]
+
+
+class Horovod(keras.Sequential):
+    """Keras 3's own step with Horovod's tape: horovod.keras itself does not reduce on Keras 3."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            predictions = self(x, training=True)
+            loss = self.compute_loss(x, y, predictions)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self.compute_metrics(x, y, predictions)
+
+
+def raw(layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
+    """On this rank's half of the samples."""
+    hvd.init()
+    model = compiled(layers, Horovod)
+    mine = slice(hvd.rank(), None, hvd.size())
+    return partial(model.fit, x[mine], y[mine], batch_size=BATCH // hvd.size(), verbose=0)
+
+
+def dreamt(reduction: str, layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
+    with dream.strategy("mirrored", framework="tensorflow", reduction=reduction):
+        model = compiled(layers)
+    return partial(model.fit, x, y, batch_size=BATCH, verbose=0)
+
+
+CONTENDERS = {
+    "raw Horovod": raw,
+    "raw Horovod again": raw,
+    "dream in shared memory": partial(dreamt, "shared_memory"),
+    "dream on the ring": partial(dreamt, "horovod"),
+}
+
+
+def main(file: str, rounds: str, steps: str, model: str) -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    draw = np.random.default_rng(0)
+    count = int(steps) * BATCH
+    x = draw.standard_normal((count, 784), dtype=np.float32)
+    y = draw.integers(0, 10, count)
+    tables: dict[str, Times] = {}
+    for name, layers in MODELS.items():
+        if model in name:
+            fits = {who: make(layers, x, y) for who, make in CONTENDERS.items()}
+            blocks = {who: partial(epoch, fit, int(steps)) for who, fit in fits.items()}
+            tables[f"Keras fit on two ranks, {name}"] = interleave(
+                blocks, rounds=int(rounds), warmup=2
+            )
+    if hvd.rank() == 0:
+        Path(file).write_text(json.dumps(tables))
+
+
+def epoch(fit: Fit, steps: int) -> float:
+    """Seconds a step of one epoch, which the ranks start together."""
+    gc.collect()
+    hvd.allreduce(tf.zeros(1), name="together")
+    begin = perf_counter()
+    fit()
+    return (perf_counter() - begin) / steps
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
