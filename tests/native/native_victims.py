@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,17 @@ FATES = ("killed", "exits", "stopped", "closes")
 LIMIT = 10.0
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a rank has to do. ends: after so many seconds by itself. child: leave one, as a data
+    loader's worker would be, that outlives it."""
+
+    elements: int
+    fate: str = ""
+    ends: float | None = None
+    child: bool = False
+
+
 def trial(draw: random.Random) -> dict[str, Any]:
     size, fate = draw.choice((2, 2, 3, 4)), draw.choice(FATES)
     victim, moment = draw.randrange(size), draw.uniform(0.0, 0.05)
@@ -29,10 +41,9 @@ def trial(draw: random.Random) -> dict[str, Any]:
     made = memory.make(size, library()["bytes"])
     pipes = [os.pipe() for _ in range(size)]
     own = moment if fate in ("exits", "closes") else None
-    children = [
-        _fork(made, size, rank, elements, own if rank == victim else None, fate, pipes[rank][1])
-        for rank in range(size)
-    ]
+    parts = [Part(elements)] * size
+    parts[victim] = Part(elements, fate, own, draw.random() < 0.3)
+    children = [_fork(made, size, rank, parts[rank], pipes[rank][1]) for rank in range(size)]
     os.close(made.fd)
     for _, writing in pipes:
         os.close(writing)
@@ -56,32 +67,33 @@ def trial(draw: random.Random) -> dict[str, Any]:
     return {"fate": fate, "size": size, "victim": victim, "said": said, "seconds": late}
 
 
-def _fork(
-    made: memory.Made, size: int, rank: int, elements: int, ends: float | None, fate: str, pipe: int
-) -> int:
+def _fork(made: memory.Made, size: int, rank: int, part: Part, pipe: int) -> int:
     if child := os.fork():
         return child
     try:
         fd = os.open(f"/proc/self/fd/{made.fd}", os.O_RDWR)
         os.close(made.fd)
         group = Group(fd, range(size), rank, slot=made.slot, spin=size == 2, seconds=STALL)
+        if part.child and not os.fork():
+            time.sleep(2.0)
+            os._exit(0)
         os.write(pipe, b"!")
-        said = _endless(group, elements, ends, fate)
+        said = _endless(group, part)
         os.write(pipe, json.dumps({"said": said, "at": time.monotonic()}).encode())
     finally:
         os._exit(0)
     return 0
 
 
-def _endless(group: Group, elements: int, ends: float | None, fate: str) -> str:
-    x = np.ones(elements, np.float32)
+def _endless(group: Group, part: Part) -> str:
+    x = np.ones(part.elements, np.float32)
     begin = time.monotonic()
     try:
         while True:
-            group.all_reduce(x.ctypes.data, x.ctypes.data, elements, "float32", "mean")
+            group.all_reduce(x.ctypes.data, x.ctypes.data, x.size, "float32", "mean")
             assert x[0] == x[-1] == 1.0
-            if ends is not None and time.monotonic() - begin > ends:
-                if fate == "closes":
+            if part.ends is not None and time.monotonic() - begin > part.ends:
+                if part.fate == "closes":
                     group.close()
                 os._exit(0)
     except Exception as error:
