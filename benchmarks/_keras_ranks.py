@@ -31,7 +31,7 @@ class Horovod(keras.Sequential):
         with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
             predictions = self(x, training=True)
             loss = self.compute_loss(x, y, predictions)
-        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients = tape.gradient(loss, [v.value for v in self.trainable_variables])
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.compute_metrics(x, y, predictions)
 

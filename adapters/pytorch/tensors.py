@@ -84,7 +84,7 @@ class TorchTensors(Tensors):
         return flat if flat.dtype is like.dtype else flat.to(like.dtype)
 
     def words(self, x: torch.Tensor) -> torch.Tensor:
-        data = x.contiguous().view(-1).view(torch.uint8)
+        data = _bytes(x)
         words = data.new_zeros((len(data) + 3) // 4 * 4)
         words[: len(data)] = data
         return words.view(torch.int32)
@@ -120,8 +120,7 @@ class TorchTensors(Tensors):
         return words.view(torch.int64)[:count].tolist()
 
     def to_bytes(self, x: torch.Tensor) -> memoryview:
-        data = x.cpu().contiguous().view(-1).view(torch.uint8)
-        return data.numpy().data
+        return _bytes(x.cpu()).numpy().data
 
     def from_bytes(self, data: bytearray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
         if not data:
@@ -136,6 +135,15 @@ class TorchTensors(Tensors):
     ) -> list[torch.Tensor]:
         act([list(x.shape) for x in xs])
         return xs
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    """Flat. A tensor of one element or none counts as contiguous whatever its strides, but cannot
+    be viewed in another dtype with them."""
+    flat = x.contiguous().view(-1)
+    if flat.stride(0) != 1:
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:

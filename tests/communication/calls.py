@@ -75,7 +75,7 @@ def given(asked: Asked, rank: int) -> np.ndarray:
     values = np.asarray(draw.uniform(0.5, 2.0, shape))
     if asked.dtype in COMPLEX:
         values = values + 1j * draw.normal(size=shape)
-    return values.astype(numpy_dtype(asked.dtype))
+    return np.asarray(values).astype(numpy_dtype(asked.dtype))
 
 
 def parts(asked: Asked, rank: int, size: int) -> list[np.ndarray]:

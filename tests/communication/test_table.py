@@ -45,6 +45,9 @@ def table(operation: str, ranks: Ranks) -> Iterator[Asked]:
         yield replace(base, shape=shape, kind="numpy", dtype="int16")
     for kind in ("native", "numpy"):
         yield replace(base, kind=kind, layout="strided")
+        if operation != "reduce_scatter":
+            for shape in ((0,), (1,)):
+                yield replace(base, kind=kind, layout="strided", shape=shape)
     yield replace(base, check=False)
     if operation in ("reduce", "broadcast", "gather", "scatter"):
         yield replace(base, root=ranks.size - 1)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from dream import Unsupported, cluster
-from dream.adapters.pytorch.shared import connect
+from dream.adapters.shared_memory.pytorch import connect
 
 SAMPLES, FEATURES = 24, 300
 
