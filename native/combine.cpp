@@ -52,6 +52,11 @@ struct Mean : Sum {
     template <class S>
     static DREAM_INLINE S end(S total, int ranks) { return total / S(ranks); }
 };
+// The same bits, where the number of ranks is a power of two, in a third of the time.
+struct ScaledMean : Sum {
+    template <class S>
+    static DREAM_INLINE S end(S total, int ranks) { return total * (S(1) / S(ranks)); }
+};
 struct Product : Sum {
     template <class S>
     static DREAM_INLINE S join(S a, S b) {
@@ -70,39 +75,63 @@ struct Max : Sum {
 
 constexpr size_t BLOCK = 1024;
 
-// A block at a time in the first cache: whatever the outputs overlap, nothing is read after it was
-// written.
+// Of what a loop writes nothing is read in another turn of it: an output is one of the sources, or
+// apart from them.
+#if defined(__clang__)
+#define DREAM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define DREAM_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+template <class T, class Op>
+DREAM_INLINE void combine_two(const T *a, const T *b, T *out, size_t count) {
+    using E = Element<T>;
+    DREAM_INDEPENDENT
+    for (size_t i = 0; i < count; ++i)
+        out[i] = E::store(Op::end(Op::join(E::load(a[i]), E::load(b[i])), 2));
+}
+
+template <class T, class Op>
+DREAM_INLINE void combine_many(const char *const *sources, int ranks, size_t from, T *out,
+                               size_t count) {
+    using E = Element<T>;
+    typename E::Sum total[BLOCK];
+    for (int rank = 0; rank < ranks; ++rank) {
+        const T *next = reinterpret_cast<const T *>(sources[rank]) + from;
+        if (rank == 0)
+            for (size_t i = 0; i < count; ++i) total[i] = E::load(next[i]);
+        else
+            for (size_t i = 0; i < count; ++i) total[i] = Op::join(total[i], E::load(next[i]));
+    }
+    for (size_t i = 0; i < count; ++i) out[i] = E::store(Op::end(total[i], ranks));
+}
+
+// A block at a time, in the first cache.
 template <class T, class Op>
 DREAM_INLINE void combine(const char *const *sources, int ranks, char *out_, char *copy_,
                           size_t count) {
-    using E = Element<T>;
-    typename E::Sum total[BLOCK];
     T *out = reinterpret_cast<T *>(out_), *copy = reinterpret_cast<T *>(copy_);
     for (size_t from = 0; from < count; from += BLOCK) {
         size_t n = count - from < BLOCK ? count - from : BLOCK;
-        const T *first = reinterpret_cast<const T *>(sources[0]) + from;
-        if (ranks == 1) {
-            for (size_t i = 0; i < n; ++i) total[i] = E::load(first[i]);
-        } else {
-            const T *next = reinterpret_cast<const T *>(sources[1]) + from;
-            for (size_t i = 0; i < n; ++i) total[i] = Op::join(E::load(first[i]), E::load(next[i]));
-        }
-        for (int rank = 2; rank < ranks; ++rank) {
-            const T *next = reinterpret_cast<const T *>(sources[rank]) + from;
-            for (size_t i = 0; i < n; ++i) total[i] = Op::join(total[i], E::load(next[i]));
-        }
-        for (size_t i = 0; i < n; ++i) out[from + i] = E::store(Op::end(total[i], ranks));
+        if (ranks == 2)
+            combine_two<T, Op>(reinterpret_cast<const T *>(sources[0]) + from,
+                               reinterpret_cast<const T *>(sources[1]) + from, out + from, n);
+        else
+            combine_many<T, Op>(sources, ranks, from, out + from, n);
         if (copy) std::memcpy(copy + from, out + from, n * sizeof(T));
     }
 }
 
-#define VARIANT(NAME, ATTRIBUTE)                                                              \
-    struct NAME {                                                                             \
-        template <class T, class Op>                                                          \
-        ATTRIBUTE static void run(const char *const *sources, int ranks, char *out,           \
-                                  char *copy, size_t count) {                                 \
-            combine<T, Op>(sources, ranks, out, copy, count);                                 \
-        }                                                                                     \
+#define VARIANT(NAME, ATTRIBUTE)                                                       \
+    struct NAME {                                                                      \
+        template <class T, class Op>                                                   \
+        ATTRIBUTE static void run(const char *const *sources, int ranks, char *out,    \
+                                  char *copy, size_t count) {                          \
+            if constexpr (std::is_same_v<Op, Mean>)                                    \
+                if (!(ranks & (ranks - 1)))                                            \
+                    return combine<T, ScaledMean>(sources, ranks, out, copy, count);   \
+            combine<T, Op>(sources, ranks, out, copy, count);                          \
+        }                                                                              \
     }
 
 VARIANT(Plain, );
