@@ -89,7 +89,8 @@ def test_all_transports_in_one_job_of_three(tmp_path, framework, own):
     found, _, shown = measured(
         tmp_path, 3, "--framework", framework, "--algorithm", "halving_doubling"
     )
-    contenders = [(operation, name) for operation in FACTORS for name in (own, "horovod")]
+    every = (own, "horovod", "shared_memory", "hierarchical")
+    contenders = [(operation, name) for operation in FACTORS for name in every]
     check(found, 3, [*contenders, ("all_reduce", "halving_doubling")])
     if found["machine"]["cores"] < 3:
         assert "3 ranks share" in shown
