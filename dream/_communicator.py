@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dream import _choice, _mixed, _registry, cluster
 from dream._errors import ConfigurationError
+from dream._log import speak_as
 from dream.communication import Communicator, Loop, Members
 
 
@@ -19,6 +20,7 @@ def communicator(
     check: whether the ranks compare what they are about to do before each call.
     """
     place = cluster.detect()
+    speak_as(place.rank)
     chosen = _choice.framework(framework)
     if chosen is None:
         raise ConfigurationError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from dream import _registry
 from dream._spec import FRAMEWORKS, Framework, Spec
+from dream.shared_memory import status
 
 HOROVOD_STATUS = "dream.adapters.horovod.build:status"
 _DISTRIBUTIONS = {
@@ -42,6 +43,8 @@ def obstacle(spec: Spec, framework: Framework, reduction: str) -> str:
         return f"pip install 'dream-systems[{framework}]'"
     if reduction == "nccl" and not gpus():
         return "needs GPUs"
+    if reduction in ("shared_memory", "hierarchical"):
+        return status().why
     if reduction == "horovod" or (spec.reductions[framework] == ("horovod",)):
         return "" if horovod_status().serves(framework) else "dream build-horovod"
     return ""
@@ -74,8 +77,6 @@ def versions() -> dict[str, str | None]:
 
 
 def _core() -> dict[str, str]:
-    from dream.shared_memory import status
-
     found = status()
     return {"core": str(found.path)} if found.path else {"core": f"missing: {found.why}"}
 
