@@ -13,14 +13,16 @@ demo: horovod
 # Half of the tests run beside the others, whose output is shown first: either half alone leaves a
 # core idle now and then.
 BESIDE := tests/contract tests/keras_adapter
-test: horovod
-	@mkdir -p build
-	@$(BIN)/python -m pytest -m "not exhaustive" $(BESIDE) > build/beside.log 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -m "not exhaustive" $(BESIDE:%=--ignore %); first=$$?; \
+halves = mkdir -p build; \
+	$(BIN)/python -m pytest -m "$(1)" $(BESIDE) > build/beside.log 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest -m "$(1)" $(BESIDE:%=--ignore %); first=$$?; \
 	wait $$beside; beside=$$?; cat build/beside.log; exit $$((first || beside))
 
+test: horovod
+	@$(call halves,not exhaustive)
+
 exhaustive: horovod
-	$(BIN)/python -m pytest -m exhaustive
+	@$(call halves,exhaustive)
 
 quick: horovod
 	$(BIN)/python -m pytest -m "not slow"

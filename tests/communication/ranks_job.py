@@ -85,7 +85,7 @@ def ranks(
                 stdout=file,
                 stderr=file,
             )
-            for command in _commands(size, hosts)
+            for command in commands(size, hosts)
         ]
         connections: dict[int, Connection] = {}
         try:
@@ -104,7 +104,8 @@ def ranks(
                 job.wait(10)
 
 
-def _commands(size: int, hosts: int) -> list[list[str]]:
+def commands(size: int, hosts: int) -> list[list[str]]:
+    """What starts the job: a launcher for each host."""
     if hosts == 1:
         return [[str(DREAM), "run", "-n", str(size)]]
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,3 +47,27 @@ def test_named_on_every_rank(two_hosts: Ranks, what: str) -> None:
         assert odd in said
         assert seconds < 2.0
         assert np.all(np.array(after) == two_hosts.size)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_hierarchical_training_is_that_of_one_device(framework: str, tmp_path: Path) -> None:
+    """Two hosts of two ranks each."""
+    script = str(Path(__file__).with_name("hosts_train.py"))
+    environ = os.environ | ranks_job.QUIET | {"DREAM_TOKEN": "f" * 32, "KERAS_BACKEND": framework}
+    alone = [[sys.executable, script, framework, str(tmp_path / "alone"), "single"]]
+    words = [script, framework, str(tmp_path / "all"), "multi_worker_mirrored"]
+    for commands in (alone, [[*command, *words] for command in ranks_job.commands(4, hosts=2)]):
+        jobs = [
+            subprocess.Popen(
+                command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            for command in commands
+        ]
+        said = [job.communicate(timeout=120)[0] for job in jobs]
+        assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(said)
+    one = np.load(tmp_path / "alone.0.npz")
+    for rank in range(4):
+        learned = np.load(tmp_path / f"all.{rank}.npz")
+        for name in one.files:
+            np.testing.assert_allclose(learned[name], one[name], rtol=0, atol=1e-6)

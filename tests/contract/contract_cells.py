@@ -77,6 +77,12 @@ def _beside(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
     return [replace(first, core=True), second]
 
 
+def _hierarchical(kind: Kind) -> list[Cell]:
+    """On one host, where a leader has nobody to meet; two hosts are in tests/communication."""
+    cells = _over(kind, "mirrored", "hierarchical")
+    return [replace(cell, core=True, again=True) for cell in cells]
+
+
 def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
     """A further name for what other cells run."""
     again = kind != "torch"
@@ -86,6 +92,7 @@ def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
 TORCH: list[Cell] = [
     *(replace(cell, again=False) for cell in _over("torch", "mirrored", "gloo")),
     *_over("torch", "mirrored", "shared_memory"),
+    *_hierarchical("torch"),
     *_named("torch", "multi_worker_mirrored", "gloo"),
     *_over("torch", "horovod", "auto"),
     *_named("torch", "mirrored", "horovod"),
@@ -95,6 +102,7 @@ TORCH: list[Cell] = [
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
     *_over("keras_tf", "mirrored", "shared_memory"),
+    *_hierarchical("keras_tf"),
     *_beside("keras_tf", "mirrored", "grpc"),
     *_named("keras_tf", "multi_worker_mirrored", "grpc"),
     *_beside("keras_tf", "horovod", "auto"),
@@ -104,6 +112,7 @@ KERAS_TF: list[Cell] = [
 ]
 KERAS_TORCH: list[Cell] = [
     *_over("keras_torch", "mirrored", "shared_memory"),
+    *_hierarchical("keras_torch"),
     *_beside("keras_torch", "mirrored", "gloo"),
     *_named("keras_torch", "multi_worker_mirrored", "gloo"),
     *_beside("keras_torch", "horovod", "auto"),

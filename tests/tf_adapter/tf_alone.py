@@ -53,7 +53,9 @@ def enter(name: str, **options: Any) -> None:
 def cold_ranks() -> Any:
     """Ranks that start TensorFlow before the block."""
     tf.constant(1.0)
-    return told(lambda: enter("mirrored")), told(lambda: enter("mirrored", devices=2))
+    return told(lambda: enter("mirrored", reduction="grpc")), told(
+        lambda: enter("mirrored", devices=2)
+    )
 
 
 def early_ranks() -> Any:

@@ -21,4 +21,4 @@ def test_gradients_are_those_of_one_device(ranks: int) -> None:
         assert torch.equal(gradients["shared"], first["shared"])
         for other in ("alone", "gloo"):
             assert (gradients["shared"] - gradients[other]).abs().max() < 1e-6
-        assert "Received: torch.int8 on cpu" in refusal
+        assert "Received: torch.int8" in refusal
