@@ -12,7 +12,7 @@ demo: horovod
 
 # Half of the tests run beside the others, whose output is shown first: either half alone leaves a
 # core idle now and then.
-BESIDE := tests/contract tests/keras_adapter
+BESIDE := tests/contract tests/keras_adapter tests/mixed tests/porting
 halves = mkdir -p build; \
 	$(BIN)/python -m pytest -m "$(1)" $(BESIDE) > build/beside.log 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest -m "$(1)" $(BESIDE:%=--ignore %); first=$$?; \

@@ -83,7 +83,7 @@ def test_the_picture_has_a_line_for_each(small):
         assert words in picture
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("framework", "own"), [("torch", "gloo"), ("tensorflow", "grpc")])
 def test_all_transports_in_one_job_of_three(tmp_path, framework, own):
     found, _, shown = measured(

@@ -62,7 +62,7 @@ def test_who_has_no_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "there is no C++ compiler" in library.status().why
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "compiler", [pytest.param(COMPILER, marks=needs_compiler), "/there/is/none"]
 )
