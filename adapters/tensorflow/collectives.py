@@ -19,7 +19,7 @@ from dream.communication import Wire
 from dream.communication.wire import Combine, Length
 
 _GROUP = 7001
-_FIRST_NUMBER = 1
+_FIRST_NUMBER, _LAST = 1, 2**31 - 1
 _MERGE: dict[Combine, tuple[str, int]] = {
     "sum": ("Add", 1), "min": ("Min", 2), "max": ("Max", 3), "product": ("Mul", 4)
 }  # fmt: skip
@@ -67,7 +67,6 @@ class Collectives(Wire):
         with tf.init_scope():
             with tf.device("CPU:0"):
                 self._number = tf.Variable(_FIRST_NUMBER, dtype=tf.int32, trainable=False)
-                self._one = tf.constant(1)
             self._order = tf.Variable(0.0, trainable=False)
 
     @property
@@ -141,13 +140,8 @@ class Collectives(Wire):
         )
 
     def _next(self) -> tf.Tensor:
-        """The next collective's number."""
-        if not tf.executing_eagerly():
-            return self._number.assign_add(1)
-        # the same in the two ops that it takes
-        handle = self._number.handle
-        tf.raw_ops.AssignAddVariableOp(resource=handle, value=self._one)
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
+        """The next collective's number: one op, for each costs as much as all of Python's part."""
+        return tf.raw_ops.ResourceCountUpTo(resource=self._number.handle, limit=_LAST, T=tf.int32)
 
 
 def _key(path: tuple[int, ...]) -> int:
