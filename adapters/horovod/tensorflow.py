@@ -123,9 +123,6 @@ class Ring(Wire):
     def _call(
         self, key: tuple[Any, ...], act: Callable[..., list[tf.Tensor]], inputs: list[tf.Tensor]
     ) -> list[tf.Tensor]:
-        if tf.executing_eagerly():
-            with _translated(), tf.device("CPU:0"):
-                return act(*inputs)
         empty = tuple(x.shape == (0,) for x in inputs)
         key = (*key, *(x.dtype for x in inputs), empty)
         if key not in self._functions:
@@ -134,7 +131,8 @@ class Ring(Wire):
             return list(self._functions[key](*inputs))
 
     def _made(self, act: Callable[..., list[tf.Tensor]], inputs: list[tf.Tensor]) -> Any:
-        """`act` as a function of flat tensors of any length, on the CPU."""
+        """`act` as a function of flat tensors of any length, on the CPU. Eagerly too: only the ops
+        of a graph have the names that the ring goes by, here and in another framework."""
 
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             with tf.device("CPU:0"):

@@ -257,7 +257,7 @@ def stopped_early(env: Env) -> Figures:
     stop = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
     slow = keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, factor=0.5)
     with env.block():
-        model = compiled(keras.optimizers.SGD(1.5, momentum=0.9))
+        model = compiled(keras.optimizers.SGD(1.0, momentum=0.9))
         model.fit(
             x, y, batch_size=BATCH, epochs=12, shuffle=False, verbose=0, validation_split=0.3,
             callbacks=[slow, stop, told],
