@@ -16,7 +16,7 @@ from typing import Any
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
 START_SECONDS = 120.0
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 90.0
 DREAM = Path(sys.executable).with_name("dream")
 QUIET = {
     "OMP_NUM_THREADS": "1",
