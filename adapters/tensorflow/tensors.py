@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from math import prod
 from typing import Any, final
 
@@ -26,6 +26,11 @@ _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {
 
 @final
 class TensorFlowTensors(Tensors):
+    """_begun: a call that was compared in a graph has not given its result yet."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
     def take(self, x: Tensor) -> tf.Tensor:
         if isinstance(x, (np.ndarray, np.generic)):
             check_moves(x.dtype.name)
@@ -37,6 +42,10 @@ class TensorFlowTensors(Tensors):
         return _foreign(x)
 
     def give(self, result: tf.Tensor, like: Tensor, out: Tensor | None) -> Any:
+        if self._begun and self.in_graph():
+            self._begun = False
+            with tf.control_dependencies([result]):
+                _turn()
         if out is not None:
             return _written(result, out)
         return result.numpy() if isinstance(like, (np.ndarray, np.generic)) else result
@@ -155,12 +164,27 @@ class TensorFlowTensors(Tensors):
             act([shape.tolist() for shape in shapes])
             return np.int32(0)
 
-        done = tf.numpy_function(run, [tf.shape(x, out_type=tf.int64) for x in xs], tf.int32)
+        with tf.control_dependencies([_turn()]):
+            done = tf.numpy_function(run, [tf.shape(x, out_type=tf.int64) for x in xs], tf.int32)
         with tf.control_dependencies([done]):
+            _turn()
+            self._begun = True
             return [tf.identity(x) for x in xs]
 
     def _shape(self, x: tf.Tensor) -> Any:
         return x.shape if x.shape.is_fully_defined() else tf.shape(x)
+
+
+@cache
+def _turns() -> tf.Variable:
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+
+def _turn() -> tf.Operation:
+    """What keeps a graph's calls in the order of the program, on every rank: TensorFlow orders ops
+    on one variable; others lose their order where functions are inlined."""
+    return _turns().assign_add(1, read_value=False)
 
 
 def _static(sizes: Sequence[Length]) -> Any:
