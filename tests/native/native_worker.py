@@ -168,7 +168,7 @@ class Rank:
     def interrupted(self) -> tuple[str, float]:
         """The first rank waits for one that does not come, and gets a signal."""
         if self.place.rank:
-            time.sleep(1.5)
+            time.sleep(4.0)
         begin = time.monotonic()
         try:
             self._group.barrier()
