@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import resource
 import sys
 import time
@@ -168,7 +169,7 @@ class Rank:
     def interrupted(self) -> tuple[str, float]:
         """The first rank waits for one that does not come, and gets a signal."""
         if self.place.rank:
-            time.sleep(4.0)
+            time.sleep(1.5)
         begin = time.monotonic()
         try:
             self._group.barrier()
@@ -178,6 +179,8 @@ class Rank:
 
 
 def main() -> None:
+    # a shell's background jobs begin with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     port, key = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
     rank = Rank()
     with Client(("127.0.0.1", port), authkey=key) as parent:
