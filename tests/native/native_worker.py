@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import resource
+import signal
 import sys
 import time
 from multiprocessing.connection import Client
