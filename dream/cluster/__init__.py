@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from dream._topology import Cluster
 
 from . import horovod, tf_config, torchrun
-from ._names import FRAMEWORK, FRAMEWORKS, STALL_SECONDS, STRATEGY
-from .exchange import exchange, exchange_endpoints, meet, own_host, post, posted
-from .export import export_horovod, export_tf_config, horovod_environment, tf_config_text
+from ._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
+from .exchange import exchange, exchange_endpoints, found, meet, own_host, post, posted
+from .export import (
+    export_dtensor,
+    export_horovod,
+    export_tf_config,
+    horovod_environment,
+    tf_config_text,
+)
 from .ports import reserve
 from .rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
@@ -24,8 +31,10 @@ __all__ = [
     "detect",
     "exchange",
     "exchange_endpoints",
+    "export_dtensor",
     "export_horovod",
     "export_tf_config",
+    "found",
     "frameworks_differ",
     "horovod_environment",
     "meet",
@@ -34,11 +43,14 @@ __all__ = [
     "posted",
     "rendezvous",
     "requested_framework",
+    "requested_record",
     "requested_strategy",
     "reserve",
+    "snapshot_folder",
     "stall_seconds",
     "startup_seconds",
     "tf_config_text",
+    "variables",
 ]
 
 READERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
@@ -58,6 +70,19 @@ def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
     return Cluster()
 
 
+_READ = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+         "MASTER_PORT", "TF_CONFIG")  # fmt: skip
+_PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_",
+             "KUBERNETES_")  # fmt: skip
+_SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+
+
+def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What launchers have set, ours and others; secrets stay secret."""
+    found = {k: v for k, v in sorted(environ.items()) if k in _READ or k.startswith(_PREFIXES)}
+    return {k: "(set)" if any(s in k for s in _SECRET) else v for k, v in found.items()}
+
+
 def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
     """What `dream run --strategy` asked for, if anything."""
     return environ.get(STRATEGY) or None
@@ -68,6 +93,17 @@ def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get(FRAMEWORK) or None
 
 
+def requested_record(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What `dream verify` asked this rank to write down, if anything."""
+    return environ.get(RECORD) or None
+
+
 def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether `dream run --framework` dealt out several."""
     return len({*environ.get(FRAMEWORKS, "").split(",")}) > 1
+
+
+def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the job's snapshots are kept, under `dream run`."""
+    folder = environ.get(SNAPSHOTS)
+    return Path(folder) if folder else None

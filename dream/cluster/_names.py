@@ -35,3 +35,9 @@ EXIT_SECONDS = "DREAM_EXIT_SECONDS"
 
 STALL_SECONDS = "DREAM_STALL_SECONDS"
 """* How long ranks wait in a call of the communicator for one that does not come (60)."""
+
+RECORD = "DREAM_RECORD"
+"""What `dream verify` has this rank write down, and where: a Request as JSON."""
+
+SNAPSHOTS = "DREAM_SNAPSHOTS"
+"""The folder that `dream run` keeps for a job's snapshots until it ends."""

@@ -49,6 +49,14 @@ def posted(cluster: Cluster, key: str) -> bytes:
         raise _absent(cluster, error.keys, timeout) from error
 
 
+def found(cluster: Cluster, key: str) -> bytes | None:
+    """What has been posted under SCOPE/NAME so far; None where nothing has, or all is over."""
+    try:
+        return rendezvous(cluster).find(key)
+    except ConnectionError:
+        return None
+
+
 def exchange_endpoints(cluster: Cluster) -> tuple[Endpoint, ...]:
     """Every rank's own endpoint, in rank order: the launcher's, or else ports that the ranks
     reserve now and tell one another. Empty for a process alone."""

@@ -1,5 +1,5 @@
-"""This rank's place in the words of TensorFlow and of Horovod's core, which read the environment
-themselves."""
+"""This rank's place in the words of TensorFlow, its DTensor and Horovod's core, which read the
+environment themselves."""
 
 from __future__ import annotations
 
@@ -71,3 +71,10 @@ def export_horovod(cluster: Cluster) -> None:
 def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:
     """Put TF_CONFIG into this process's environment."""
     os.environ[TF_CONFIG] = tf_config_text(workers, cluster.rank)
+
+
+def export_dtensor(workers: Sequence[Endpoint], rank: int) -> None:
+    """Put DTensor's own names for the cluster into this process's environment."""
+    os.environ["DTENSOR_JOBS"] = ",".join(map(str, workers))
+    os.environ["DTENSOR_CLIENT_ID"] = str(rank)
+    os.environ["DTENSOR_JOB_NAME"] = "worker"

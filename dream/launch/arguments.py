@@ -35,6 +35,7 @@ def job(argv: Sequence[str]) -> Job:
         master_addr=given.master_addr,
         master_port=given.master_port or (DEFAULT_PORT if several else None),
         log_dir=given.log_dir,
+        max_restarts=given.max_restarts,
         show="all" if given.all_output else "first",
     )
 
@@ -56,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         help="torch or tensorflow; both with a comma are dealt out by rank")  # fmt: skip
     add("--log-dir", type=Path, metavar="DIR", help="every rank's output in DIR/rankN.log")
     add("--all-output", action="store_true", help="every rank on screen, not rank 0 alone")
+    add("--max-restarts", "--max_restarts", type=int, default=0, metavar="K",
+        help="start all ranks again, up to K times, where one fails")  # fmt: skip
     _add_hosts(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
     add("target", metavar="SCRIPT", help="a Python file")

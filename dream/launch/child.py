@@ -63,7 +63,7 @@ def main() -> None:
 
         watch()
     try:
-        _RUNNERS[kind](name, rest)
+        _run(kind, name, rest)
     except SystemExit as error:
         if error.code in (None, 0):
             _write(report, "left", "")
@@ -74,6 +74,23 @@ def main() -> None:
         _fail(report, error)
     else:
         _write(report, "left", "")
+
+
+def _run(kind: str, name: str, arguments: list[str]) -> None:
+    """Run it; where it is verified, have what it did written down at its good end."""
+    if not os.environ.get("DREAM_RECORD"):
+        _RUNNERS[kind](name, arguments)
+        return
+    from dream import recording
+
+    recording.begin()
+    try:
+        _RUNNERS[kind](name, arguments)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            recording.finish()
+        raise
+    recording.finish()
 
 
 def _fail(report: str, error: BaseException) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from dream._errors import ConfigurationError
+from dream.cluster import _names
 
 from .ending import describe, ranks
 from .job import Job
@@ -33,14 +36,30 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
 
 
 def run_command(job: Job) -> int:
-    """Run a job until its end or a signal; the exit code, with the reason on stderr."""
+    """Run a job until its end or a signal, again as often as it may be; the exit code, with the
+    reason on stderr."""
     if job.log_dir is not None:
         job.log_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dream-job-") as folder:
+        job = replace(job, environ={**job.environ, _names.SNAPSHOTS: folder})
+        outcome = _run(job)
+        while outcome.cause is not None and job.attempt < job.max_restarts:
+            job = replace(job, attempt=job.attempt + 1)
+            _say(f"Starting again, {job.attempt} of {job.max_restarts}.")
+            outcome = _run(job)
+    return outcome.exit_code
+
+
+def _run(job: Job) -> Outcome:
     outcome = run(job, _signals)
     message = explain(outcome)
     if message:
-        print(f"dream run: {message}", file=sys.stderr)
-    return outcome.exit_code
+        _say(message)
+    return outcome
+
+
+def _say(message: str) -> None:
+    print(f"dream run: {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ class Ending:
     time: when it failed, by its own report, else when it ended; seconds since the epoch.
     victim: it failed as ranks do whose peer is gone.
     text: its traceback, else the end of what it wrote to stderr.
+    raised: it ended by an error of Python's.
     """
 
     rank: int
@@ -26,6 +27,7 @@ class Ending:
     time: float
     victim: bool = False
     text: str = ""
+    raised: bool = False
 
     @property
     def failed(self) -> bool:

@@ -21,6 +21,8 @@ class Job:
     command: what each rank's interpreter runs: child.py's arguments.
     n: ranks on this host.
     frameworks: dealt out by rank, one after the other; empty where the script decides.
+    max_restarts: how often the whole job is started again where a rank fails; attempt: the
+        number of this start, from 0.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
     """
 
@@ -35,6 +37,8 @@ class Job:
     log_dir: Path | None = None
     show: Show = "first"
     timeout: float | None = None
+    max_restarts: int = 0
+    attempt: int = 0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
@@ -44,6 +48,12 @@ class Job:
             raise ConfigurationError(
                 "--node-rank must be at least 0 and below --nnodes. Received: "
                 f"--node-rank {self.node_rank}, --nnodes {self.nnodes}. Number the hosts from 0."
+            )
+        _check_at_least("--max-restarts", self.max_restarts, 0)
+        if self.max_restarts and self.nnodes > 1:
+            raise ConfigurationError(
+                "A job of several hosts cannot be started again by one of them. Received: "
+                f"--max-restarts {self.max_restarts}, --nnodes {self.nnodes}. Leave it out."
             )
         if self.master_port is not None and not 0 < self.master_port < 65536:
             raise ConfigurationError(

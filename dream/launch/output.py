@@ -18,12 +18,13 @@ class Output:
 
     _screen = threading.Lock()
 
-    def __init__(self, rank: int, show: bool, log_dir: Path | None) -> None:
+    def __init__(self, rank: int, show: bool, log_dir: Path | None, *, again: bool = False) -> None:
+        """again: the rank has been there before; its log goes on."""
         self._rank = rank
         self._show = show
         self._log: IO[bytes] | None = None
         if log_dir is not None:
-            self._log = (log_dir / f"rank{rank}.log").open("wb", buffering=0)
+            self._log = (log_dir / f"rank{rank}.log").open("ab" if again else "wb", buffering=0)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._threads: list[threading.Thread] = []
         self.lines = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -20,10 +20,11 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """The ranks' places, and the store if other hosts share it."""
+    """The ranks' places, and the store if other hosts share it. find: looks a key up in it."""
 
     places: tuple[Cluster, ...]
     shared: Rendezvous | None
+    find: Callable[[str], bytes | None]
 
 
 @contextmanager
@@ -51,6 +52,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             token=token,
         ),
         shared=None,
+        find=store.values.get,
     )
 
 
@@ -72,6 +74,7 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             token=token,
         ),
         shared=store,
+        find=store.find,
     )
 
 

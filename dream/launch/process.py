@@ -96,7 +96,7 @@ class Process:
         if kind == "left" and not code:
             return Ending(self.rank, 0, time_)
         if kind in ("error", "victim") and code != 0:
-            return Ending(self.rank, code, time_, kind == "victim", text)
+            return Ending(self.rank, code, time_, kind == "victim", text, raised=True)
         if not code:
             return None if code is None else Ending(self.rank, 0, self._ended_at)
         self.output.finish(_STREAM_SECONDS)

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
+from typing import final
 
 from dream._errors import ConfigurationError
+from dream._topology import Cluster
 from dream.cluster import _names
 
 from .environment import rank_environment
+from .expendable import Expendable
 from .guard import Guard
 from .job import Job
 from .link import Link
@@ -38,12 +41,14 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         place = held.enter_context(hosted(job))
         held.enter_context(listen(queue))
         start = time.monotonic()
-        processes = held.enter_context(_started(job, place, queue))
+        ranks = held.enter_context(_started(job, place, queue))
         link = None if place.shared is None else Link(job, place.shared, queue.put)
         watch = Watch(
-            processes,
+            ranks.processes,
             queue,
             link=link,
+            expendable=Expendable(place.find),
+            start_again=ranks.start_again,
             timeout=job.timeout,
             exit_seconds=exit_seconds,
             start=start,
@@ -51,7 +56,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         try:
             outcome = watch.until_the_end()
         finally:
-            _end(processes, queue)
+            _end(ranks.processes, queue)
             if link is not None:
                 link.close()
     return outcome
@@ -69,26 +74,49 @@ def _exit_seconds(job: Job) -> float:
 
 
 @contextmanager
-def _started(job: Job, place: Hosted, queue: Events) -> Iterator[tuple[Process, ...]]:
+def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
     """The running ranks. However the block is left, none is left behind."""
-    processes: list[Process] = []
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="dream-")))
         guard = Guard()
-        held.callback(lambda: _release(guard, processes))
-        held.callback(lambda: _end(processes, queue))
+        ranks = _Ranks(job, place, folder, queue, guard)
+        held.callback(lambda: _release(guard, ranks.processes))
+        held.callback(lambda: _end(ranks.processes, queue))
         for cluster in place.places:
-            process = Process(
-                cluster.rank,
-                job.command,
-                rank_environment(job, cluster),
-                folder / f"rank{cluster.rank}.json",
-                Output(cluster.rank, _shown(job, cluster.rank), job.log_dir),
-            )
-            processes.append(process)
-            guard.add(process.group)
-            process.watch(queue.put)
-        yield tuple(processes)
+            ranks.start(cluster)
+        yield ranks
+
+
+@final
+class _Ranks:
+    """The processes of this host's ranks; one that is started again takes the former's place."""
+
+    def __init__(self, job: Job, place: Hosted, folder: Path, queue: Events, guard: Guard) -> None:
+        self.processes: list[Process] = []
+        self._job, self._folder, self._queue, self._guard = job, folder, queue, guard
+        self._places = {cluster.rank: cluster for cluster in place.places}
+
+    def start(self, cluster: Cluster) -> None:
+        self.processes.append(self._process(cluster, again=self._job.attempt > 0))
+
+    def start_again(self, rank: int) -> None:
+        """A rank whose process has ended."""
+        index = [process.rank for process in self.processes].index(rank)
+        self.processes[index].output.finish(0.5)
+        self.processes[index] = self._process(self._places[rank], again=True)
+
+    def _process(self, cluster: Cluster, *, again: bool) -> Process:
+        job, rank = self._job, cluster.rank
+        process = Process(
+            rank,
+            job.command,
+            rank_environment(job, cluster),
+            self._folder / f"rank{rank}.json",
+            Output(rank, _shown(job, rank), job.log_dir, again=again),
+        )
+        self._guard.add(process.group)
+        process.watch(self._queue.put)
+        return process
 
 
 def _release(guard: Guard, processes: Sequence[Process]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from .ending import Cause, Ending, find_cause, first_left
+from .expendable import Expendable
 from .idle import IdleWatch
 from .link import DONE, FAULT, Link
 from .outcome import Outcome
@@ -35,6 +36,8 @@ class Watch:
         events: Events,
         *,
         link: Link | None,
+        expendable: Expendable,
+        start_again: Callable[[int], None],
         timeout: float | None,
         exit_seconds: float,
         start: float,
@@ -42,6 +45,8 @@ class Watch:
         self._processes = processes
         self._events = events
         self._link = link
+        self._expendable = expendable
+        self._start_again = start_again
         self._start = start
         self._timeout = timeout
         self._exit_seconds = exit_seconds
@@ -50,7 +55,7 @@ class Watch:
 
     def until_the_end(self) -> Outcome:
         """How the job ended. Ranks that have to be ended still run."""
-        while self._running() or not self._all_done:
+        while self._awaited() or not self._all_done:
             event = next_event(self._events, _TICK_SECONDS)
             outcome = self._outcome_of(event)
             if outcome is not None:
@@ -62,6 +67,8 @@ class Watch:
         if isinstance(event, signal.Signals):
             self._tell(f"another host was stopped by {event.name}")
             return self._outcome(stopped=event)
+        if isinstance(event, int):
+            self._look_after(event)
         if event == FAULT or self._failed():
             return self._failure()
         if isinstance(event, str) and event != DONE:
@@ -71,6 +78,23 @@ class Watch:
         elif isinstance(event, int) and not self._running() and self._link is not None:
             self._link.finished(self._endings())
         return self._overdue()
+
+    def _look_after(self, rank: int) -> None:
+        """A rank has ended: it may be one that the job can do without."""
+        for process in self._processes:
+            ending = process.ending() if process.rank == rank else None
+            if ending is not None and self._expendable.starts_again(ending):
+                self._start_again(rank)
+                return
+
+    def _awaited(self) -> list[Process]:
+        """The running ranks, less those that the others have finished without."""
+        running = self._running()
+        if running and len(running) < len(self._processes):
+            given_up = self._expendable.given_up()
+            if all(process.rank in given_up for process in running):
+                return []
+        return running
 
     def _overdue(self) -> Outcome | None:
         if self._timeout is not None and time.monotonic() - self._start > self._timeout:
@@ -133,7 +157,8 @@ class Watch:
         return [process for process in self._processes if process.running]
 
     def _endings(self) -> list[Ending]:
-        return [ending for p in self._processes if (ending := p.ending()) is not None]
+        endings = [ending for p in self._processes if (ending := p.ending()) is not None]
+        return [ending for ending in endings if ending.rank not in self._expendable.forgiven]
 
     def _failed(self) -> bool:
         return any(ending.failed and ending.code is not None for ending in self._endings())

@@ -1,0 +1,93 @@
+"""A server's parameters under the optimizer that the script made on the workers."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+
+from dream.adapters.pytorch.asynchronous.recipe import Recipe, load
+from dream.asynchronous.owner import Owner
+
+_MOST_KEPT = 16
+
+
+@final
+class TorchOwner(Owner):
+    """The optimizer's own class and groups, rebuilt over this server's parameters."""
+
+    def __init__(self) -> None:
+        self._values: NDArray[Any] = np.empty(0, np.float32)
+        self._optimizer: Optimizer
+        self._parameters: list[nn.Parameter] = []
+        self._defaults: list[dict[str, Any]] = []
+        self._kept: dict[int, list[torch.Tensor]] = {}
+
+    def build(self, recipe: bytes, values: NDArray[Any]) -> None:
+        told: Recipe = load(recipe)
+        self._values = values
+        flat = torch.from_numpy(values)
+        self._parameters = [nn.Parameter(view) for view in _views(flat, told.shapes)]
+        groups = [
+            {**settings, "params": [self._parameters[index] for index in indices]}
+            for settings, indices in zip(told.settings, told.groups, strict=True)
+        ]
+        self._defaults = told.settings
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        state.update({self._parameters[index]: value for index, value in told.state.items()})
+        optimizer = told.kind.__new__(told.kind)
+        optimizer.__setstate__({"defaults": told.defaults, "state": state, "param_groups": groups})
+        self._optimizer = optimizer
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self._values
+
+    def read_settings(self, settings: bytes) -> Any:
+        return load(settings)
+
+    def step(self, gradient: NDArray[Any], present: bytes, settings: Any) -> None:
+        views = self._views_of(gradient)
+        for index, (parameter, view) in enumerate(zip(self._parameters, views, strict=True)):
+            parameter.grad = None if present and not present[index] else view
+        for group, own in zip(
+            self._optimizer.param_groups, settings or self._defaults, strict=True
+        ):
+            group.update(own)
+        self._optimizer.step()
+
+    def _views_of(self, gradient: NDArray[Any]) -> list[torch.Tensor]:
+        """Each parameter's gradient; those in a worker's buffer, where the next will be too, are
+        kept."""
+        address = gradient.ctypes.data
+        views = self._kept.get(address)
+        if views is None:
+            shapes = [parameter.shape for parameter in self._parameters]
+            views = _views(torch.from_numpy(gradient), shapes)
+            if not gradient.flags.owndata:
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[address] = views
+        return views
+
+    def save(self) -> bytes:
+        places = {id(parameter): index for index, parameter in enumerate(self._parameters)}
+        state = {places[id(p)]: value for p, value in self._optimizer.state.items()}
+        file = io.BytesIO()
+        torch.save(state, file)
+        return file.getvalue()
+
+    def restore(self, state: bytes) -> None:
+        for index, value in load(state).items():
+            self._optimizer.state[self._parameters[index]] = value
+
+
+def _views(flat: torch.Tensor, shapes: Any) -> list[torch.Tensor]:
+    parts = flat.split([int(np.prod(shape)) for shape in shapes])
+    return [part.view(tuple(shape)) for part, shape in zip(parts, shapes, strict=True)]

@@ -1,0 +1,172 @@
+"""`parameter_server` in PyTorch beside a bare push and pull, and what a slow worker costs.
+
+python benchmarks/asynchronous.py            both figures
+python benchmarks/asynchronous.py --steps 300 --rounds 5
+
+The bare loop pushes a flat gradient over a socket to a process that steps the same optimizer and
+sends the parameters back: no clocks, no leases, no faults. Blocks of both are interleaved in one
+run, and the median of the ratios is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+WIDTH, BATCH = 64, 64
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return nn.Sequential(nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+
+def data(batches: int) -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(batches * BATCH, 784, generator=draw)
+    return TensorDataset(x, x[:, :10].argmax(1))
+
+
+def read(connection: socket.socket, view: memoryview) -> bool:
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            return False
+        view = view[count:]
+    return True
+
+
+def serve_bare(listener: socket.socket) -> None:
+    """One worker's gradients, each a step, until it hangs up."""
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    model = net()
+    own = list(model.parameters())
+    flat = torch.cat([p.detach().ravel() for p in own])
+    gradient = torch.zeros_like(flat)
+    sizes = [p.numel() for p in own]
+    for p, value, grad in zip(own, flat.split(sizes), gradient.split(sizes), strict=True):
+        p.data, p.grad = value.view(p.shape), grad.view(p.shape)
+    optimizer = torch.optim.SGD(own, lr=0.1, momentum=0.9)
+    while read(connection, memoryview(gradient.numpy()).cast("B")):
+        optimizer.step()
+        connection.sendall(memoryview(flat.numpy()).cast("B"))
+
+
+def bare_worker(port: int, steps: int) -> float:
+    """Updates a second."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    model = net()
+    own = list(model.parameters())
+    flat = torch.cat([p.detach().ravel() for p in own])
+    gradient = torch.zeros_like(flat)
+    sizes = [p.numel() for p in own]
+    pulled = [v.view(p.shape) for p, v in zip(own, flat.split(sizes), strict=True)]
+    pushed = [g.view(p.shape) for p, g in zip(own, gradient.split(sizes), strict=True)]
+    loader = DataLoader(data(40), batch_size=BATCH, shuffle=True)
+    done = 0
+    begin = 0.0
+    while done < steps:
+        for x, y in loader:
+            if done == 20:
+                begin = time.perf_counter()
+            model.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            loss.item()
+            torch._foreach_copy_(pushed, [p.grad for p in own])
+            connection.sendall(memoryview(gradient.numpy()).cast("B"))
+            read(connection, memoryview(flat.numpy()).cast("B"))
+            torch._foreach_copy_([p.detach() for p in own], pulled)
+            done += 1
+    connection.close()
+    return (done - 20) / (time.perf_counter() - begin)
+
+
+def bare(steps: int) -> float:
+    """Rank 0 works, rank 1 serves."""
+    from dream import cluster
+
+    place = cluster.detect()
+    if place.rank == 1:
+        listener = socket.create_server(("127.0.0.1", 0))
+        cluster.post(place, "bare/port", str(listener.getsockname()[1]).encode())
+        serve_bare(listener)
+        return 0.0
+    return bare_worker(int(cluster.posted(place, "bare/port")), steps)
+
+
+def dreamt(steps: int) -> float:
+    with dream.strategy("parameter_server") as strategy:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        step = strategy.train_step(model, F.cross_entropy, optimizer)
+        loader = DataLoader(data(40), batch_size=BATCH, shuffle=True)
+        done, begin = 0, 0.0
+        while done < steps:
+            for batch in loader:
+                if done == 20:
+                    begin = time.perf_counter()
+                step(*batch)
+                done += 1
+        return (done - 20) / (time.perf_counter() - begin)
+
+
+def with_a_slow_one(name: str, options: dict[str, object], seconds: float) -> float:
+    """Batches a second; a whole batch takes `seconds`, and rank 1 four times as long. Sleeping
+    stands for computing, so that two cores do not have to hold three processes."""
+    with dream.strategy(name, **options) as strategy:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        step = strategy.train_step(model, F.cross_entropy, optimizer)
+        loader = DataLoader(data(60), batch_size=BATCH, shuffle=True)
+        factor = 4 if strategy.topology.rank == 1 else 1
+        begin = time.perf_counter()
+        for _ in range(2):
+            for x, y in loader:
+                time.sleep(seconds * factor * len(x) / BATCH)
+                step(x, y)
+        taken = time.perf_counter() - begin
+    return 120 / taken
+
+
+def launch(function: object, *args: object, n: int) -> float:
+    found = dream.launch(function, *args, n=n, framework="torch", timeout=200)  # type: ignore[arg-type]
+    return float(found[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.05)
+    given = parser.parse_args()
+    ratios = []
+    for index in range(given.rounds):
+        raw = launch(bare, given.steps, n=2)
+        ours = launch(dreamt, given.steps, n=2)
+        ratios.append(ours / raw)
+        print(f"round {index}: bare {raw:.0f} updates/s, dream {ours:.0f}, {ours / raw:.3f}")
+    print(f"updates a second of a worker, dream / bare: {statistics.median(ratios):.3f}")
+    synchronous = launch(with_a_slow_one, "mirrored", {}, given.seconds, n=2)
+    for bound in (None, 8):
+        free = launch(with_a_slow_one, "parameter_server", {"staleness": bound}, given.seconds, n=3)
+        print(
+            f"one of two workers 4x slower, staleness={bound}: {free:.1f} batches/s, synchronous "
+            f"{synchronous:.1f}, {free / synchronous:.2f} x"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Asynchronous training, whatever the framework: workers, servers, and what they tell one another.
+
+Workers compute gradients and servers hold the parameters and run the optimizer. The first server
+also coordinates: it deals the batches, keeps the clocks and counts. No framework is imported here;
+one gives an `Owner` to each server, and drives a `Client` on each worker.
+"""

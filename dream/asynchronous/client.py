@@ -1,0 +1,288 @@
+"""A worker's side: it asks the servers for batches and parameters, and brings them gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from dream import _errors, cluster
+from dream._errors import DreamError, WorkerFailed
+from dream._topology import Cluster
+
+from .coordinator import Key
+from .deals import Epoch
+from .door import gone, knock
+from .frames import Channel, Frame, Kind
+from .roles import Roles
+from .staleness import Staleness
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one server holds. start, stop: its elements in the flat parameters; layout: names and
+    shapes, for comparison; recipe: for its `Owner`."""
+
+    start: int
+    stop: int
+    layout: tuple[Any, ...]
+    recipe: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A batch, or a part of one, that this worker is to do. number: as the coordinator counts;
+    index: the batch; part of parts: every parts-th sample of it, beginning at `part`."""
+
+    key: Key
+    number: int
+    index: int
+    part: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """ended: whether the epoch is done by all; fresh: whether the parameters have changed."""
+
+    lease: Lease | None
+    ended: bool
+    fresh: bool
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What a step brings. leases: what it is of, the last of which is the batch itself; loss: the
+    mean over `weight` things; settings: hyper-parameters, where they have changed; present: as in
+    `Owner.step`, all servers' end to end; wants: whether to answer with the next lease."""
+
+    leases: list[Lease]
+    loss: float
+    weight: float
+    settings: bytes | None
+    present: list[bytes]
+    wants: bool
+
+
+@final
+class Client:
+    """Connections to all servers. The parameters come into `values`, gradients go out of
+    `gradient`, both flat and of the shape (n,). For one thread."""
+
+    def __init__(self, place: Cluster, roles: Roles, *, in_step: bool) -> None:
+        self._place, self._roles = place, roles
+        self._in_step = in_step
+        self._split = roles.workers if in_step else 1
+        self._pulled = -1
+        self._shards: list[Shard] = []
+        self._rest = b""
+        self._channels: list[Channel] = []
+        self._closed = threading.Event()
+        self.values: NDArray[Any]
+        self.gradient: NDArray[Any]
+        self._connect()
+        threading.Thread(target=self._beat, name="dream-beat", daemon=True).start()
+
+    @property
+    def version(self) -> int:
+        """Updates that are in `values`; -1 before there are any values."""
+        return self._pulled
+
+    @classmethod
+    def join(cls, place: Cluster, roles: Roles, *, in_step: bool) -> Client | None:
+        """The client of a worker; None where the others have finished without it."""
+        try:
+            return cls(place, roles, in_step=in_step)
+        except WorkerFailed:
+            if cluster.found(place, "roles/lost") is None:
+                raise
+            return None
+
+    # ---- requests
+
+    def register(self, shards: list[Shard], values: NDArray[Any], rest: bytes) -> bytes:
+        """Tell the servers what the optimizer is over; afterwards `values` holds the parameters
+        that start: rank 0's, or where training has got to. rest: whatever else of a model must
+        start alike; rank 0's is returned."""
+        import numpy as np
+
+        self._shards, self.values, self._rest = shards, values, rest
+        self.gradient = np.zeros_like(values)
+        return self._introduce()
+
+    def ask(self, key: Key, epoch: Epoch, *, wait: bool) -> Answer:
+        """The next lease of an epoch. wait: until there is one, or the epoch is done by all."""
+        numbers = (*key, self._pulled, int(wait), epoch.samples, epoch.batch_size)
+        frame = Frame(Kind.ASK, numbers, (float(epoch.drop_last), 0.0))
+        return self._steadily(key, lambda: self._call(frame), again=frame)
+
+    def push(self, push: Push) -> Answer:
+        """A step's gradient, out of `gradient`. The answer comes once the worker may go on."""
+        last = push.leases[-1]
+        also = [lease.number for lease in push.leases[:-1]]
+        numbers = (*last.key, last.number, self._pulled, last.parts, int(push.wants))
+
+        def call() -> Frame:
+            for server in reversed(range(len(self._shards))):  # the coordinator knows last
+                shard, present = self._shards[server], push.present[server]
+                text = b""
+                if also or push.settings is not None or present:
+                    text = pickle.dumps((also, push.settings, present))
+                frame = Frame(Kind.PUSH, numbers, (push.loss, push.weight), text)
+                part = self.gradient[shard.start : shard.stop]
+                self._channels[server].send(frame, part.data.cast("B"))
+            return self._hear(0)
+
+        return self._steadily(last.key, call, again=None)
+
+    def settle(self, leases: list[Lease]) -> None:
+        """These brought no gradient: the loop made no step of them."""
+        self._return(Kind.SETTLE, leases)
+
+    def release(self, leases: list[Lease]) -> None:
+        """These are for others: the loop broke off."""
+        self._return(Kind.RELEASE, leases)
+
+    def refresh(self) -> bool:
+        """Take the newest parameters; whether they have changed."""
+        before = self._pulled
+        for server in range(len(self._shards)):
+            self._channels[server].send(Frame(Kind.PULL))
+        for server in range(len(self._shards)):
+            self._take_values(server, self._hear(server))
+        return self._pulled != before
+
+    def staleness(self) -> Staleness:
+        self._channels[0].send(Frame(Kind.REPORT))
+        return Staleness.of_json(json.loads(self._hear(0).text))
+
+    def state(self) -> list[bytes]:
+        """What each server's `Owner.save` gives."""
+        for channel in self._channels:
+            channel.send(Frame(Kind.STATE))
+        return [self._hear(server).text for server in range(len(self._channels))]
+
+    def leave(self) -> None:
+        """This worker has finished. Idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        for channel in self._channels:
+            with contextlib.suppress(OSError):
+                channel.send(Frame(Kind.BYE))
+            channel.close()
+
+    # ---- how
+
+    def _connect(self) -> None:
+        seconds = cluster.stall_seconds()
+        self._channels = [knock(self._place, s, "work", seconds) for s in self._roles.serving]
+
+    def _beat(self) -> None:
+        """Tell the coordinator that this process is alive, from a thread of its own."""
+        while not self._closed.is_set():
+            with contextlib.suppress(OSError, DreamError):
+                channel = knock(self._place, self._roles.coordinator, "beat", BEAT_SECONDS)
+                try:
+                    while not self._closed.wait(BEAT_SECONDS):
+                        channel.send(Frame(Kind.BEAT))
+                finally:
+                    channel.close()
+            self._closed.wait(BEAT_SECONDS)
+
+    def _introduce(self) -> bytes:
+        first = self._place.rank == 0
+        for server, shard in enumerate(self._shards):
+            mine = self.values[shard.start : shard.stop]
+            rest = self._rest if first and not server else b""
+            text = pickle.dumps((shard.layout, self.values.dtype.str, shard.recipe, rest))
+            data = mine.data.cast("B") if first else None
+            self._channels[server].send(Frame(Kind.REGISTER, text=text), data)
+        told = b""
+        for server in range(len(self._shards)):
+            frame = self._hear(server)
+            self._take_values(server, frame)
+            told += frame.text
+        return told
+
+    def _steadily(self, key: Key, call: Any, *, again: Frame | None) -> Answer:
+        """The answer to a request. A worker that the servers gave up, since it stood still, comes
+        back once; what it held has been dealt again."""
+        frame: Frame | None
+        try:
+            frame, lost = call(), False
+        except OSError:
+            frame, lost = None, True
+        if lost:
+            self._come_back()
+            frame = None if again is None else self._call(again)
+        if frame is None:
+            return Answer(None, ended=False, fresh=True, loss=0.0)
+        lease, ended, version, parts, has_values, _ = frame.numbers
+        fresh = bool(has_values) and bool(self._shards)
+        if fresh:
+            changed = version != self._pulled
+            self._take_values(0, frame)
+            if changed and len(self._shards) > 1:
+                self._pull_others()
+        index, part = divmod(lease, self._split)
+        granted = None if lease < 0 else Lease(key, lease, index, part, parts)
+        return Answer(granted, bool(ended), fresh, frame.reals[0])
+
+    def _come_back(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._connect()
+        try:
+            self._introduce()
+        except OSError as error:
+            raise gone(self._roles.coordinator) from error
+
+    def _pull_others(self) -> None:
+        """The other shards; in step, after the update that the coordinator's is of."""
+        wanted = self._pulled if self._in_step else 0
+        for server in range(1, len(self._shards)):
+            self._channels[server].send(Frame(Kind.PULL, (wanted, 0, 0, 0, 0, 0)))
+        for server in range(1, len(self._shards)):
+            self._take_values(server, self._hear(server))
+
+    def _take_values(self, server: int, frame: Frame) -> None:
+        if frame.size:
+            shard = self._shards[server]
+            view = self.values[shard.start : shard.stop].data.cast("B")
+            self._channels[server].receive_into(view)
+        if server == 0:
+            self._pulled = frame.numbers[2]
+
+    def _return(self, kind: Kind, leases: list[Lease]) -> None:
+        if leases and not self._closed.is_set():
+            numbers = [lease.number for lease in leases]
+            try:
+                self._channels[0].send(Frame(kind, text=pickle.dumps((leases[0].key, numbers))))
+            except OSError:
+                return  # given up: they have been dealt again
+
+    def _call(self, frame: Frame) -> Frame:
+        self._channels[0].send(frame)
+        return self._hear(0)
+
+    def _hear(self, server: int) -> Frame:
+        """The next answer of a server."""
+        channel = self._channels[server]
+        channel.settimeout(cluster.stall_seconds())
+        frame = channel.receive()
+        while frame.kind == Kind.WAIT:
+            frame = channel.receive()
+        if frame.kind == Kind.ERROR:
+            name, words = pickle.loads(frame.text)
+            raise getattr(_errors, name, WorkerFailed)(words)
+        return frame

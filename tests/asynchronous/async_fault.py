@@ -1,0 +1,64 @@
+"""A script for `dream run`, in which something goes wrong once.
+
+Usage: async_fault.py MODE FOLDER SECONDS, MODE one of kill, stop, server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+MODE, FOLDER, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+RANK = int(os.environ["RANK"])
+(FOLDER / f"pid{RANK}").write_text(str(os.getpid()))
+
+
+def go_wrong(done: int) -> None:
+    """The first time that rank 1 has so many batches."""
+    once = FOLDER / "once"
+    if RANK == 1 and done == 4 and not once.exists():
+        once.write_text(str(time.time()))
+        if MODE == "server":
+            os.kill(int((FOLDER / "pid2").read_text()), signal.SIGKILL)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL if MODE == "kill" else signal.SIGSTOP)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    x = torch.randn(200, 8)
+    train = TensorDataset(torch.arange(200), x, x.abs().argmax(1))
+    every = 5 if MODE == "server" else None
+    with dream.strategy(
+        "parameter_server", workers=2, servers=1, staleness=8, snapshot_every=every
+    ) as strategy:
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches = DataLoader(train, batch_size=5, shuffle=True)
+        done = 0
+        for epoch in range(2):
+            for index, inputs, targets in batches:
+                done += 1
+                go_wrong(done)
+                time.sleep(SECONDS)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+                with (FOLDER / f"done{RANK}-{epoch}").open("a") as file:
+                    file.write(" ".join(map(str, index.tolist())) + "\n")
+    if RANK == 0:
+        print(strategy.staleness())
+
+
+main()

@@ -1,0 +1,284 @@
+"""Servers and workers on real connections, whatever the framework."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from async_numpy import SIZE, Worker, job, together
+
+from dream import ConfigurationError, Desynchronized, Unsupported
+from dream.asynchronous.client import Client, Lease
+from dream.asynchronous.deals import Epoch
+from dream.asynchronous.snapshots import Snapshots
+
+EPOCH = Epoch(samples=43, batch_size=4, drop_last=False)
+
+
+def alone(epochs: int) -> np.ndarray:
+    """What one process would have in the end."""
+    values = np.zeros(SIZE, np.float32)
+    for _ in range(epochs):
+        for batch in range(EPOCH.batches):
+            at = range(EPOCH.samples)[batch * 4 :][: EPOCH.size(batch)]
+            values -= np.float32(0.5) * np.float32(np.mean(at))
+    return values
+
+
+@pytest.mark.parametrize("bound", [None, 0, 3])
+def test_every_sample_once_an_epoch(bound: int | None) -> None:
+    with job(workers=3, bound=bound) as running:
+        workers = [running.worker(rank) for rank in range(3)]
+        together(*(lambda w=w: [w.epoch(e, EPOCH) for e in range(2)] for w in workers))
+        told = workers[1].client.staleness()
+        for worker in workers:
+            worker.client.leave()
+    seen = Counter(sample for worker in workers for sample in worker.seen)
+    assert seen == dict.fromkeys(range(EPOCH.samples), 2)
+    assert told.updates == 2 * EPOCH.batches
+    assert (told.repeated, told.lost, told.joined) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_workers_that_share_each_batch_make_the_updates_of_one(servers: int) -> None:
+    with job(workers=3, servers=servers, bound=0) as running:
+        workers = [running.worker(rank) for rank in range(3)]
+        together(*(lambda w=w: [w.epoch(e, EPOCH) for e in range(2)] for w in workers))
+        told = workers[0].client.staleness()
+        for worker in workers:
+            worker.client.leave()
+    for worker in workers:
+        np.testing.assert_allclose(worker.client.values, alone(2), rtol=1e-6)
+    assert told.max == 0
+    assert told.lead == 0
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_no_clock_is_ahead_by_more_than_the_bound(bound: int) -> None:
+    def slow(_: Lease) -> None:
+        time.sleep(0.02)
+
+    with job(bound=bound) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+        together(lambda: workers[0].epoch(0, EPOCH), lambda: workers[1].epoch(0, EPOCH, slow))
+        told = workers[0].client.staleness()
+        for worker in workers:
+            worker.client.leave()
+    assert 1 <= told.lead <= bound
+    assert sum(told.by_worker.values()) == EPOCH.batches
+
+
+def test_without_a_bound_the_fast_do_not_wait_for_the_slow() -> None:
+    with job(bound=None) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+        together(
+            lambda: workers[0].epoch(0, EPOCH),
+            lambda: workers[1].epoch(0, EPOCH, lambda _: time.sleep(0.3)),
+        )
+        told = workers[0].client.staleness()
+        for worker in workers:
+            worker.client.leave()
+    assert told.by_worker[0] >= EPOCH.batches - 3
+    assert told.lead > 3
+
+
+def _dies(worker: Worker, after: int) -> None:
+    """The worker's connections close in the middle of a batch, as those of a dead process do."""
+
+    class Dead(Exception):
+        pass
+
+    count = 0
+
+    def die(_: Lease) -> None:
+        nonlocal count
+        count += 1
+        if count > after:
+            worker.vanish()
+            raise Dead
+
+    with pytest.raises(Dead):
+        worker.epoch(0, EPOCH, die)
+
+
+@pytest.mark.parametrize("bound", [None, 0, 2])
+def test_what_a_dead_worker_held_is_dealt_again(bound: int | None) -> None:
+    with job(bound=bound) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+        together(
+            lambda: workers[0].epoch(0, EPOCH, lambda _: time.sleep(0.01)),
+            lambda: _dies(workers[1], after=2),
+        )
+        told = workers[0].client.staleness()
+        workers[0].client.leave()
+    seen = Counter(sample for worker in workers for sample in worker.seen)
+    assert seen == dict.fromkeys(range(EPOCH.samples), 1)
+    assert told.lost == 1
+    assert told.repeated == (2 if bound == 0 else 4)
+    assert told.updates == EPOCH.batches
+    if bound == 0:
+        np.testing.assert_allclose(workers[0].client.values, alone(1), rtol=1e-6)
+
+
+def test_a_worker_comes_back_while_training_runs() -> None:
+    with job(bound=2) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+
+        def comes_back() -> None:
+            _dies(workers[1], after=2)
+            workers.append(running.worker(1))
+            workers[2].epoch(0, EPOCH)
+            workers[2].epoch(1, EPOCH)
+
+        def stays() -> None:
+            for number in range(2):
+                workers[0].epoch(number, EPOCH, lambda _: time.sleep(0.02))
+
+        together(stays, comes_back)
+        told = workers[0].client.staleness()
+        workers[0].client.leave()
+        workers[2].client.leave()
+    seen = Counter(sample for worker in workers for sample in worker.seen)
+    assert seen == dict.fromkeys(range(EPOCH.samples), 2)
+    assert told.joined == 1
+    assert told.lead <= 2
+    assert workers[2].seen
+
+
+def test_a_worker_that_stood_still_is_given_up_and_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A whole process that is stopped is in test_async_faults; here one that only stops beating."""
+    monkeypatch.setattr("dream.asynchronous.server.SILENT_SECONDS", 2.5)
+    with job(bound=None) as running:
+        first = running.worker(0)
+        monkeypatch.setattr("dream.asynchronous.client.BEAT_SECONDS", 60.0)
+        second = running.worker(1)
+
+        def freezes(_: Lease) -> None:
+            if len(second.seen) == 4:
+                time.sleep(5)
+
+        together(
+            lambda: first.epoch(0, EPOCH, lambda _: time.sleep(0.4)),
+            lambda: second.epoch(0, EPOCH, freezes),
+        )
+        told = first.client.staleness()
+        first.client.leave()
+        second.client.leave()
+    assert (told.lost, told.joined) == (1, 1)
+    assert told.repeated == 4
+    assert told.updates == EPOCH.batches
+
+
+def test_a_loop_that_breaks_off_leaves_its_batch_to_the_others() -> None:
+    with job(bound=None) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+        current = workers[1].work.begin((0, 0), EPOCH, ahead=False)
+        lease = current.take()
+        assert lease is not None
+        current.abandon()
+        workers[0].epoch(0, EPOCH)
+        assert sorted(workers[0].seen) == list(range(EPOCH.samples))
+        for worker in workers:
+            worker.client.leave()
+
+
+def test_snapshots_bring_back_parameters_and_what_is_done(tmp_path: Path) -> None:
+    with job(workers=1, bound=None, every=3, folder=tmp_path) as running:
+        worker = running.worker(0)
+        worker.epoch(0, EPOCH)
+        worker.client.leave()
+    with job(workers=1, bound=None, every=3, folder=tmp_path) as running:
+        again = running.worker(0)
+        again.epoch(0, EPOCH)
+        assert again.seen == worker.seen[-7:]  # 11 updates, the last snapshot after 9: 2 batches
+        np.testing.assert_allclose(again.client.values, alone(1), rtol=1e-6)
+        assert again.client.staleness().updates == EPOCH.batches
+        again.client.leave()
+
+
+def test_a_snapshot_counts_once_every_server_has_it(tmp_path: Path) -> None:
+    first, second = (Snapshots(tmp_path, server, 2) for server in range(2))
+    first.write(3, {"at": 3})
+    second.write(3, {"at": 3})
+    first.write(6, {"at": 6})
+    assert first.newest() == (3, {"at": 3})
+    second.write(6, {"at": 6})
+    second.write(9, {"at": 9})
+    assert second.newest() == (6, {"at": 6})
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_rank_0s_parameters_start() -> None:
+    with job() as running:
+        first, second = running.worker(0), running.worker(1)
+        assert second.client.register(second.client._shards, np.ones(SIZE, np.float32), b"") == (
+            b"rest of rank 0"
+        )
+        assert not second.client.values.any()
+        for worker in (first, second):
+            worker.client.leave()
+
+
+def test_models_that_differ_are_refused() -> None:
+    with job() as running:
+        first, second = running.worker(0), running.worker(1)
+        shards = second.client._shards
+        wrong = [type(shards[0])(0, SIZE, ((0, (2, 3)),), shards[0].recipe)]
+        with pytest.raises(Desynchronized, match=r"parameter 0 is .*\(2, 3\).* on rank 0"):
+            second.client.register(wrong, np.zeros(SIZE, np.float32), b"")
+        for worker in (first, second):
+            worker.client.leave()
+
+
+def test_loaders_that_differ_are_refused() -> None:
+    with job() as running:
+        first, second = running.worker(0), running.worker(1)
+        first.work.begin((0, 0), EPOCH, ahead=False).take()
+        other = Epoch(44, 4, drop_last=False)
+        with pytest.raises(Desynchronized, match="samples=44"):
+            second.work.begin((0, 0), other, ahead=False).take()
+        for worker in (first, second):
+            worker.client.leave()
+
+
+def test_a_step_without_a_batch_is_refused() -> None:
+    with job(workers=1) as running:
+        worker = running.worker(0)
+        with pytest.raises(ConfigurationError, match="no batch that was dealt"):
+            worker.work.push(0.0, None, None, [b""])
+        worker.client.leave()
+
+
+def test_a_step_on_two_shared_batches_is_refused() -> None:
+    with job(workers=2, bound=0) as running:
+        workers = [running.worker(rank) for rank in range(2)]
+        current = workers[0].work.begin((0, 0), EPOCH, ahead=True)
+        for _ in range(2):
+            lease = current.take()
+            assert lease is not None
+            current.handed_out(lease)
+        with pytest.raises(Unsupported, match="staleness=0, a step on 2 batches"):
+            workers[0].work.push(0.0, None, None, [b""])
+        for worker in workers:
+            worker.client.leave()
+
+
+def test_a_stranger_is_turned_away() -> None:
+    """Whoever lacks the job's token gets no word, and whoever lacks the word no answer."""
+    with job(workers=1) as running:
+        worker = running.worker(0)
+        with pytest.raises(ConfigurationError, match="refused the token"):
+            Client(running.place(0, token="another-token"), running.roles, in_step=False)
+        host, port, _ = running.store.values["servers/1"].decode().split()
+        assert host == "127.0.0.1"
+        with socket.create_connection((host, int(port)), 5) as stranger:
+            stranger.sendall(b"0" * 32 + bytes(5))
+            assert stranger.recv(1) == b""
+        worker.epoch(0, EPOCH)
+        worker.client.leave()
