@@ -9,12 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dream._resync import Resyncs
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
+from dream.asynchronous.staleness import Staleness
 from dream.communication import Communicator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]
@@ -87,3 +91,20 @@ class Adapter(ABC):
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, a mean over `count` things on this rank, scaled so that the gradient is that
         of the mean over the things of all ranks."""
+
+    @abstractmethod
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        """Every parameter and buffer of a model by name, whole, the same on every rank."""
+
+    def loss_weight(self) -> float:
+        """What the loss of this rank's last forward pass counts for among those of all ranks, so
+        that their mean is that of the global batch; 1 for an equal share."""
+        return 1.0
+
+
+class Asynchronous(Adapter):
+    """A strategy whose workers do not wait for one another."""
+
+    @abstractmethod
+    def staleness(self) -> Staleness:
+        """How stale updates were, and what became of the workers, over the job so far."""

@@ -19,10 +19,20 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "mirrored"): f"{_TORCH}.synchronous:Synchronous",
     ("torch", "multi_worker_mirrored"): f"{_TORCH}.synchronous:Synchronous",
     ("torch", "horovod"): f"{_TORCH}.synchronous:Synchronous",
+    ("torch", "data_parallel"): f"{_TORCH}.replicated:DataParallel",
+    ("torch", "model_parallel"): f"{_TORCH}.split.choosing:model_parallel",
+    ("torch", "hybrid"): f"{_TORCH}.split.choosing:model_parallel",
+    ("torch", "sharded"): f"{_TORCH}.split.choosing:sharded",
+    ("torch", "parameter_server"): f"{_TORCH}.asynchronous.parameter_server:ParameterServer",
+    ("torch", "local_sgd"): f"{_TORCH}.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
     ("tensorflow", "horovod"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
+    ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
+    ("tensorflow", "sharded"): f"{_TENSORFLOW}.split.sharded:Sharded",
+    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.split.choosing:model_parallel",
+    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""
 
@@ -59,6 +69,45 @@ GRADIENTS: Mapping[str, str] = {
     "tensorflow": f"{_TENSORFLOW}.keras_gradients:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
+
+OBSERVERS: Mapping[str, str] = {"torch": f"{_TORCH}.observing:observe"}
+"""What tells a Recorder of a framework's own training loops."""
+
+TRAITS: Mapping[str, str] = {
+    "keras.src.models.model.Model": "dream.adapters.keras.traits:traits",
+    "torch.nn.modules.module.Module": f"{_TORCH}.traits:traits",
+}
+"""What a model is like, for a Recorder; by the model's base class, the first that fits."""
+
+SEEDS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.randomness:seed",
+    "tensorflow": f"{_TENSORFLOW}.randomness:seed",
+}
+"""A function that seeds a framework's generators."""
+
+ON_GPU: Mapping[str, str] = {
+    "torch": f"{_TORCH}.devices:on_gpu",
+    "tensorflow": f"{_TENSORFLOW}.runtime:on_gpu",
+}
+"""A NumPy array as a framework's tensor on this rank's GPU."""
+
+SKETCHERS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.planning.sketching:made",
+    "keras": f"{_TENSORFLOW}.planning.sketching:made",
+}
+"""From a user's function to a Sketcher, by the flavour of its model."""
+
+TRIALS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.planning.trial:run",
+    "keras": f"{_TENSORFLOW}.planning.trial:run",
+}
+"""A measured training of a user's model, in a rank, by flavour."""
+
+RATES: Mapping[str, str] = {
+    "torch": f"{_TORCH}.planning.rates:read",
+    "tensorflow": f"{_TENSORFLOW}.planning.rates:read",
+}
+"""What a framework computes and moves a second on this machine."""
 
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 

@@ -7,56 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from dream import _options
 from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._options import FRAMEWORKS, Framework, Option
 
-Framework = Literal["torch", "tensorflow"]
-FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow")
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One keyword of `dream.strategy`.
-
-    kind: the type a value must have; minimum: the least value, for numbers.
-    mesh: whether `--strategy` on the command line replaces the script's value.
-    frameworks: where it has a meaning; elsewhere it raises `Unsupported`.
-    """
-
-    name: str
-    kind: type[bool] | type[int] | type[float] | type[str]
-    default: object
-    help: str
-    minimum: float | None = None
-    mesh: bool = False
-    frameworks: tuple[Framework, ...] = FRAMEWORKS
-
-    def check(self, value: object) -> object:
-        """The value in the option's own type."""
-        if value is None and self.default is None:
-            return None
-        if self.kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not self.kind:
-            raise ConfigurationError(
-                f"Option {self.name!r} has the wrong type. Received: {value!r} "
-                f"({type(value).__name__}). Give a {self.kind.__name__}: {self.help}"
-            )
-        if self.minimum is not None and isinstance(value, (int, float)) and value < self.minimum:
-            raise ConfigurationError(
-                f"Option {self.name!r} is too small. Received: {value!r}. "
-                f"Give at least {self.minimum:g}: {self.help}"
-            )
-        return value
-
-    def parse(self, text: str) -> object:
-        """The value written in `NAME:option=text`."""
-        words: dict[str, object] = {"true": True, "false": False, "none": None}
-        if self.kind is bool or text.lower() == "none":
-            return self.check(words.get(text.lower(), text))
-        try:
-            return self.check(self.kind(text))
-        except ValueError:
-            return self.check(text)
+__all__ = ["COMMON", "FRAMEWORKS", "SEED", "SPECS", "Framework", "Option", "Spec", "find"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +27,7 @@ class Spec:
     name: str
     summary: str
     mesh: str
-    update: Literal["none", "synchronous"]
+    update: Literal["none", "synchronous", "asynchronous"]
     reductions: Mapping[Framework, tuple[str, ...]]
     several: bool = True
     options: tuple[Option, ...] = field(default=())
@@ -114,29 +69,17 @@ class Spec:
             raise unknown(f"reduction of strategy {self.name!r}", reduction, known)
 
 
-_BUCKETS = (
-    Option(
-        "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
-        minimum=0.001, mesh=True, frameworks=("torch",),
-    ),
-    Option(
-        "find_unused", bool, False, "allow parameters that take no part in a step's loss",
-        mesh=True, frameworks=("torch",),
-    ),
-)  # fmt: skip
-_RESYNC = Option(
-    "resync", int, None, "steps between broadcasts of rank 0's weights in a job of two frameworks, "
-    "whose arithmetic differs in the last bit: 100, or 1 where their optimizers differ by more; 0 "
-    "for never. Ranks of one framework are alike to the bit and need none",
-    minimum=0, mesh=True,
-)  # fmt: skip
-_OPTIONS = (*_BUCKETS, _RESYNC)
 _SYNCHRONOUS: Mapping[Framework, tuple[str, ...]] = MappingProxyType(
     {
         "torch": ("gloo", "nccl", "horovod", "shared_memory", "hierarchical"),
         "tensorflow": ("grpc", "nccl", "horovod", "shared_memory", "hierarchical"),
     }
 )
+
+_OWN: Mapping[Framework, tuple[str, ...]] = MappingProxyType(
+    {"torch": ("gloo", "nccl"), "tensorflow": ()}
+)
+"""Where the framework's own parts move more than gradients."""
 
 SPECS: Mapping[str, Spec] = MappingProxyType(
     {
@@ -148,31 +91,48 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",
-                "data", "synchronous", _SYNCHRONOUS, options=_OPTIONS,
+                "data", "synchronous", _SYNCHRONOUS, options=_options.REPLICAS,
             ),
             Spec(
                 "multi_worker_mirrored", "synchronous replicas on many hosts",
-                "data", "synchronous", _SYNCHRONOUS, options=_OPTIONS,
+                "data", "synchronous", _SYNCHRONOUS, options=_options.REPLICAS,
             ),
             Spec(
                 "horovod", "multi_worker_mirrored on the Horovod ring",
                 "data", "synchronous", {"torch": ("horovod",), "tensorflow": ("horovod",)},
-                options=_OPTIONS,
+                options=_options.REPLICAS,
+            ),
+            Spec(
+                "data_parallel", "replicas on the devices of one process, the loss on each",
+                "data", "synchronous", {"torch": (), "tensorflow": ()}, several=False,
+            ),
+            Spec(
+                "model_parallel", "the model is split, by layers, as a pipeline or by tensors",
+                "model", "synchronous", _OWN, options=_options.MODEL,
+            ),
+            Spec(
+                "hybrid", "a split model, replicated: a mesh of data x model",
+                "data x model", "synchronous", _OWN, options=_options.HYBRID,
+            ),
+            Spec(
+                "sharded", "parameters, gradients and optimizer state in shards, one a rank",
+                "data", "synchronous", _OWN, options=_options.SHARDED,
+            ),
+            Spec(
+                "parameter_server", "workers that do not wait for one another, and servers",
+                "workers and servers", "asynchronous", {"torch": (), "tensorflow": ()},
+                options=_options.SERVERS,
+            ),
+            Spec(
+                "local_sgd", "replicas step alone, and are averaged every few steps",
+                "data", "synchronous", _SYNCHRONOUS, options=_options.LOCAL,
             ),
         )
     }
 )  # fmt: skip
 
 
-COMMON: Mapping[str, Option] = MappingProxyType(
-    {
-        "reduction": Option("reduction", str, "auto", "who adds the gradients up", mesh=True),
-        "devices": Option("devices", int, None, "devices per process", minimum=1, mesh=True),
-    }
-)
-"""What every strategy takes beside its own options, and `--strategy` may set."""
-
-SEED = Option("seed", int, 0, "what the order of shuffled data depends on", minimum=0)
+COMMON, SEED = _options.COMMON, _options.SEED
 
 
 def find(name: str) -> Spec:

@@ -7,13 +7,14 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _mixed, _partition, _registry, cluster
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream import _choice, _framework, _mixed, _partition, _registry, cluster, recording
+from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import speak_as
 from dream._spec import Framework
 from dream._topology import Cluster, Topology
+from dream.asynchronous.staleness import Staleness
 from dream.communication import Communicator
 
 if TYPE_CHECKING:
@@ -129,11 +130,18 @@ class Strategy:
             self._watch = _framework.ImportWatch(self._framework_found)
             self._watch.install()
         else:
-            self._adapter.enter()
+            self._enter()
 
     def _framework_found(self) -> None:
         self._watch = None
         self._framework = _framework.imported()
+        self._enter()
+
+    def _enter(self) -> None:
+        recorder = recording.active()
+        if recorder is not None:
+            assert self._framework is not None
+            recorder.entered(self._adapter, self._framework, self.name)
         self._adapter.enter()
 
     def _leave(self) -> None:
@@ -165,7 +173,9 @@ class Strategy:
         Returns the global mean loss as a 0-d value, the same on every rank, waited for only when
         it is read. Reading it on one rank alone never blocks.
         """
-        return self._adapter.train_step(model, loss, optimizer, weight)
+        step = self._adapter.train_step(model, loss, optimizer, weight)
+        recorder = recording.active()
+        return step if recorder is None else recorder.recorded(step, model)
 
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
@@ -178,6 +188,15 @@ class Strategy:
         """
         return self._adapter.evaluate(model, data, metrics)
 
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        """Every parameter and buffer of a model by name, as whole arrays, the same on every rank:
+        what `single` would hold, however the strategy splits it. Call it on every rank.
+
+        Names are those of `state_dict()`; of `variable.path` in Keras, from the model's own name
+        on.
+        """
+        return self._adapter.full_state(model)
+
     def order(self, samples: int, epoch: int = 0) -> NDArray[np.int64]:
         """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
         for those who feed `train_step` from data of their own."""
@@ -187,6 +206,17 @@ class Strategy:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of
         the mean over the things of all ranks. Call it on every rank, before backward."""
         return self._adapter.weigh(loss, count)
+
+    def staleness(self) -> Staleness:
+        """How stale an asynchronous training's updates were: mean, max and histogram, and what
+        became of its workers. Of the whole job, whichever rank asks."""
+        adapter = self._adapter
+        if not isinstance(adapter, Asynchronous):
+            raise Unsupported(
+                "Updates of a synchronous strategy are never stale. Received: staleness() under "
+                f"{self.name!r}. It is for 'parameter_server'."
+            )
+        return adapter.staleness()
 
     @property
     def _adapter(self) -> Adapter:

@@ -9,7 +9,8 @@ from typing import Any, final
 
 import keras
 
-from dream.adapters.keras import model, optimizer, saving, start
+from dream import recording
+from dream.adapters.keras import model, observing, optimizer, saving, start
 from dream.adapters.keras.engine import Engine
 
 _SAVERS = (
@@ -34,6 +35,9 @@ class KerasBlock:
         return self.engine.creating()
 
     def enter(self) -> None:
+        recorder = recording.active()
+        if recorder is not None and recorder.keras_is_news():
+            observing.observe(recorder)
         self._open.enter_context(self.creating())
         self._tell(keras.Model, model.distribute)
         if self.engine.parts > 1:

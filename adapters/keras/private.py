@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 from keras.src import tree
+from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
@@ -19,6 +20,7 @@ __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "GeneratorDataAdapter",
+    "backend_random",
     "get_data_adapter",
     "is_tf_dataset",
     "tree",

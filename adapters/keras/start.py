@@ -66,16 +66,21 @@ def offset_seeds(model: Any, engine: Engine) -> None:
 
 def tell_of_statistics(model: Any) -> None:
     """One line about layers whose batch statistics are each replica's own."""
-    local = [
-        layer.name
-        for layer in private.layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-    ]
+    local = local_statistics(model)
     if local:
         logger.info(
             "%s normalises each replica's share by itself, which cannot equal one device; moving "
             "statistics are the mean over the replicas", ", ".join(local),
         )  # fmt: skip
+
+
+def local_statistics(model: Any) -> list[str]:
+    """The names of the layers that normalise each replica's share by itself."""
+    return [
+        layer.name
+        for layer in private.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+    ]
 
 
 def optimizers_of(model: Any) -> list[Any]:

@@ -1,52 +1,75 @@
-"""The embedded digits task as a Keras user writes it, for `dream compare`."""
+"""The embedded tasks as a Keras user trains them, for `dream compare`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import keras
 
 import dream
-from dream.compare import digits as task
+from dream.adapters.keras import task_networks as networks
+from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
 
 
-def digits(job: Job, meter: Meter) -> Learned:
+@contextmanager
+def _kept() -> Iterator[list[Any]]:
+    """What Keras's own fit is given meanwhile, so that reading it can be timed afterwards."""
+    given: list[Any] = []
+    original = keras.Model.fit
+
+    @wraps(original)
+    def fit(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given.append(x)
+        return original(self, x, *args, **kwargs)
+
+    keras.Model.fit = fit
+    try:
+        yield given
+    finally:
+        keras.Model.fit = original
+
+
+def train(job: Job, meter: Meter) -> Learned:
     """Train and test, under the strategy that the command line names."""
+    task = tasks.find(job.task)
     data = task.load()
     with dream.strategy(seed=job.seed) as strategy:
-        model = keras.Sequential(
-            [
-                keras.Input((task.LAYERS["hidden"][0],)),
-                keras.layers.Dense(task.LAYERS["hidden"][1], activation="relu", name="hidden"),
-                keras.layers.Dense(task.LAYERS["output"][1], name="output"),
-            ]
-        )
-        first = task.first_weights(job.seed)
-        for layer in model.layers:
-            layer.set_weights([first[f"{layer.name}.kernel"], first[f"{layer.name}.bias"]])
+        model = networks.build(task, tasks.first_weights(task, job.seed))
+        squares = task.loss == "squares"
         model.compile(
-            keras.optimizers.SGD(task.LEARNING_RATE, momentum=task.MOMENTUM),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
+            networks.optimizer_of(task),
+            networks.loss_of(task),
+            metrics=None if squares else ["accuracy"],
         )
-        clock = _clock(job, meter, len(data.x))
-        model.fit(
-            data.x, data.y, batch_size=job.batch_size, epochs=job.epochs, verbose=0,
-            callbacks=[clock],
-        )  # fmt: skip
+        with _kept() as given:
+            model.fit(
+                data.x, data.y, batch_size=job.batch_size, epochs=job.epochs, verbose=0,
+                callbacks=[_clock(job, meter, len(data.x))],
+            )  # fmt: skip
         tested = model.evaluate(
             data.x_test, data.y_test, batch_size=job.batch_size, verbose=0, return_dict=True
         )
-    parameters = {
-        f"{layer.name}.{name}": value
-        for layer in model.layers
-        for name, value in zip(("kernel", "bias"), layer.get_weights(), strict=True)
-    }
+    parameters = networks.parameters(model)
+    told = float(tested["loss" if squares else "accuracy"])
     return Learned(
-        parameters, float(tested["accuracy"]), strategy.topology, strategy.communicator.reduction
+        parameters,
+        networks.explained(told, data.y_test) if squares else told,
+        strategy.topology,
+        strategy.communicator,
+        batches=lambda: _batches(given[0]),
+        gradient=keras.ops.zeros(sum(value.size for value in parameters.values())),
     )
+
+
+def _batches(given: Any) -> Iterable[Any]:
+    on_torch = keras.backend.backend() == "torch"
+    elements: Iterable[Any] = given.get_torch_dataloader() if on_torch else given.get_tf_dataset()
+    return elements
 
 
 def _clock(job: Job, meter: Meter, samples: int) -> Any:

@@ -29,6 +29,11 @@ class Backwards:
         self._others: set[int] = set()
         self._handle: RemovableHandle | None = None
 
+    @property
+    def armed(self) -> bool:
+        """Whether the whole module was called, and no backward has come since."""
+        return self._armed
+
     def watch(self, parameter: nn.Parameter) -> None:
         """Look at the backward passes that reach `parameter`."""
         self.stop()

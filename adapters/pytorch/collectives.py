@@ -18,7 +18,7 @@ from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.communication.wire import Combine, Length
 
-_LATE = timedelta(minutes=30)
+LATE = timedelta(minutes=30)
 _OPS: dict[Combine, Any] = {
     "sum": distributed.ReduceOp.SUM,
     "min": distributed.ReduceOp.MIN,
@@ -56,7 +56,7 @@ def start_group(cluster: Cluster, reduction: str) -> None:
             init_method=f"tcp://{cluster.master}",
             rank=cluster.rank,
             world_size=cluster.world_size,
-            timeout=_LATE,
+            timeout=LATE,
         )
     atexit.register(_stop_group)
 
@@ -134,7 +134,7 @@ class GroupWire(TorchWire):
     def group(self, ranks: Sequence[int]) -> TorchWire | None:
         everywhere = [distributed.get_global_rank(self._group, rank) for rank in ranks]
         with peers_may_fail("group"):
-            made = distributed.new_group(everywhere, timeout=_LATE)
+            made = distributed.new_group(everywhere, timeout=LATE)
         if distributed.get_rank() not in everywhere:
             return None
         return GroupWire(made, self._name)

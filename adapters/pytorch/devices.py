@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from dream import cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
+
+
+def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
+    """The devices that one process drives: the GPUs asked for, all of them by default; without
+    any, logical ones on the CPU. fewest: what the other options need."""
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    wanted = plan.devices if plan.devices is not None else max(visible, fewest)
+    if visible == 0:
+        return [torch.device("cpu")] * wanted
+    if wanted > visible:
+        raise ConfigurationError(
+            f"There are fewer devices than asked for. Received: {wanted} devices, {visible} GPUs. "
+            f"Use devices={visible}, or hide the GPUs (CUDA_VISIBLE_DEVICES=) to use the CPU."
+        )
+    return [torch.device("cuda", index) for index in range(wanted)]
 
 
 def choose(plan: Plan) -> torch.device:
@@ -30,3 +48,8 @@ def choose(plan: Plan) -> torch.device:
     device = torch.device("cuda", plan.cluster.local_rank % visible)
     torch.cuda.set_device(device)
     return device
+
+
+def on_gpu(array: Any) -> torch.Tensor:
+    """A NumPy array as a tensor on this rank's GPU."""
+    return torch.from_numpy(array).to(f"cuda:{cluster.detect().local_rank}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from dream._resync import Resyncs
 from dream.adapters.pytorch.sampling import DealtBatches
 from dream.communication import Communicator
 
+ELSEWHERE = object()
+"""A prediction that another rank has, which takes its figures."""
+
 
 def evaluate(
     model: nn.Module,
@@ -27,40 +30,67 @@ def evaluate(
     communicator: Communicator,
     *,
     resyncs: Resyncs | None = None,
+    predict: Callable[[tuple[Any, ...]], Any] | None = None,
+    total: Communicator | None = None,
+    together: bool = False,
 ) -> dict[str, float]:
-    """The mean of each metric over every sample of `data`. resyncs: where some ranks are of another
-    framework; they take rank 0's weights before, and targets are compared at the end."""
+    """The mean of each metric over every sample of `data`.
+
+    communicator: the ranks that the data is dealt to. resyncs: where some ranks are of another
+    framework; they take rank 0's weights before, and targets are compared at the end. predict:
+    the model's call on a batch's inputs, where it is not a call. total: the ranks whose figures
+    are added up, where they are others. together: the ranks help each other in the model's calls,
+    so those without a sample call it too.
+    """
+    run = predict or (lambda inputs: model(*inputs))
     if resyncs is not None:
         resyncs.settle()
     seen = Targets()
+    spare: tuple[Any, ...] | None = None
     sums = torch.zeros(len(metrics) + 1, dtype=torch.float64)
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
             for batch in _shared(data, communicator):
-                sums += _sums(model, batch, metrics)
+                sums += _sums(run, batch, metrics)
+                if together:
+                    spare = _call_along(model, batch, spare)
                 if resyncs is not None:
                     seen.add(communicator.rank, targets_of(batch))
     finally:
         model.train(training)
     if resyncs is not None:
         seen.compare(communicator, "the data to evaluate")
-    *totals, count = communicator.all_reduce(sums, op="sum").tolist()
+    *totals, count = (total or communicator).all_reduce(sums, op="sum").tolist()
     if count == 0:
         raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
     return {name: total / count for name, total in zip(metrics, totals, strict=True)}
 
 
-def _sums(model: nn.Module, batch: Any, metrics: Mapping[str, Metric]) -> torch.Tensor:
+def _sums(
+    run: Callable[[tuple[Any, ...]], Any], batch: Any, metrics: Mapping[str, Metric]
+) -> torch.Tensor:
     """Each metric summed over the batch's samples, then their number. Shape (metrics + 1,)."""
     inputs, target = split(tuple(batch))
     count = len(target)
-    if count == 0:
+    prediction = run(inputs) if count else ELSEWHERE
+    if prediction is ELSEWHERE:
         return torch.zeros(len(metrics) + 1, dtype=torch.float64)
-    prediction = model(*inputs)
     values = [_total(name, metric(prediction, target), count) for name, metric in metrics.items()]
     return torch.tensor([*values, count], dtype=torch.float64)
+
+
+def _call_along(
+    model: nn.Module, batch: Any, spare: tuple[Any, ...] | None
+) -> tuple[Any, ...] | None:
+    """Where a batch is empty, have the model called on a sample seen before, which counts for
+    nothing; on no sample where there was none yet. Inputs of one sample to do that with next."""
+    inputs, target = split(tuple(batch))
+    if len(target):
+        return tuple(x[:1] if isinstance(x, torch.Tensor) and x.dim() else x for x in inputs)
+    model(*(inputs if spare is None else spare))
+    return spare
 
 
 def targets_of(batch: Any) -> np.ndarray[Any, Any]:

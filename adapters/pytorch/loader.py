@@ -49,9 +49,13 @@ class Dealer:
         shares: Shares,
         seed: int,
         resyncs: Resyncs | None = None,
+        told_by: Communicator | None = None,
     ) -> None:
-        """resyncs: where some ranks are of another framework, with which passes are compared."""
+        """resyncs: where some ranks are of another framework, with which passes are compared.
+        told_by: all ranks, where several of them take the same share; what rank 0's own sampler
+        draws is every rank's, with gradients off too."""
         self._communicator = communicator
+        self._told_by = told_by
         self._shares = shares
         self._seed = seed
         self._resyncs = resyncs
@@ -87,7 +91,7 @@ class Dealer:
                 "strategy.order(samples, epoch) on every rank."
             )
         source = loader.batch_sampler if own_order else self._seeded(loader)
-        dealt = DealtBatches(source, self._communicator, loader.batch_size)
+        dealt = DealtBatches(source, self._communicator, loader.batch_size, self._told_by)
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         loader.__class__ = _dealt_class(type(loader), self._shares, self._compared)
@@ -109,7 +113,7 @@ class Dealer:
         )
 
     def _refuse_streams(self, loader: DataLoader[Any]) -> None:
-        if self._communicator.world_size > 1:
+        if (self._told_by or self._communicator).world_size > 1:
             raise Unsupported(
                 "A stream of samples cannot be dealt to several ranks. Received: a DataLoader "
                 f"over {type(loader.dataset).__name__}, batch_size={loader.batch_size}. Use a "

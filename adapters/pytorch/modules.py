@@ -114,6 +114,11 @@ class Modules:
         for root in self.roots:
             root.weigh_by_hand(count)
 
+    def loss_weight(self) -> float:
+        """What the loss of the last forward pass counts for."""
+        called = [r for r in self.roots if isinstance(r, Root) and r.backwards.armed]
+        return max((root.loss_weight for root in called), default=1.0)
+
     def reduced(self) -> dict[int, Reducing]:
         """The root that reduces each parameter's gradient, by the parameter's id."""
         return {id(parameter): root for root in self.roots for parameter in root.trained}

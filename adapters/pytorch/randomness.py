@@ -7,10 +7,17 @@ import sys
 
 import torch
 
+from dream import recording
+
+
+def seed(number: int) -> None:
+    """Seed torch's generators, for a script that may not do so."""
+    torch.manual_seed(number)
+
 
 def offset_by(rank: int) -> None:
     """Move torch's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
-    if rank == 0:
+    if rank == 0 or recording.draws_alike():
         return
     torch.manual_seed(torch.initial_seed() + rank)
     random.seed(random.getrandbits(32) + rank)

@@ -62,26 +62,29 @@ class Reducing(Slot):
         self.room.inside = True
         try:
             if empty:
-                return self._call_empty(forward, args, kwargs)
+                return call_empty(self.module, forward, args, kwargs)
             return forward(*args, **kwargs)
         finally:
             self.room.inside = False
 
-    def _call_empty(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A forward pass on no sample, which leaves no trace in running statistics."""
-        running = buffers.running(buffers.norms(self.module))
-        before = [buffer.clone() for buffer in running]
-        try:
-            output = forward(*args, **kwargs)
-        except Exception as error:
-            raise ConfigurationError(
-                f"{type(self.module).__name__} cannot take an empty batch, and this rank has no "
-                f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
-                "batch_size that leaves every rank a sample."
-            ) from error
-        for buffer, value in zip(running, before, strict=True):
-            buffer.copy_(value)
-        return output
+
+def call_empty(
+    module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A forward pass on no sample, which leaves no trace in running statistics."""
+    running = buffers.running(buffers.norms(module))
+    before = [buffer.clone() for buffer in running]
+    try:
+        output = forward(*args, **kwargs)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{type(module).__name__} cannot take an empty batch, and this rank has no "
+            f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
+            "batch_size that leaves every rank a sample."
+        ) from error
+    for buffer, value in zip(running, before, strict=True):
+        buffer.copy_(value)
+    return output
 
 
 def claim_parts(root: Reducing) -> None:

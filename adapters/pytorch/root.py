@@ -86,6 +86,11 @@ class Root(Reducing):
                 self._handles = scale_gradients(self.trained, weight)
 
     @property
+    def loss_weight(self) -> float:
+        """What the gradient of the last call counts for."""
+        return self._weight
+
+    @property
     def trained(self) -> list[nn.Parameter]:
         """The parameters that this module's DDP reduces, the carrier among them."""
         carrier = self._runner.carrier

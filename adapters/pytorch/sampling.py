@@ -89,12 +89,21 @@ class DealtBatches(Sampler[list[int]]):
     every sample where they are off.
 
     source: the global batches; unless they are seeded, rank 0's are every rank's.
+    told_by: all ranks, where several take the same share.
     """
 
-    def __init__(self, source: Any, communicator: Communicator, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        communicator: Communicator,
+        batch_size: int | None,
+        told_by: Communicator | None = None,
+    ) -> None:
         self.batch_size = batch_size
         self._source = source
         self._communicator = communicator
+        self._together = told_by is not None
+        self._told_by = told_by or communicator
         self._reading: Reading = "by gradients"
         self._begun: Pass | None = None
 
@@ -118,16 +127,20 @@ class DealtBatches(Sampler[list[int]]):
         reading = self._reading
         if reading == "by gradients" and not torch.is_grad_enabled():
             self._begun = None
-            return iter(self._source)
+            return self._every_batch() if self._together else iter(self._source)
         seeded = self._source if isinstance(self._source, SeededBatches) else None
         counts = None if reading == "share" else seeded
         self._begun = Pass(len(self), counts, trains=reading == "by gradients")
         return self._deal(self._begun.shares, whole=reading == "whole")
 
+    def _every_batch(self) -> Iterator[list[int]]:
+        if self._told_by.world_size == 1 or isinstance(self._source, SeededBatches):
+            return iter(self._source)
+        return told_by_rank_0(self._source, self._told_by)
+
     def _deal(self, shares: deque[Share], *, whole: bool) -> Iterator[list[int]]:
         rank, parts = self._communicator.rank, self._communicator.world_size
-        told = parts > 1 and not whole and not isinstance(self._source, SeededBatches)
-        batches = told_by_rank_0(self._source, self._communicator) if told else iter(self._source)
+        batches = iter(self._source) if whole and not self._together else self._every_batch()
         if whole:
             rank, parts = 0, 1
         for batch in batches:

@@ -43,6 +43,11 @@ class Shares:
         share = self._of(inputs)
         return None if share is None else share.count
 
+    def largest(self, inputs: Iterable[object]) -> int | None:
+        """The largest share of the batch that any rank has; None for what is no dealt batch."""
+        share = self._of(inputs)
+        return None if share is None else -(-share.total // share.parts)
+
     def _of(self, inputs: Iterable[object]) -> Share | None:
         for value in inputs:
             entry = self._marked.get(id(value))

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
-from dream.adapters.pytorch import devices, evaluation, saving
+from dream.adapters.pytorch import devices, evaluation, saving, state
 from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.patches import Patches
@@ -81,3 +82,6 @@ class Single(Adapter):
     def weigh(self, loss: Any, count: Any) -> Any:
         count_of(count)
         return loss
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        return state.whole(model)

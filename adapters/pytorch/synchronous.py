@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
-from dream.adapters.pytorch import collectives, devices, evaluation, saving
+from dream.adapters.pytorch import collectives, devices, evaluation, saving, state
 from dream.adapters.pytorch.bucket_hook import Buckets
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
@@ -128,6 +129,12 @@ class Synchronous(Adapter):
         if self._resyncs is not None:  # counts travel with the gradients
             return loss
         return loss * weight_of(self._communicator, counted)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        return state.whole(model)
+
+    def loss_weight(self) -> float:
+        return self._modules.loss_weight()
 
 
 def _counts(weight: Callable[..., Any]) -> Callable[[tuple[Any, ...]], float]:

@@ -1,4 +1,4 @@
-"""The embedded digits task as a PyTorch user writes it, for `dream compare`."""
+"""The embedded tasks as a PyTorch user trains them, for `dream compare`."""
 
 from __future__ import annotations
 
@@ -8,72 +8,62 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-from dream.compare import digits as task
+from dream.adapters.pytorch import task_networks as networks
+from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
+from dream.compare.tasks.task import MOMENTUM, Task
+
+_Loader = DataLoader[tuple[torch.Tensor, ...]]
 
 
-class Network(nn.Module):
-    """64-32-10, its first weights given."""
-
-    def __init__(self, weights: task.Weights) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(*task.LAYERS["hidden"])
-        self.output = nn.Linear(*task.LAYERS["output"])
-        self.load_state_dict(
-            {_torch_name(name): torch.from_numpy(value.T) for name, value in weights.items()}
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.output(F.relu(self.hidden(x)))
-        return logits
-
-
-def digits(job: Job, meter: Meter) -> Learned:
+def train(job: Job, meter: Meter) -> Learned:
     """Train and test, under the strategy that the command line names."""
+    task = tasks.find(job.task)
     data = task.load()
-    train = TensorDataset(torch.from_numpy(data.x), torch.from_numpy(data.y))
+    samples = TensorDataset(torch.from_numpy(data.x), torch.from_numpy(data.y))
     test = TensorDataset(torch.from_numpy(data.x_test), torch.from_numpy(data.y_test))
     with dream.strategy(seed=job.seed) as strategy:
         device = strategy.topology.device
-        model = Network(task.first_weights(job.seed)).to(device)
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=task.LEARNING_RATE, momentum=task.MOMENTUM
-        )
-        loader = DataLoader(train, batch_size=job.batch_size, shuffle=True)
+        model = networks.build(task, tasks.first_weights(task, job.seed)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
+        loader = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
         for _ in range(job.epochs):
             total = torch.zeros((), dtype=torch.float64, device=device)
             for x, y in loader:
                 optimizer.zero_grad()
-                loss = F.cross_entropy(model(x.to(device)), y.to(device))
+                loss = _loss(task, model(x.to(device)), y.to(device))
                 loss.backward()
                 optimizer.step()
                 meter.step(job.batch_size)
                 if len(y):  # the mean over no sample is nan
                     total += loss.detach() * len(y)
             total = strategy.communicator.all_reduce(total, "sum")
-            meter.epoch(float(total) / len(train), len(train))
-        accuracy = _accuracy(model, DataLoader(test, batch_size=job.batch_size), device)
-    return Learned(_parameters(model), accuracy, strategy.topology, strategy.communicator.reduction)
+            meter.epoch(float(total) / len(samples), len(samples))
+        score = _score(task, model, DataLoader(test, batch_size=job.batch_size), device)
+        state = strategy.full_state(model)
+    elements = sum(p.numel() for p in model.parameters())
+    return Learned(
+        networks.parameters(task, state),
+        score,
+        strategy.topology,
+        strategy.communicator,
+        batches=lambda: loader,
+        gradient=torch.zeros(elements, device=device),
+    )
 
 
-def _accuracy(
-    model: nn.Module, batches: DataLoader[tuple[torch.Tensor, ...]], device: str
-) -> float:
-    right = seen = 0
+def _loss(task: Task, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if task.loss == "squares":
+        return F.mse_loss(output, y)
+    return F.cross_entropy(output.movedim(-1, 1), y)
+
+
+def _score(task: Task, model: nn.Module, batches: _Loader, device: str) -> float:
+    """The share that is right; of squares, the share of the variance that is explained."""
     with torch.no_grad():
-        for x, y in batches:
-            right += int((model(x.to(device)).argmax(1) == y.to(device)).sum())
-            seen += len(y)
-    return right / seen
-
-
-def _torch_name(name: str) -> str:
-    return name.replace("kernel", "weight")
-
-
-def _parameters(model: nn.Module) -> task.Weights:
-    return {
-        name.replace("weight", "kernel"): value.detach().cpu().numpy().T.copy()
-        for name, value in model.named_parameters()
-    }
+        shown = [(model(x.to(device)), y.to(device)) for x, y in batches]
+    output, y = (torch.cat(parts) for parts in zip(*shown, strict=True))
+    if task.loss == "squares":
+        return float(1 - F.mse_loss(output, y) / y.var(correction=0))
+    return float((output.argmax(-1) == y).double().mean())

@@ -8,7 +8,9 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
@@ -98,6 +100,9 @@ class TensorFlowAdapter(Adapter):
             loss, count, self.topology.num_replicas, self._total(),
             ranks=self._who.distribution is None,
         )  # fmt: skip
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        return {v.path: np.asarray(v) for v in model.variables}
 
     def _cut(self) -> Cut:
         if self._who.distribution is not None:

@@ -60,7 +60,7 @@ def _compiled(model: Any, metrics: Metrics, run: Run) -> Callable[..., tf.Tensor
         check_metric(name, metric)
 
     def sums_of(*batch: Any) -> tf.Tensor:
-        return _sums(model, batch, metrics)
+        return sums(model, batch, metrics)
 
     def total(*batch: Any) -> tf.Tensor:
         return tf.add_n(run(sums_of, batch))
@@ -83,7 +83,7 @@ def _tensors(data: Iterable[Any]) -> Iterable[Any]:
     return (tuple(tf.nest.map_structure(tf.convert_to_tensor, batch)) for batch in data)
 
 
-def _sums(model: Any, batch: calling.Batch, metrics: Metrics) -> tf.Tensor:
+def sums(model: Any, batch: calling.Batch, metrics: Metrics) -> tf.Tensor:
     """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
     inputs, target = split(batch)
     count = tf.cast(calling.count(batch), tf.float64)

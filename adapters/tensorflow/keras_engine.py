@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 
 from dream._adapter import Plan
@@ -17,6 +15,7 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data
 from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.randomness import offset_by
 from dream.communication import Communicator
 
 DIFFER = "ranks read different batches"
@@ -118,14 +117,6 @@ def example(source: Arrays | Batches) -> Any:
     if isinstance(source, Arrays):
         return source.inputs
     return source.adapter.get_tf_dataset().element_spec
-
-
-def offset_by(rank: int) -> None:
-    """Move TensorFlow's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
-    if rank:
-        random.seed(random.getrandbits(32) + rank)
-        np.random.seed((int(np.random.randint(2**31)) + rank) % 2**32)
-        tf.random.set_seed(random.getrandbits(31))
 
 
 @contextmanager

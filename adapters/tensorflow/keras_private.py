@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
+from keras.src import tree
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -74,3 +75,32 @@ def built_already(model: Any) -> None:
         """Nothing to do."""
 
     model._maybe_symbolic_build = MethodType(skip, model)
+
+
+def put_in_place(variable: Any, made: Any) -> None:
+    """Have a Keras variable be kept by another of TensorFlow's. Optimizers know a variable by
+    TensorFlow's number for it, which stays."""
+    made._unique_id = variable._value._unique_id
+    variable._value = made
+
+
+def output_structure(model: Any) -> Any:
+    """How the outputs of a functional or sequential model are nested."""
+    return getattr(model, "_outputs_struct", model.outputs[0])
+
+
+def flat_inputs(model: Any, inputs: Any) -> list[Any]:
+    """The tensors of a functional or sequential model's inputs, in the order of `model.inputs`."""
+    if hasattr(model, "_standardize_inputs"):
+        return list(model._standardize_inputs(inputs))
+    return list(tree.flatten(inputs))
+
+
+def compiled_loss(model: Any) -> Any:
+    """What computes the loss that a model was compiled with, of (y, y_pred, sample_weight)."""
+    return model._compile_loss
+
+
+def made_by(tensor: Any) -> Any:
+    """The layer or operation that a KerasTensor comes from."""
+    return tensor._keras_history.operation

@@ -1,4 +1,5 @@
-"""`mirrored`: replicas in step on one host, in one process or one in each of several."""
+"""`mirrored` and `data_parallel`: replicas in step on one host, in one process or one in each of
+several; `data_parallel` is never but in one."""
 
 from __future__ import annotations
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
-from dream import _spec, cluster
+from dream import cluster
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.adapters.tensorflow import choosing
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
+from dream.adapters.tensorflow.split import dtensor
 
 
 @dataclass(slots=True)
@@ -23,9 +25,11 @@ class _Started:
     devices: tuple[str, ...] = ()
     joined: Cluster | None = None
     cluster: tf.distribute.MultiWorkerMirroredStrategy | None = None
+    mesh: bool = False
 
 
 _started = _Started()
+_SPLIT = ("sharded", "model_parallel", "hybrid")
 
 
 def set_up_early(name: str, given: Mapping[str, object]) -> None:
@@ -36,8 +40,12 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
     assert devices is None or isinstance(devices, int)
     reduction = str(given.get("reduction", "auto"))
     if place.alone:
-        if _spec.find(name).several:
+        if name != "single":
             replicas(devices)
+    elif name in _SPLIT:
+        logical_cpus(devices or 1)
+        if name == "sharded" or given.get("split") == "tensor":
+            join_mesh(place)
     else:
         local_device(place, devices)
         if name == "horovod" or cluster.frameworks_differ():
@@ -61,6 +69,12 @@ def replicas(devices: int | None) -> tuple[str, ...]:
             f"devices={len(gpus)} or fewer, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
         )
     return tuple(f"GPU:{index}" for index in range(devices or len(gpus)))
+
+
+def logical_cpus(count: int) -> tuple[str, ...]:
+    """So many devices of this process among several, each a part of its CPU."""
+    _make_logical_cpus(count)
+    return tuple(f"CPU:{index}" for index in range(count))
 
 
 def mirrored(devices: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
@@ -109,6 +123,23 @@ def join(place: Cluster, *, nccl: bool) -> None:
         raise ConfigurationError(
             "TensorFlow can be in one cluster in a process. Received: another cluster than that "
             "of an earlier block. Use another process."
+        )
+
+
+def join_mesh(place: Cluster) -> None:
+    """The same, as DTensor brings it up: its mesh spans the ranks' devices."""
+    if _started.joined is None:
+        _check_cold()
+        workers = place.workers or cluster.exchange_endpoints(place)
+        wait_for_all(workers, place.rank, cluster.startup_seconds())
+        cluster.export_dtensor(workers, place.rank)
+        dtensor.join()
+        _started.joined = place
+        _started.mesh = True
+    if not _started.mesh:
+        raise ConfigurationError(
+            "TensorFlow can be in one cluster in a process. Received: a mesh over the ranks, after "
+            "a block of another strategy. Use another process."
         )
 
 
@@ -164,3 +195,9 @@ def _check_cold() -> None:
     except RuntimeError as error:
         raise too_late("a cluster") from error
     threads.set_inter_op_parallelism_threads(before)
+
+
+def on_gpu(array: Any) -> tf.Tensor:
+    """A NumPy array as a tensor on this rank's GPU, the only one that it sees."""
+    with tf.device("GPU:0"):
+        return tf.identity(tf.constant(array))

@@ -19,6 +19,13 @@ from dream.communication import Communicator
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:
     """Make the variables that Keras would make during the first step. A batch dealt to replicas
     shows its first share."""
+    build_model(model, batch)
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+
+def build_model(model: Any, batch: calling.Batch) -> None:
+    """The same of the model alone."""
     inputs, _ = split(batch)
     if isinstance(model, keras.Layer) and not model.built:
         predict(model, tf.nest.map_structure(_first, inputs), training=False)
@@ -27,8 +34,6 @@ def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:
             f"The model has nothing to train. Received: {type(model).__name__} with no trainable "
             "variable. Build it with layers, or set trainable=True on some."
         )
-    if not optimizer.built:
-        optimizer.build(model.trainable_variables)
 
 
 def agree(model: Any, optimizer: Any, communicator: Communicator) -> None:

@@ -37,3 +37,11 @@ def _open(spec: tf.TypeSpec) -> tf.TypeSpec:
         shape = spec.shape if spec.shape.rank == 0 else [None, *spec.shape[1:]]
         return tf.TensorSpec(shape, spec.dtype)
     return type(spec)(*map(_open, tf.nest.flatten(spec, expand_composites=True)))
+
+
+def spec_of(one_length: bool, x: Any) -> tf.TensorSpec | None:
+    """What a function is traced for: a tensor like x, of any length where not of one."""
+    if x is None:
+        return None
+    shape = x.shape if one_length or not x.shape.rank else [None, *x.shape[1:]]
+    return tf.TensorSpec(shape, x.dtype)

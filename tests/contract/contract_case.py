@@ -18,6 +18,10 @@ EVERYWHERE: tuple[Mode, ...] = ("plain", "single", "cell")
 WITH_DREAM: tuple[Mode, ...] = ("single", "cell")
 
 
+LAST: list[dream.Strategy] = []
+"""The strategy that was made last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
     """Where a case runs.
@@ -40,6 +44,16 @@ class Env:
         return self.cell.replicas if self.mode == "cell" else 1
 
     @property
+    def shares(self) -> int:
+        """How many shares of a batch the ranks take: one process has them all in its own."""
+        return min(self.replicas, self.ranks)
+
+    @property
+    def turn(self) -> int:
+        """Which of the replicas this rank is of, or a part of: whose share of a batch it takes."""
+        return self.rank * self.replicas // self.ranks if self.mode == "cell" else 0
+
+    @property
     def last(self) -> bool:
         """Whether this is the last rank, which is where faults are put."""
         return self.rank == self.ranks - 1
@@ -60,9 +74,12 @@ class Env:
             name, options = "single", {}
         elif cell.reduction != "auto":
             options["reduction"] = cell.reduction
+        if self.mode == "cell":
+            options |= cell.request
         if self.mode == "cell" and cell.devices is not None:
-            options["devices"] = cell.devices
-        return dream.strategy(name, framework=cell.framework, seed=seed, **options)
+            options.setdefault("devices", cell.devices)
+        LAST[:] = [dream.strategy(name, framework=cell.framework, seed=seed, **options)]
+        return LAST[0]
 
 
 @dataclass(frozen=True, slots=True)

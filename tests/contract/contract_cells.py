@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from dream._spec import parse_request
+
 Kind = Literal["torch", "keras_tf", "keras_torch", "raw_torch", "raw_keras_tf"]
 
 
@@ -20,6 +22,7 @@ class Cell:
     core: it runs the core of its cases only, since another cell of the same adapter and
         reduction runs them all.
     again: a further name for what other cells run at as many ranks; left to `make exhaustive`.
+    options: the strategy's own, as the command line writes them: "split=tensor,model=2".
     """
 
     kind: Kind
@@ -30,10 +33,18 @@ class Cell:
     unavailable: str = ""
     core: bool = False
     again: bool = False
+    options: str = ""
 
     def __str__(self) -> str:
-        where = "" if self.processes == self.replicas else "-one_process"
+        where = "-one_process" if self.processes < self.replicas else ""
+        if self.options:
+            return f"{self.kind}-{self.strategy}[{self.options}]-{self.processes}{where}"
         return f"{self.kind}-{self.strategy}-{self.reduction}-{self.replicas}{where}"
+
+    @property
+    def request(self) -> dict[str, object]:
+        """The strategy's own options, by name."""
+        return parse_request(f"{self.strategy}:{self.options}")[1]
 
     @property
     def framework(self) -> str:
@@ -89,6 +100,32 @@ def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
     return [replace(c, core=True, again=again) for c in _over(kind, strategy, reduction)]
 
 
+def _split(strategy: str, options: str, ranks: int, *, copies: int = 0) -> Cell:
+    """A model in parts. copies: how many share a batch; every rank by default. Two ranks are run
+    always, more are left to `make exhaustive`."""
+    again = ranks > 2
+    return Cell("torch", strategy, "auto", copies or ranks, ranks, again=again, options=options)
+
+
+def _alone(strategy: str, options: str, copies: int) -> Cell:
+    """One process, many devices. More than two copies repeat what two show."""
+    return Cell("torch", strategy, "auto", copies, 1, again=copies > 2, options=options)
+
+
+TORCH_SPLIT: list[Cell] = [
+    *(_alone("data_parallel", "", devices) for devices in (2, 3)),
+    _alone("model_parallel", "split=layers,model=2", 1),
+    _alone("model_parallel", "split=layers,model=2,data=2,devices=4", 2),
+    _split("model_parallel", "split=pipeline", 2, copies=1),
+    _split("model_parallel", "split=pipeline,schedule=gpipe", 4, copies=1),
+    _split("model_parallel", "split=pipeline,schedule=interleaved", 2, copies=1),
+    _split("hybrid", "split=pipeline,data=2,model=2", 4, copies=2),
+    *(_split("sharded", f"zero={zero}", 2) for zero in (1, 2, 3)),
+    _split("sharded", "zero=3", 4),
+    *(_split("sharded", f"zero={zero},data=2", 4) for zero in (1, 3)),
+    _split("model_parallel", "split=tensor", 2, copies=1),
+    _split("hybrid", "split=tensor,data=2,model=2", 4, copies=2),
+]
 TORCH: list[Cell] = [
     *(replace(cell, again=False) for cell in _over("torch", "mirrored", "gloo")),
     *_over("torch", "mirrored", "shared_memory"),
@@ -98,9 +135,31 @@ TORCH: list[Cell] = [
     *_named("torch", "mirrored", "horovod"),
     *_nccl("torch", "mirrored"),
     *_nccl("torch", "multi_worker_mirrored"),
+    *TORCH_SPLIT,
 ]
+
+
+def _split_keras(strategy: str, options: str, *, full: bool, several: bool = True) -> list[Cell]:
+    """One process with 2 devices and with 4, and 2 processes."""
+    cells = [
+        Cell("keras_tf", strategy, "auto", n, 1, core=n > 2 or not full, again=n > 2,
+             options=options)
+        for n in (2, 4)
+    ]  # fmt: skip
+    across = Cell("keras_tf", strategy, "auto", 2, 2, core=True, options=options)
+    return [*cells, across] if several else cells
+
+
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
+    *(Cell("keras_tf", "data_parallel", "auto", n, 1, core=True, again=n > 2) for n in (2, 3)),
+    *_split_keras("sharded", "", full=True),
+    *_split_keras("sharded", "zero=1", full=False, several=False),
+    *_split_keras("model_parallel", "split=tensor", full=True),
+    *_split_keras("model_parallel", "split=pipeline", full=True, several=False),
+    *_split_keras("model_parallel", "split=layers", full=False, several=False)[:1],
+    Cell("keras_tf", "hybrid", "auto", 4, 1, core=True, options="split=tensor,model=2"),
+    Cell("keras_tf", "hybrid", "auto", 4, 1, core=True, options="split=pipeline,model=2"),
     *_over("keras_tf", "mirrored", "shared_memory"),
     *_hierarchical("keras_tf"),
     *_beside("keras_tf", "mirrored", "grpc"),

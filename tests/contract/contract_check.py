@@ -26,6 +26,11 @@ def difference(ours: Arrays, theirs: Arrays) -> float:
     return worst
 
 
+def of_each_copy(job: Job, ranks: Sequence[Any]) -> Sequence[Any]:
+    """One rank's of each copy of the model: those that hold parts of one share its samples."""
+    return ranks[:: max(1, job.cell.processes // job.cell.replicas)]
+
+
 def by_name(ours: Arrays, theirs: Arrays) -> dict[str, float]:
     return {name: difference({name: ours[name]}, {name: theirs[name]}) for name in ours}
 

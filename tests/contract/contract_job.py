@@ -20,7 +20,7 @@ from contract_cells import Cell
 
 WORKER = Path(__file__).with_name("contract_worker.py")
 CASE_SECONDS = 60.0  # a case that takes longer hangs
-JOB_SECONDS = 480.0
+JOB_SECONDS = 480.0  # on a mesh each layout of a step is compiled
 RESTARTS = 4
 
 

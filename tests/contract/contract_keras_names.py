@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from contract_cells import Cell
+
 CORE = frozenset(
     {
         "uneven_momentum",
@@ -67,3 +71,18 @@ RIGHT_OR_REFUSED = (
     "averaged_by_the_optimizer",
     "loop_written_by_hand",
 )
+
+ON_A_MESH = {
+    "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
+    "which tests/tf_split holds",
+    "dropout_masks": "one generator draws for the whole batch",
+    "refusals": "a batch need not give every device a sample, and sums add up: other refusals, "
+    "which tests/tf_split holds",
+}
+"""Cases that say nothing of a split model, and why."""
+_SPLIT = ("sharded", "model_parallel", "hybrid")
+
+
+def without_meaning(cell: Cell) -> Collection[str]:
+    """What a cell leaves out."""
+    return ON_A_MESH if cell.strategy in _SPLIT else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contract_keras_names
+import contract_split_names
 import contract_torch_names
 from contract_cells import Cell
 
@@ -14,5 +15,15 @@ CORE = {
 
 
 def runs(cell: Cell, case: str) -> bool:
-    """Whether the cell runs the case: all of them, or those that every cell runs."""
+    """Whether the cell runs the case: all of them, or those that every cell runs; less what has no
+    meaning there."""
+    if _without_meaning(cell, case):
+        return False
     return not cell.core or case in CORE[cell.kind]
+
+
+def _without_meaning(cell: Cell, case: str) -> bool:
+    if cell.kind == "torch":
+        split = contract_torch_names.without_meaning(cell.options, cell.replicas)
+        return case in split or bool(contract_split_names.left_out(cell, case))
+    return cell.kind == "keras_tf" and case in contract_keras_names.without_meaning(cell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contract_torch_data
 import contract_torch_explicit
 import contract_torch_objects
+import contract_torch_owned
 import contract_torch_probes
 import contract_torch_refusals
 import contract_torch_training
@@ -17,6 +18,7 @@ _ROOMS = (
     contract_torch_data,
     contract_torch_explicit,
     contract_torch_objects,
+    contract_torch_owned,
     contract_torch_probes,
     contract_torch_refusals,
 )

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from contract_case import Cases
+from contract_case import LAST, Cases
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -99,10 +100,25 @@ def loader(samples: int, **options: Any) -> DataLoader[Any]:
     return DataLoader(samples_of(samples), batch_size=BATCH, **options)
 
 
+def array(tensor: torch.Tensor) -> np.ndarray:
+    """A copy; where ranks hold parts of the tensor, of the whole, and each of them calls this."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().numpy().copy()
+
+
 def parameters(*modules: nn.Module) -> dict[str, np.ndarray]:
     """Copies of all parameters and buffers by name."""
     return {
-        f"{index}.{name}": tensor.detach().numpy().copy()
+        f"{index}.{name}": array(tensor)
         for index, module in enumerate(modules)
-        for name, tensor in module.state_dict().items()
+        for name, tensor in _state(module).items()
     }
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Of a model in stages, what the ranks hold together."""
+    state = module.state_dict()
+    if not any(tensor.is_meta for tensor in state.values()):
+        return state
+    (strategy,) = LAST
+    return {name: torch.from_numpy(value) for name, value in strategy.full_state(module).items()}

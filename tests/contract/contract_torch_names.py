@@ -106,3 +106,30 @@ STEPS = (
     "step_weighted_by_tokens",
     "step_weighted_with_a_count_of_zero",
 )
+
+_PARTS: dict[str, str] = {
+    "penalty_on_the_weights": "torch refuses to add a loss of shards to one of whole tensors; "
+    "tests/torch_split holds that, and a penalty reckoned in the model's forward pass",
+    "gradients_asked_for_by_hand": "torch refuses: what the model holds between steps is in parts",
+    "moving_average_and_pickle": "no rank has a whole model to pickle or to train alone; "
+    "tests/torch_split holds copies, and the refusal to pickle",
+    "files_are_rank_0s": "no rank has a whole model to write; tests/torch_split holds the refusal",
+    "a_part_called_alone": "a part adds its own gradients up, so that is right and not refused",
+    "words_that_are_not_known": "asks for options that these strategies have not",
+}
+_CUT_LAYERS: dict[str, str] = _PARTS | {
+    "gradient_of_a_gradient": "refused by name; tests/torch_split holds that",
+}
+_ONE_COPY: dict[str, str] = {
+    "batch_smaller_than_the_replicas": "no batch is smaller than one copy of the model",
+    "a_model_that_cannot_take_an_empty_batch": "one copy always has a sample",
+}
+
+
+def without_meaning(options: str, replicas: int) -> dict[str, str]:
+    """The cases that say nothing of a cell whose strategy splits the model, and why."""
+    if "split=tensor" in options:
+        return _CUT_LAYERS | (_ONE_COPY if replicas == 1 else {})
+    if "zero=1" in options:
+        return {"words_that_are_not_known": _PARTS["words_that_are_not_known"]}
+    return _PARTS if "zero=" in options else {}

@@ -17,6 +17,7 @@ from contract_torch_kit import (
     Indexed,
     Net,
     adamw,
+    array,
     loader,
     momentum,
     parameters,
@@ -77,7 +78,7 @@ def moving_average_and_pickle(env: Env) -> Figures:
         "before": parameters(before),
         "pickled": parameters(again),
         "types": [type(kind).__qualname__ for kind in (model, average, again)],
-        "state": [entry["momentum_buffer"].numpy() for entry in copied["state"].values()],
+        "state": [array(entry["momentum_buffer"]) for entry in copied["state"].values()],
         "moved": {},
     }
     if env.rank == 0:

@@ -296,7 +296,9 @@ class _Gated(nn.Module):
 @CASES.add(*EVERYWHERE)
 def parameters_without_a_part(env: Env) -> Figures:
     """What is not used keeps its weights, with find_unused=True."""
-    with env.block(find_unused=True):
+    tensor = "split" in env.cell.options  # which has no need of it, and no such option
+    options = {} if tensor else {"find_unused": True}
+    with env.block(**options):
         model = _Gated()
         train(model, momentum(model.parameters()), loader(61), epochs=2)
     return {"parameters": parameters(model)}
@@ -331,7 +333,7 @@ def attention_adamw(env: Env) -> Figures:
         train(model, adamw(model.parameters()), loader(61))
     figures: Figures = {"parameters": parameters(model)}
     if env.mode == "plain":
-        figures["in_parts"] = {parts: _in_parts(copy.deepcopy(start), parts) for parts in (2, 3)}
+        figures["in_parts"] = {parts: _in_parts(copy.deepcopy(start), parts) for parts in (2, 3, 4)}
     return figures
 
 
@@ -357,7 +359,7 @@ def hand_sliced_batches(env: Env) -> Figures:
         optimizer = momentum(model.parameters())
         for _ in range(EPOCHS):
             for begin in range(0, 48, 12):
-                part = slice(begin + env.rank, begin + 12, env.ranks)
+                part = slice(begin + env.turn, begin + 12, env.shares)
                 optimizer.zero_grad()
                 F.cross_entropy(model(x[part]), y[part]).backward()
                 optimizer.step()
@@ -377,6 +379,7 @@ def batches_kept_and_used_again(env: Env) -> Figures:
 def epochs_left_early(env: Env) -> Figures:
     """A break in mid-epoch, then equal shares by hand: the loader's weight does not stick."""
     x, y = arrays(12)
+    own = slice(env.turn, None, env.shares)
     with env.block():
         model = Net()
         optimizer = momentum(model.parameters())
@@ -389,7 +392,7 @@ def epochs_left_early(env: Env) -> Figures:
                 if len(b) < 3:
                     break
             optimizer.zero_grad()
-            F.cross_entropy(model(x[env.rank :: env.ranks]), y[env.rank :: env.ranks]).backward()
+            F.cross_entropy(model(x[own]), y[own]).backward()
             optimizer.step()
     return {"parameters": parameters(model)}
 

@@ -69,3 +69,13 @@ def test_every_option_has_its_default_and_a_line(name: str) -> None:
     for option in SPECS[name].options:
         assert option.help
         assert option.check(option.default) == option.default
+
+
+def test_a_value_outside_the_choices_lists_them() -> None:
+    with pytest.raises(ConfigurationError, match=r"'wide'.*'pipeline', 'tensor', 'layers'"):
+        find("model_parallel").resolve({"split": "wide"})
+
+
+def test_what_only_a_script_can_write_is_taken() -> None:
+    assert find("hybrid").resolve({"stages": ["a", "b"]})["stages"] == ["a", "b"]
+    assert find("hybrid").resolve({"plan": {"fc1": "column"}})["plan"] == {"fc1": "column"}

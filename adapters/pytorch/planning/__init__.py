@@ -1,0 +1,1 @@
+"""PyTorch's part of `dream plan`: steps without values, steps with values, this machine's rates."""

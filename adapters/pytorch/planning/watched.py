@@ -1,0 +1,62 @@
+"""What torch's profiler saw, read from the trace that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, final
+
+STEP = "dream.plan.step"
+_SIZES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4}
+"""Bytes of a number, by the profiler's name of its dtype."""
+_WORK = "gloo:"
+"""What gloo's part in the trace begins with; each with the tensors that a rank gave to it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """In the last step. peak: bytes of tensors at most; given: to each collective, bytes."""
+
+    peak: int
+    given: dict[str, int]
+
+
+def read(path: Path) -> Seen:
+    events = json.loads(path.read_text())["traceEvents"]
+    last = max((e for e in events if e.get("name") == STEP), key=lambda e: float(e["ts"]))
+    begin, end = last["ts"], last["ts"] + last["dur"]
+    given: dict[str, int] = {}
+    for event in events:
+        name = str(event.get("name"))
+        if name.startswith(_WORK) and begin <= event["ts"] <= end:
+            operation = name.removeprefix(_WORK)
+            given[operation] = given.get(operation, 0) + _bytes(event["args"])
+    return Seen(_peak(events, begin, end), given)
+
+
+def _peak(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> int:
+    memory = sorted(
+        (e["ts"], e["args"]["Ev Idx"], e["args"]["Bytes"])
+        for e in events
+        if e.get("name") == "[memory]"
+    )
+    held = most = 0
+    for at, _, change in memory:
+        if at > end:
+            break
+        if at >= begin:
+            most = max(most, held)
+        held += change
+        if at >= begin:
+            most = max(most, held)
+    return most
+
+
+def _bytes(args: Mapping[str, Any]) -> int:
+    """Of all tensors that were given."""
+    kinds, dims = args.get("Input type", []), args.get("Input Dims", [])
+    return sum(prod(d) * _SIZES[kind] for kind, d in zip(kinds, dims, strict=True) if kind)

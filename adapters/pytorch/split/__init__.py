@@ -1,0 +1,1 @@
+"""Models that are split over ranks or devices."""

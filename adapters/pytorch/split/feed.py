@@ -1,0 +1,133 @@
+"""What goes into a pipeline's microbatches and what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dream._errors import ConfigurationError, Unsupported
+from dream._stages import Microbatches
+from dream.adapters.pytorch.step import check_scalar
+
+Loss = Callable[[Any, Any], Any]
+
+
+def rows_of(batch: Any) -> int:
+    """The samples of a batch: as many in each of its tensors, on every rank alike."""
+    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
+    if len(rows) != 1:
+        raise ConfigurationError(
+            "A pipeline cuts each batch into microbatches along dim 0. Received: tensors of "
+            f"{sorted(rows)} rows in one batch. Give every tensor a row for each sample."
+        )
+    return rows.pop()
+
+
+def part_of(parts: Microbatches, value: Any, index: int) -> Any:
+    """A microbatch's samples."""
+    first, stop = parts.span(index)
+    return tree_map(lambda x: x[first:stop] if _is_batch(x) else x, value)
+
+
+@final
+class Feed:
+    """A batch on its way through the stages. Every rank of a pipeline has the whole batch.
+
+    inputs: the model's. target, loss, counts: where it is trained; counts are how many things the
+    loss of each microbatch is the mean over, some at least.
+    """
+
+    def __init__(
+        self,
+        parts: Microbatches,
+        inputs: Sequence[Any],
+        target: Any = None,
+        loss: Loss | None = None,
+        counts: Sequence[float] = (),
+    ) -> None:
+        self.parts = parts
+        self._inputs, self._target, self._loss = inputs, target, loss
+        self._weights = [count / sum(counts) for count in counts]
+        self._losses: list[torch.Tensor] = []
+        self._outputs: list[Any] = []
+
+    def inputs(self, index: int) -> list[Any]:
+        """The inputs of a microbatch, padded to its rows with samples of the batch."""
+        return [self._padded(value, index) for value in self._inputs]
+
+    def finish(self, index: int, output: Any) -> torch.Tensor:
+        """What the last stage makes of a microbatch: its part of the loss, to start backward
+        from; without a loss, the output is kept."""
+        if self._loss is None:
+            self._outputs.append(self._cut(output, index))
+            return torch.zeros(())
+        weight = self._weights[index]
+        if weight == 0.0:  # the mean over nothing is nan
+            return _nothing(output)
+        target = part_of(self.parts, self._target, index)
+        part = check_scalar(self._loss(self._cut(output, index), target)) * weight
+        self._losses.append(part.detach().clone())
+        return part
+
+    @property
+    def mean_loss(self) -> torch.Tensor:
+        """The mean loss over the batch, shape (). On the last stage."""
+        return torch.stack(self._losses).sum()
+
+    @property
+    def output(self) -> Any:
+        """The model's output for the whole batch. On the last stage."""
+        return joined(self._outputs)
+
+    def _padded(self, value: Any, index: int) -> Any:
+        missing = self.parts.rows - self.parts.real(index)
+        part = part_of(self.parts, value, index)
+        if missing == 0:
+            return part
+
+        def pad(whole: Any, real: Any) -> Any:
+            if not _is_batch(whole):
+                return whole
+            return torch.cat([real, whole[:1].expand(missing, *whole.shape[1:])])
+
+        return tree_map(pad, value, part)
+
+    def _cut(self, output: Any, index: int) -> Any:
+        """The output without the padding."""
+        real, rows = self.parts.real(index), self.parts.rows
+        if real == rows:
+            return output
+
+        def cut(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            if x.dim() == 0 or len(x) != rows:
+                raise Unsupported(
+                    "The rows that fill up a short microbatch must be dropped from its output. "
+                    f"Received: an output of shape {tuple(x.shape)} for {rows} rows. Choose a "
+                    f"batch size that {self.parts.count} microbatches divide, and drop_last=True."
+                )
+            return x[:real]
+
+        return tree_map(cut, output)
+
+
+def _is_batch(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dim() > 0
+
+
+def _nothing(output: Any) -> torch.Tensor:
+    """A loss of 0 that all gradients come from."""
+    leaves = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
+    return torch.stack([(leaf * 0.0).sum() for leaf in leaves]).sum()
+
+
+def joined(outputs: list[Any]) -> Any:
+    """Outputs of successive microbatches as one."""
+    return tree_map(
+        lambda *parts: torch.cat(parts) if isinstance(parts[0], torch.Tensor) else parts[0],
+        *outputs,
+    )

@@ -1,0 +1,54 @@
+"""Gradients of a split model made global: over its copies, and clipped by the norm of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from dream.communication import Communicator
+
+
+def average(
+    parameters: Sequence[nn.Parameter],
+    loss: torch.Tensor,
+    weight: float,
+    twins: Communicator,
+) -> torch.Tensor:
+    """The gradients' mean over the copies of the model, each times its weight; the loss likewise,
+    which is returned. One call for each dtype. A copy without a gradient counts as zero; where
+    none has one there is none.
+    """
+    if twins.world_size == 1:
+        return loss
+    trained = [p for p in parameters if p.requires_grad]
+    own = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in trained]
+    if weight not in (0.0, 1.0):
+        torch._foreach_mul_(own, weight)
+    there = torch.tensor([float(p.grad is not None) for p in trained])
+    scaled = loss * weight if weight else torch.zeros_like(loss)
+    *means, mean_loss, there = twins.all_reduce([*own, scaled, there])
+    missing = any(p.grad is None for p in trained)
+    for index, (parameter, mean) in enumerate(zip(trained, means, strict=True)):
+        if not missing or there[index]:
+            parameter.grad = mean
+    told: torch.Tensor = mean_loss
+    return told
+
+
+def clip(parameters: Sequence[nn.Parameter], largest: float, parts: Communicator) -> None:
+    """Scale the gradients so that their norm over all parts of the model is `largest` at most.
+
+    parameters: this rank's; each is one rank's alone.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    device = gradients[0].device if gradients else torch.device("cpu")
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    if gradients:
+        norms = torch._foreach_norm(gradients, dtype=torch.float64)
+        squares = torch.stack(norms).square().sum()
+    norm = parts.all_reduce(squares, "sum").sqrt()
+    scale = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.dtype))

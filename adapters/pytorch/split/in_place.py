@@ -1,0 +1,116 @@
+"""Strategies that split a model where it stands, so that an untouched loop trains it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+
+from dream._adapter import Metric, Plan, Step
+from dream.adapters.pytorch import evaluation
+from dream.adapters.pytorch.slot import wrap_compile
+from dream.adapters.pytorch.split import state
+from dream.adapters.pytorch.split.base import SplitAdapter
+from dream.adapters.pytorch.split.clipping import wrap_clip_norm, wrap_clip_value
+from dream.adapters.pytorch.split.keras_refusal import refuse_training
+from dream.adapters.pytorch.split.meta import is_meta
+from dream.adapters.pytorch.split.optimizers import Optimizers
+from dream.adapters.pytorch.split.room import Room
+from dream.adapters.pytorch.split.root import Forward, SplitRoot
+from dream.adapters.pytorch.split.saving import refusing_parts
+from dream.adapters.pytorch.split.step import split_step
+from dream.adapters.pytorch.split.whole_root import WholeRoot
+from dream.adapters.pytorch.step import plain_step
+from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
+
+
+class InPlace(SplitAdapter):
+    """Modules made in the block are split when an optimizer is given their parameters, or when
+    they are first trained; the optimizer is given the parts."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        clip_norm: Any = plan.options["clip_norm"]
+        self._room = Room(
+            plan.spec.name,
+            self._place.world,
+            self._dealt,
+            self._shares,
+            self._dealt.rank,
+            self._make_whole if self._alone else self._make_root,
+        )
+        self._optimizers = Optimizers(self._room, clip_norm)
+
+    @abstractmethod
+    def _make_root(self, module: nn.Module, room: Room, inner: Forward | None) -> SplitRoot:
+        """What splits a module and takes its calls."""
+
+    def _make_whole(self, module: nn.Module, room: Room, inner: Forward | None) -> SplitRoot:
+        return WholeRoot(module, room, inner, device=self._device)
+
+    @property
+    def _alone(self) -> bool:
+        return self._place.mesh.size == 1
+
+    def enter(self) -> None:
+        super().enter()
+        replace = self._patches.replace
+        replace(torch.optim.Optimizer, "__init__", self._optimizers.wrap_init(Optimizer.__init__))
+        replace(nn.Module, "__init__", self._room.wrap_init(nn.Module.__init__))
+        if self._alone:
+            return
+        replace(torch, "save", refusing_parts(torch.save))
+        refuse_training(self._patches, self._plan.spec.name)
+        replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
+        clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
+        replace(nn.utils, "clip_grad_norm_", wrap_clip_norm(clip_norm))
+        replace(nn.utils, "clip_grad_value_", wrap_clip_value(clip_value))
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        """Optimizers first, so that they follow what becomes of the parameters."""
+        for item in objects:
+            if isinstance(item, Optimizer):
+                self._optimizers.take(item)
+        return super().prepare(*objects)
+
+    def _take_model(self, model: nn.Module) -> nn.Module:
+        if not self._alone or is_meta(model):
+            self._room.split(model)
+        return model
+
+    def _take_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        self._optimizers.take(optimizer)
+        return optimizer
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        self.prepare(model, optimizer)
+        if self._alone:
+            return plain_step(model, loss, optimizer)
+        counted = BatchWeight(self._dealt, self._shares.weight, weight)
+        return split_step(self._room.split(model), loss, optimizer, counted, self._dealt)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return evaluation.evaluate(model, data, metrics, self._dealt, together=True)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        counted = count_of(count)
+        for root in self._room.roots:
+            root.weigh(0.0 if counted == 0.0 else 1.0)
+        return loss * weight_of(self._dealt, counted)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        self._room.rest()
+        return state.whole(model)

@@ -1,0 +1,112 @@
+"""Forward passes in which some tensors are cut: every operation means what it means on the whole.
+
+DTensor knows how to compute with pieces, but refuses to mix them with ordinary tensors, and does
+not know attention on a CPU, nor which random numbers one device would draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@final
+class WholeTensors(TorchFunctionMode):
+    """While it is on, ordinary tensors beside cut ones count as whole ones, alike on every rank."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._mesh = mesh
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not any(isinstance(leaf, DTensor) for leaf in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if func is F.dropout:
+            return self._dropout(*args, **kwargs)
+        args, kwargs = tree_map(self._lifted, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _lifted(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+            return value
+        return DTensor.from_local(value, self._mesh, [Replicate()], run_check=False)
+
+    def _dropout(
+        self, x: DTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        """The mask that one device would draw, of which each rank takes its piece."""
+        if not training or p == 0.0:
+            return x
+        mask = F.dropout(torch.ones(x.shape, dtype=x.dtype, device=x.device), p)
+        return x * distribute_tensor(mask, self._mesh, x.placements, src_data_rank=None)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    **options: Any,
+) -> torch.Tensor:
+    """Each rank attends with its own heads, or its own samples."""
+    given = (query, key, value)
+    cut = query.placements if isinstance(query, DTensor) else ()
+    alike = all(isinstance(x, DTensor) and x.placements == cut for x in given)
+    axis = cut[0] if len(cut) == 1 else None
+    if not alike or not isinstance(axis, Shard) or axis.dim >= query.dim() - 2 or dropout_p:
+        raise NotImplementedError(
+            f"attention on pieces cut as {[getattr(x, 'placements', 'whole') for x in given]}, "
+            f"dropout_p={dropout_p}"
+        )
+    assert isinstance(query, DTensor)
+    if attn_mask is not None:
+        attn_mask = _piece_of_mask(attn_mask, query, axis)
+    q, k, v = (x.to_local() for x in given if isinstance(x, DTensor))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
+    return DTensor.from_local(out, query.device_mesh, cut, run_check=False)
+
+
+def _piece_of_mask(mask: torch.Tensor, query: DTensor, axis: Shard) -> torch.Tensor:
+    """What a rank's own heads look at; a mask that is the same for all heads is whole."""
+    whole = mask.full_tensor() if isinstance(mask, DTensor) else mask
+    from_end = axis.dim - query.dim()
+    if whole.dim() < -from_end or whole.shape[from_end] == 1:
+        return whole
+    mesh = query.device_mesh
+    return whole.chunk(mesh.size(), dim=from_end)[mesh.get_local_rank()]
+
+
+def turn_on(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Have the module's forward passes run in the mode. Its outputs are whole, ordinary tensors."""
+    mode = WholeTensors(mesh)
+    module.register_forward_pre_hook(lambda *_: _enter(mode))
+    module.register_forward_hook(lambda *_: _leave(mode), always_call=True)
+    module.register_forward_hook(lambda _, __, output: tree_map(whole, output))
+
+
+def whole(value: Any) -> Any:
+    """A cut tensor put together, in a way that gradients pass."""
+    if not isinstance(value, DTensor):
+        return value
+    return value.redistribute(placements=[Replicate()] * value.device_mesh.ndim).to_local()
+
+
+def _enter(mode: WholeTensors) -> None:
+    mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _leave(mode: WholeTensors) -> None:
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

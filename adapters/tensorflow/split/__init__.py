@@ -1,0 +1,1 @@
+"""Strategies that split a Keras model on TensorFlow: shards, tensors, stages, layers."""

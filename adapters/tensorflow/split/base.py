@@ -1,0 +1,135 @@
+"""What every strategy on a DTensor mesh is: a place, layouts, steps on global batches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import ConfigurationError, Unsupported
+from dream._topology import Cluster, Topology
+from dream.adapters.keras.calling import check_metric
+from dream.adapters.tensorflow import evaluation, starting, training
+from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.split.block import Block
+from dream.adapters.tensorflow.split.compiled import compiled
+from dream.adapters.tensorflow.split.keras_fit import Fitting
+from dream.adapters.tensorflow.split.layouts import Layouts
+from dream.adapters.tensorflow.split.mesh_runner import MeshRunner
+from dream.adapters.tensorflow.split.onto import Onto
+from dream.adapters.tensorflow.split.place import Place
+from dream.adapters.tensorflow.split.shares import Shares
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.communication import Communicator, Loop, Members
+
+
+class MeshAdapter(Adapter):
+    """Keras models on a mesh of devices. Every process runs the same program on the same batches;
+    DTensor shares out the work."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._place = self._connect(plan)
+        self._onto = Onto(self._place.mesh, self._layouts(plan), self.communicator)
+        alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
+        clip_norm = plan.options["clip_norm"]
+        assert clip_norm is None or isinstance(clip_norm, float)
+        runner = MeshRunner(self._onto, clip_norm)
+        self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology.rank)
+        self._shares = Shares(self.communicator)
+        self._block = Block(self._fitting, self.topology.rank)
+
+    @abstractmethod
+    def _connect(self, plan: Plan) -> Place: ...
+
+    @abstractmethod
+    def _layouts(self, plan: Plan) -> Layouts: ...
+
+    @property
+    def topology(self) -> Topology:
+        return self._place.topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._place.communicator
+
+    def enter(self) -> None:
+        self._block.enter()
+
+    def exit(self) -> None:
+        self._block.exit()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(self._prepare(item) for item in objects)
+
+    def _prepare(self, item: Any) -> Any:
+        if isinstance(item, keras.Model):
+            self._fitting.take(item)
+            if item.built:
+                self._onto.model(item)
+            return item
+        if isinstance(item, keras.optimizers.Optimizer):
+            return self._fitting.optimizer(item)
+        return self._shares.deal(item)
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        """weight: changes nothing, since the loss sees the global batch as on one device."""
+        step = training.LocalStep(model, loss, optimizer, None, None, ranks=True)
+        on_mesh = compiled(step, self._onto)
+        fresh = True
+
+        def call(*batch: Any) -> Any:
+            nonlocal fresh
+            whole = self._shares.whole(batch)
+            if fresh:
+                self._start(model, optimizer, whole)
+                fresh = False
+            return on_mesh(*whole)
+
+        return call
+
+    def _start(self, model: Any, optimizer: Any, batch: tuple[Any, ...]) -> None:
+        starting.build_model(model, tf.nest.map_structure(tf.convert_to_tensor, batch))
+        self._fitting.take(model)
+        self._fitting.optimizer(optimizer)
+        self._onto.model(model)
+        self._onto.metrics(model)
+        self._onto.optimizer(optimizer, model.trainable_variables)
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        for name, metric in metrics.items():
+            check_metric(name, metric)
+        pairs = tuple(metrics.items())
+        sums = compiled(lambda *batch: evaluation.sums(model, batch, pairs), self._onto)
+        total = np.zeros(len(metrics) + 1)
+        for batch in self._shares.batches(data):
+            if not model.built:
+                model(*batch[:-1])
+            self._onto.model(model)
+            total += np.asarray(sums(*batch))
+        if not total[-1]:
+            raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
+        return {name: float(value / total[-1]) for name, value in zip(metrics, total, strict=False)}
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        raise Unsupported(
+            f"Under {self._plan.spec.name!r} dream takes the whole step. Received: weigh, for a "
+            "loop of one's own. Use strategy.train_step(model, loss, optimizer)."
+        )
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        return {v.path: np.asarray(v) for v in model.variables}

@@ -1,0 +1,130 @@
+"""Keras's loops over a model in parts: the losses, metrics and logs of its own steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from dream._errors import Unsupported
+from dream.adapters.keras import private
+from dream.adapters.tensorflow.keras_private import compiled_loss
+from dream.adapters.tensorflow.split.keras_fit import Kind
+from dream.adapters.tensorflow.split.parted_step import Stepping
+from dream.adapters.tensorflow.tracing import spec_of
+
+
+@final
+class PartedRunner:
+    """The runner of a strategy that puts layers on devices."""
+
+    def __init__(self, stepping: Callable[[Any], Stepping]) -> None:
+        self._stepping = stepping
+
+    def optimizer(self, optimizer: Any) -> Any:
+        """As it is: it is given global gradients."""
+        return optimizer
+
+    def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
+        if kind == "train":
+            return self._train(model)
+        step = self._step(model, kind)
+        return lambda batch, _one_length: step(batch)
+
+    def _step(self, model: Any, kind: Kind) -> Callable[[Any], Any]:
+        if kind == "test":
+            return tf.function(self._test(model), reduce_retracing=True)  # type: ignore[no-any-return]
+        return tf.function(self._predict(model), reduce_retracing=True)  # type: ignore[no-any-return]
+
+    def _train(self, model: Any) -> Callable[[Any, bool], Any]:
+        _check_own(model, "train_step")
+
+        def judge(prediction: Any, rest: Any) -> Any:
+            y, weight = rest
+            with keras.StatelessScope():  # its metrics are told of the whole batch, below
+                return compiled_loss(model)(y, prediction, weight)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def logs(x: Any, y: Any, prediction: Any, weight: Any, loss: Any) -> Any:
+            if private.output_losses(model):
+                compiled_loss(model)(y, prediction, weight)
+            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(_first(x))[0])
+            return model.compute_metrics(x, y, prediction, sample_weight=weight)
+
+        traced: dict[bool, Any] = {}
+        fresh = True
+
+        def step(batch: Any, one_length: bool) -> Any:
+            nonlocal fresh
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            if fresh:
+                private.build(model, private.symbolic(batch))
+                self._stepping(model)
+                _check_masks(model)
+                fresh = False
+            stepping = self._stepping(model)
+            loss, outputs = stepping.train(x, (y, weight), judge, model.optimizer)
+            whole = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
+            flat = dict(zip(stepping.parted.cut.outputs, whole, strict=True))
+            given = (x, y, stepping.parted.packed(flat), weight, loss)
+            if one_length not in traced:
+                specs = [private.tree.map_structure(partial(spec_of, one_length), a) for a in given]
+                traced[one_length] = logs.get_concrete_function(*specs)
+            return logs(*given)
+
+        return step
+
+    def _test(self, model: Any) -> Callable[[Any], Any]:
+        _check_own(model, "test_step")
+
+        def step(batch: Any) -> Any:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            prediction = self._stepping(model).parted.predict(x)
+            loss = model.compute_loss(x, y, prediction, weight, training=False)
+            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(_first(x))[0])
+            return model.compute_metrics(x, y, prediction, sample_weight=weight)
+
+        return _built_first(model, step)
+
+    def _predict(self, model: Any) -> Callable[[Any], Any]:
+        _check_own(model, "predict_step")
+
+        def step(batch: Any) -> Any:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            return self._stepping(model).parted.predict(x)
+
+        return step
+
+
+def _built_first(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(batch: Any) -> Any:
+        with tf.init_scope():
+            private.build(model, private.symbolic(batch))
+        return step(batch)
+
+    return call
+
+
+def _first(x: Any) -> Any:
+    return next(t for t in private.tree.flatten(x) if t is not None)
+
+
+def _check_own(model: Any, name: str) -> None:
+    if getattr(type(model), name) is not getattr(keras.Model, name):
+        raise Unsupported(
+            f"A model in parts takes Keras's own {name}. Received: {type(model).__name__}.{name}. "
+            "Use strategy.train_step, or 'sharded', which runs a model's own step."
+        )
+
+
+def _check_masks(model: Any) -> None:
+    for output in model.outputs:
+        if private.mask_of(output) is not None:
+            raise Unsupported(
+                "The predictions carry a mask, so the loss is the mean over what is unmasked, of "
+                f"which microbatches hold unequal numbers. Received: {model.name!r} with a masked "
+                "output. Use strategy.train_step with weight=, or drop the mask."
+            )

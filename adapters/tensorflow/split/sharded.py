@@ -1,0 +1,30 @@
+"""`sharded`: each device holds its part of the parameters and the optimizer's state."""
+
+from __future__ import annotations
+
+from typing import final
+
+from dream._adapter import Plan
+from dream._errors import Unsupported
+from dream.adapters.tensorflow.split.base import MeshAdapter
+from dream.adapters.tensorflow.split.layouts import Layouts, Shards
+from dream.adapters.tensorflow.split.place import Place, connect
+
+
+@final
+class Sharded(MeshAdapter):
+    """Parameters are gathered where a layer uses them, and gradients are shared out again."""
+
+    def _connect(self, plan: Plan) -> Place:
+        if plan.options["data"] not in (None, 1):
+            raise Unsupported(
+                "DTensor shares a batch out along one axis of the mesh, so there are no groups of "
+                f"shards. Received: data={plan.options['data']}. Leave data out, or use 'hybrid' "
+                "with split='tensor'."
+            )
+        return connect(plan, data=None, model=1, spare="data")
+
+    def _layouts(self, plan: Plan) -> Layouts:
+        zero = plan.options["zero"]
+        assert isinstance(zero, int)
+        return Shards(self._place.axes.data, zero)

@@ -1,0 +1,52 @@
+"""What an optimizer of a model on a mesh does: the arithmetic of one device, on shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from types import MethodType
+from typing import Any
+
+import tensorflow as tf
+
+from dream._errors import ConfigurationError
+from dream.adapters.tensorflow.split import clipping, dtensor
+from dream.adapters.tensorflow.split.held import as_they_lie
+from dream.adapters.tensorflow.split.onto import Onto
+
+stepping: ContextVar[bool] = ContextVar("dream.split_step", default=False)
+"""Whether a step of dream's is being traced."""
+
+
+def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
+    """The optimizer, whose `apply` from now on takes gradients of variables on the mesh."""
+    if "apply" in vars(optimizer):
+        return optimizer
+
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        if not stepping.get():
+            raise _by_hand(self)
+        own = type(self).apply
+        whole = [None if g is None else tf.convert_to_tensor(g) for g in grads]
+        if clip_norm is not None:
+            whole = clipping.clipped(whole, clip_norm)
+        with as_they_lie():
+            own(self, [_laid(g, onto) for g in whole], trainable_variables)
+
+    optimizer.apply = MethodType(apply, optimizer)
+    return optimizer
+
+
+def _laid(gradient: Any, onto: Onto) -> Any:
+    if gradient is None:
+        return None
+    specs = onto.layouts.of_gradient(tuple(gradient.shape))
+    return gradient if specs is None else dtensor.relaid(gradient, onto.mesh, specs)
+
+
+def _by_hand(optimizer: Any) -> ConfigurationError:
+    return ConfigurationError(
+        "The variables of this optimizer lie on a mesh, and only dream's step reaches them. "
+        f"Received: {type(optimizer).__name__}.apply outside a dream step. Take the step by "
+        "strategy.train_step(model, loss, optimizer), or use model.fit."
+    )

@@ -1,0 +1,203 @@
+"""The options of `dream.strategy`: name, type, default and meaning of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from dream._errors import ConfigurationError
+
+Framework = Literal["torch", "tensorflow"]
+FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One keyword of `dream.strategy`.
+
+    kind: the type a value must have; minimum: the least value, for numbers.
+    choices: the only values there are; empty for any.
+    also: types that a script may give instead, and the command line cannot write.
+    mesh: whether `--strategy` on the command line replaces the script's value.
+    frameworks: where it has a meaning; elsewhere it raises `Unsupported`.
+    """
+
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str]
+    default: object
+    help: str
+    minimum: float | None = None
+    choices: tuple[object, ...] = ()
+    also: tuple[type, ...] = ()
+    mesh: bool = False
+    frameworks: tuple[Framework, ...] = FRAMEWORKS
+
+    def check(self, value: object) -> object:
+        """The value in the option's own type."""
+        if value is None and self.default is None:
+            return None
+        if self.also and isinstance(value, self.also):
+            return value
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.kind:
+            raise ConfigurationError(
+                f"Option {self.name!r} has the wrong type. Received: {value!r} "
+                f"({type(value).__name__}). Give a {self.kind.__name__}: {self.help}"
+            )
+        if self.minimum is not None and isinstance(value, (int, float)) and value < self.minimum:
+            raise ConfigurationError(
+                f"Option {self.name!r} is too small. Received: {value!r}. "
+                f"Give at least {self.minimum:g}: {self.help}"
+            )
+        if self.choices and value not in self.choices:
+            raise ConfigurationError(
+                f"Option {self.name!r} has no such value. Received: {value!r}. "
+                f"Give one of {', '.join(map(repr, self.choices))}: {self.help}"
+            )
+        return value
+
+    def parse(self, text: str) -> object:
+        """The value written in `NAME:option=text`."""
+        words: dict[str, object] = {"true": True, "false": False, "none": None}
+        if self.kind is bool or text.lower() == "none":
+            return self.check(words.get(text.lower(), text))
+        try:
+            return self.check(self.kind(text))
+        except ValueError:
+            return self.check(text)
+
+
+COMMON: Mapping[str, Option] = MappingProxyType(
+    {
+        "reduction": Option("reduction", str, "auto", "who adds the gradients up", mesh=True),
+        "devices": Option("devices", int, None, "devices per process", minimum=1, mesh=True),
+    }
+)
+"""What every strategy takes beside its own options, and `--strategy` may set."""
+
+SEED = Option("seed", int, 0, "what the order of shuffled data depends on", minimum=0)
+
+REPLICAS = (
+    Option(
+        "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
+        minimum=0.001, mesh=True, frameworks=("torch",),
+    ),
+    Option(
+        "find_unused", bool, False, "allow parameters that take no part in a step's loss",
+        mesh=True, frameworks=("torch",),
+    ),
+    Option(
+        "resync", int, None, "steps between broadcasts of rank 0's weights in a job of two "
+        "frameworks, whose arithmetic differs in the last bit: 100, or 1 where their optimizers "
+        "differ by more; 0 for never. Ranks of one framework are alike to the bit and need none",
+        minimum=0, mesh=True,
+    ),
+)  # fmt: skip
+
+_CLIP_NORM = Option(
+    "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0
+)
+_DATA = Option(
+    "data", int, None, "replicas along the data axis; what the model axis leaves by default",
+    minimum=1, mesh=True,
+)  # fmt: skip
+_MODEL = Option(
+    "model", int, None, "parts along the model axis; what the data axis leaves by default",
+    minimum=1, mesh=True,
+)  # fmt: skip
+_STAGES = Option(
+    "stages", int, None, "pipeline: how many, balanced; or the names of the layers that the later "
+    "stages begin with. One for each part of the model axis by default",
+    minimum=1, also=(list, tuple), mesh=True,
+)  # fmt: skip
+_PIPELINE = (
+    _STAGES,
+    Option(
+        "schedule", str, "1f1b", "pipeline: the order in which microbatches run",
+        choices=("gpipe", "1f1b", "interleaved"), mesh=True,
+    ),
+    Option(
+        "microbatches", int, None, "pipeline: parts that a batch is cut into; twice the stages by "
+        "default, or fewer where the batch is small", minimum=1, mesh=True,
+    ),
+    Option(
+        "balance", str, "parameters", "pipeline: what stages=N evens out",
+        choices=("parameters", "time"), mesh=True,
+    ),
+)  # fmt: skip
+_PLAN = Option(
+    "plan", str, "auto", "tensor: a dict from patterns of layer names to 'column', 'row' or "
+    "'replicate'; 'auto' finds MLP and attention blocks by itself",
+    choices=("auto",), also=(dict,),
+)  # fmt: skip
+MODEL = (
+    Option(
+        "split", str, "pipeline", "how the model is split",
+        choices=("pipeline", "tensor", "layers"), mesh=True,
+    ),
+    _DATA,
+    _MODEL,
+    *_PIPELINE,
+    _PLAN,
+    Option(
+        "place", str, None, "layers: a dict from layer names to device indices, below model=; "
+        "None deals the layers out in order", also=(dict,),
+    ),
+    _CLIP_NORM,
+)  # fmt: skip
+HYBRID = (
+    Option(
+        "split", str, "pipeline", "how the model is split along the model axis",
+        choices=("pipeline", "tensor"), mesh=True,
+    ),
+    _DATA,
+    _MODEL,
+    *_PIPELINE,
+    _PLAN,
+    _CLIP_NORM,
+)  # fmt: skip
+SHARDED = (
+    Option(
+        "zero", int, 3, "what is sharded: 1 optimizer state, 2 gradients too, 3 parameters too",
+        choices=(1, 2, 3), mesh=True,
+    ),
+    Option(
+        "find_unused", bool, False, "zero=1: allow parameters that take no part in a step's loss, "
+        "which zero=2 and zero=3 always do", mesh=True, frameworks=("torch",),
+    ),
+    Option(
+        "data", int, None, "groups of ranks that hold all shards each (hybrid sharding); 1 by "
+        "default", minimum=1, mesh=True,
+    ),
+    _CLIP_NORM,
+)  # fmt: skip
+SERVERS = (
+    Option(
+        "workers", int, None, "ranks that compute gradients, the first ones; what the servers "
+        "leave by default", minimum=1, mesh=True,
+    ),
+    Option(
+        "servers", int, 1, "ranks that own the parameters, the last ones", minimum=1, mesh=True
+    ),
+    Option(
+        "staleness", int, None, "batches by which the fastest worker may lead the slowest; 0 makes "
+        "one update of each batch, shared by all; None for any lead", minimum=0, mesh=True,
+    ),
+    Option(
+        "snapshot_every", int, None, "updates between snapshots of the servers, from which `dream "
+        "run --max-restarts` goes on; None for no snapshots", minimum=1, mesh=True,
+    ),
+)  # fmt: skip
+LOCAL = (
+    Option(
+        "every",
+        int,
+        8,
+        "steps between two averages of the replicas; 1 is what `mirrored` does",
+        minimum=1,
+        mesh=True,
+    ),
+)

@@ -1,0 +1,118 @@
+"""What a process does in the tests of pipelines and of layers on devices."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+from split_scenes import data, entered, fitted, momentum, short, stepped, told, weights, wide
+
+import dream
+
+
+def devices_of(variables: Any) -> dict[str, str]:
+    return {short(v): v.value.device[-5:] for v in variables}
+
+
+def branches() -> Any:
+    """Two branches that hang on nothing of one another, and a layer that joins them."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,))
+    left = layers.Dense(8, name="left")(inputs)
+    right = layers.Dense(8, name="right")(inputs)
+    return keras.Model(inputs, layers.Dense(4, name="join")(left + right))
+
+
+PLACE = {"left": 0, "right": 1, "join": 1}
+
+
+def parts() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for schedule in ("gpipe", "1f1b", "interleaved"):
+        with dream.strategy(
+            "model_parallel", split="pipeline", devices=2, schedule=schedule, microbatches=3
+        ):
+            found[schedule] = weights(fitted(wide()))
+    with dream.strategy("model_parallel", split="pipeline", devices=2, stages=["fc2"]) as strategy:
+        model = fitted(wide())
+        found["variables"] = devices_of(model.variables)
+        found["slots"] = {v.name: v.value.device[-5:] for v in model.optimizer.variables}
+        found["counted"] = counted(strategy)
+        found["normalised"] = told(lambda: fitted(wide(layers.BatchNormalization(name="bn"))))
+        found["hidden"] = told(lambda: fitted(Hidden()))
+        found["twice"] = told(lambda: fitted(twice()))
+        found["typo"] = told(lambda: fitted(branches()))
+        found["ops"] = ops_by_device(strategy)
+    with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=20):
+        found["too many"] = told(lambda: fitted(wide()))
+    with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=1):
+        found["one microbatch"] = weights(fitted(wide(layers.BatchNormalization())))
+    with dream.strategy("model_parallel", split="layers", devices=2, place=PLACE):
+        model = fitted(branches())
+        found["layers"] = devices_of(model.variables), weights(model)
+    with dream.strategy("model_parallel", split="layers", devices=2, place={"left": 2}):
+        found["no device"] = told(lambda: fitted(branches()))
+    found["equation"] = told(lambda: entered("hybrid", devices=2, data=2, model=2))
+    with dream.strategy("single") as strategy:
+        found["one"] = weights(fitted(wide()))
+        found["one normalised"] = weights(fitted(wide(layers.BatchNormalization())))
+        found["one branches"] = weights(fitted(branches()))
+        found["one counted"] = counted(strategy)
+    return found
+
+
+def counted(strategy: Any) -> list[np.ndarray]:
+    """A mean over things that samples have unequal numbers of."""
+
+    def judge(prediction: Any, target: Any) -> Any:
+        each = keras.losses.sparse_categorical_crossentropy(target, prediction, from_logits=True)
+        counts = keras.ops.cast(target, "float32")
+        return keras.ops.sum(each * counts) / keras.ops.sum(counts)
+
+    model, optimizer = strategy.prepare(wide(), momentum())
+    step = strategy.train_step(
+        model, judge, optimizer, weight=lambda _, y: tf.reduce_sum(tf.cast(y, tf.float32))
+    )
+    x, y = data()
+    for begin in range(0, 61, 16):
+        step(x[begin : begin + 16], y[begin : begin + 16])
+    return weights(model)
+
+
+def ops_by_device(strategy: Any) -> dict[str, list[str]]:
+    """Where a stage's forward and backward multiplications run, as TensorFlow itself records."""
+    model = wide()
+    stepped(strategy, model)
+    stepping = strategy._adapter._stepping(model)
+    seen: dict[str, list[str]] = {}
+    for piece in stepping.parted.rows[0]:
+        gradient = [g for g in piece.gradients if g is not None]
+        assert not gradient  # used up by the step
+        values = {t: tf.ones((4, 8 if piece.part.takes == stepping.parted.cut.inputs else 64))
+                  for t in piece.part.takes}  # fmt: skip
+        piece.forward(0, values)
+        slopes = {t: tf.ones_like(values[t]) for t in piece.part.gives}
+        piece.backward(0, slopes, 1.0, threading.Lock())
+        given = [values[t].device[-5:] for t in piece.part.gives]
+        seen[piece.device] = given + [g.device[-5:] for g in piece.gradients if g is not None]
+        piece.gradients = [None] * len(piece.gradients)
+    return seen
+
+
+class Hidden(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(4)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def twice() -> Any:
+    dense = layers.Dense(8, name="again")
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, layers.Dense(4, name="fc2")(dense(dense(inputs))))

@@ -1,0 +1,203 @@
+"""What processes do in the tests of split Keras models. Imported by them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import dream
+
+WIDE = 64
+
+
+def told(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except dream.DreamError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def data(samples: int = 61) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(samples, 8)).astype(np.float32)
+    return x, np.abs(x[:, :4]).argmax(axis=1)
+
+
+def loss() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def momentum(**more: Any) -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9, **more)
+
+
+def wide(*more: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    dense = layers.Dense
+    return keras.Sequential(
+        [keras.Input((8,)), dense(WIDE, activation="tanh", name="fc1"), *more,
+         dense(WIDE, name="fc2"), dense(4, name="head")]
+    )  # fmt: skip
+
+
+def attending() -> Any:
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,))
+    rows = layers.Dense(8)(layers.Reshape((4, 2))(inputs))
+    rows = rows + layers.MultiHeadAttention(4, 4, name="mha")(rows, rows)
+    return keras.Model(inputs, layers.Dense(4)(layers.GlobalAveragePooling1D()(rows)))
+
+
+def fitted(model: Any, optimizer: Any = None, epochs: int = 2) -> Any:
+    model.compile(optimizer or momentum(), loss())
+    model.fit(*data(), batch_size=16, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+
+def stepped(strategy: Any, model: Any, optimizer: Any = None) -> list[float]:
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(16)
+    optimizer = optimizer or momentum()
+    model, optimizer, batches = strategy.prepare(model, optimizer, batches)
+    step = strategy.train_step(model, loss(), optimizer)
+    return [float(step(*batch)) for _ in range(2) for batch in batches]
+
+
+def weights(model: Any) -> list[np.ndarray]:
+    return [np.array(w) for w in model.get_weights()]
+
+
+def bytes_held(variables: Any) -> list[int]:
+    """On each of this process's devices."""
+    parts = [v.value.local() for v in variables if v.shape.rank]
+    return [sum(int(tf.size(p[d])) * p[d].dtype.size for p in parts) for d in range(len(parts[0]))]
+
+
+def bytes_whole(variables: Any) -> int:
+    return sum(int(np.prod(v.shape)) * 4 for v in variables if v.shape.rank)
+
+
+def layouts(model: Any) -> dict[str, list[str]]:
+    return {short(v): list(v.value.layout.sharding_specs) for v in model.variables}
+
+
+def short(variable: Any) -> str:
+    """Its path without the name of the model, which Sequential puts in front."""
+    model, _, rest = variable.path.partition("/")
+    return rest if model.startswith("sequential") else variable.path
+
+
+def mesh() -> dict[str, Any]:
+    """Two devices of one process under the strategies of a mesh, and one device."""
+    found: dict[str, Any] = {}
+    for zero in (1, 2, 3):
+        with dream.strategy("sharded", devices=2, zero=zero):
+            model = fitted(wide())
+            states = [v for v in model.optimizer.variables if v.shape.rank]
+            found[f"zero{zero}"] = {
+                "weights": weights(model),
+                "parameters": (bytes_held(model.variables), bytes_whole(model.variables)),
+                "states": (bytes_held(states), bytes_whole(states)),
+            }
+    with dream.strategy("sharded", devices=2, clip_norm=0.05) as strategy:
+        normal = wide(layers.BatchNormalization())
+        found["normalised"] = weights(fitted(normal))
+        clipped = wide()
+        found["clipped"] = stepped(strategy, clipped), weights(clipped)
+        found["recurrent"] = told(lambda: fitted(recurrent()))
+        found["by hand"] = told(lambda: by_hand(wide()))
+        found["weigh"] = told(lambda: strategy.weigh(1.0, 3))
+        found["eager"] = np.asarray(clipped(data()[0]))
+        found["predicted"] = clipped.predict(data()[0], verbose=0)
+    with dream.strategy("sharded", devices=2):
+        found["keras clips"] = weights(fitted(wide(), momentum(clipnorm=0.02)))
+        dropped = fitted(wide(layers.Dropout(0.5, seed=7)), epochs=20)
+        found["dropped"] = float(dropped.evaluate(*data(), verbose=0))
+    found["groups"] = told(lambda: entered("sharded", devices=2, data=2))
+    with dream.strategy("model_parallel", split="tensor", devices=2):
+        found["attention layouts"] = layouts(fitted(attending()))
+        found["auto layouts"] = layouts(fitted(wide()))
+        found["nothing"] = told(
+            lambda: fitted(keras.Sequential([keras.Input((8,)), layers.Dense(4)]))
+        )
+    for name, plan in {
+        "convolution": {"*/conv": "column"}, "typo": {"fc9": "column"}, "way": {"fc1": "diagonal"},
+        "odd": {"odd": "column"},
+    }.items():  # fmt: skip
+        with dream.strategy("model_parallel", split="tensor", devices=2, plan=plan):
+            found[name] = told(lambda: fitted(pictures()))
+    with dream.strategy("model_parallel", split="tensor", devices=2,
+                        plan={"*/fc1": "column", "fc2": "row"}):  # fmt: skip
+        found["planned"] = layouts(planned := fitted(wide())), weights(planned)
+    found["equation"] = told(lambda: entered("hybrid", split="tensor", devices=2, data=2, model=2))
+    with dream.strategy("single") as strategy:
+        found["one"] = weights(fitted(wide()))
+        found["one normalised"] = weights(
+            fitted(
+                wide(layers.BatchNormalization()),
+                keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.05),
+            )
+        )
+        found["one keras clips"] = weights(fitted(wide(), momentum(clipnorm=0.02)))
+        model = wide()
+        found["one clipped"] = (
+            stepped(strategy, model, momentum(global_clipnorm=0.05)),
+            weights(model),
+        )
+    return found
+
+
+def entered(name: str, **options: Any) -> None:
+    with dream.strategy(name, **options):
+        pass
+
+
+def recurrent() -> Any:
+    return keras.Sequential(
+        [keras.Input((8,)), layers.Reshape((4, 2)), layers.LSTM(4, name="memory"), layers.Dense(4)]
+    )
+
+
+def pictures() -> Any:
+    return keras.Sequential(
+        [keras.Input((8,)), layers.Reshape((4, 2, 1)), layers.Conv2D(4, 2, name="conv"),
+         layers.Flatten(), layers.Dense(5, name="odd"), layers.Dense(4, name="fc1")]
+    )  # fmt: skip
+
+
+def by_hand(model: Any) -> None:
+    optimizer = momentum()
+    with tf.GradientTape() as tape:
+        value = loss()(data()[1], model(data()[0]))
+    optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+
+
+def ranks() -> dict[str, Any]:
+    """Two processes."""
+    found: dict[str, Any] = {}
+    with dream.strategy("sharded") as strategy:
+        rank = strategy.topology.rank
+        model = fitted(wide())
+        found["weights"] = weights(model)
+        found["bytes"] = bytes_held(model.variables), bytes_whole(model.variables)
+        found["losses"] = stepped(strategy, wide())
+        found["differ"] = told(lambda: fitted(different(rank)))
+    found["pipeline"] = told(lambda: entered("model_parallel", split="pipeline"))
+    return found
+
+
+def different(rank: int) -> Any:
+    return keras.Sequential([keras.Input((8,)), layers.Dense(4 + 2 * rank, name="odd")])
+
+
+def names() -> list[str]:
+    """Of the experimental ones, those that TensorFlow no longer has."""
+    from tensorflow.experimental import dtensor as theirs
+
+    from dream.adapters.tensorflow.split import dtensor as ours
+
+    return [name for name in ours.NAMES if not hasattr(theirs, name)]

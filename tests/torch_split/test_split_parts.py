@@ -1,0 +1,186 @@
+"""Split models in PyTorch: what a rank holds, and that the numbers are those of one device."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import split_cases
+import split_keras
+import split_models
+
+import dream
+
+pytestmark = pytest.mark.slow
+SMALL = 1024  # bytes of a count, of a padded row: what does not fall with the ranks
+JOBS = {2: split_cases.all_at_two, 4: split_cases.all_at_four}
+RANKS = [2, pytest.param(4, marks=pytest.mark.exhaustive)]
+
+
+@cache
+def found(ranks: int) -> list[dict[str, Any]]:
+    return dream.launch(JOBS[ranks], n=ranks, framework="torch", timeout=500)
+
+
+def figures(case: str, ranks: int = 2) -> list[tuple[str, Any]]:
+    """(what, figures) of a case, on every rank."""
+    return [item for rank in found(ranks) for item in rank[case].items()]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    ("zero", "sharded"),
+    [
+        (1, ("state",)),
+        (2, ("state", "gradients", "parameters")),
+        (3, ("state", "gradients", "parameters", "between")),
+    ],
+)
+def test_bytes_fall_as_one_over_the_ranks(zero: int, sharded: tuple[str, ...], ranks: int) -> None:
+    """Of parameters and gradients after a step, parameters between forward and backward, and
+    Adam's two moments."""
+    for rank in found(ranks):
+        held = rank[f"memory {zero}"]
+        for what in ("parameters", "gradients", "between", "state"):
+            whole = held["whole"] * (2 if what == "state" else 1)
+            share = whole / ranks if what in sharded else whole
+            # The root's own parameters stay gathered between forward and backward.
+            slack = SMALL + (256 * 4 + 4) * 4 if what == "between" else SMALL
+            assert abs(held[what] - share) <= slack, (what, held)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("zero", [1, 3])
+def test_hybrid_sharding_holds_a_shard_of_a_group(zero: int) -> None:
+    for rank in found(4):
+        held = rank[f"memory {zero} data 2"]
+        assert abs(held["state"] - held["whole"]) <= SMALL
+        share = held["whole"] / (2 if zero == 3 else 1)
+        assert abs(held["parameters"] - share) <= SMALL
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_transformer_is_trained_as_on_one_device(ranks: int) -> None:
+    """The key's bias has a gradient of rounding noise, which Adam amplifies under any order of
+    summation; the contract's own law judges that."""
+    for what, apart in figures("exact", ranks):
+        noisy = "adamw" in what
+        judged = {n: v for n, v in apart.items() if not (noisy and n.endswith("key.bias"))}
+        assert max(judged.values()) <= 1e-6, (what, apart)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_clipping_is_of_the_global_gradient(ranks: int) -> None:
+    for what, case in figures("clipped", ranks):
+        assert max(case["apart"].values()) <= 1e-6, (what, case["apart"])
+        assert case["norms"] == pytest.approx(case["right"], rel=1e-5), what
+
+
+def test_no_rank_ever_has_the_whole_of_a_model_made_on_meta() -> None:
+    for what, case in figures("on_meta"):
+        assert max(case["apart"].values()) == 0.0, what
+        layer = 64 * 512 * 4
+        assert case["own"] <= case["largest"] <= case["own"] + 3 * layer, case
+        assert case["largest"] < 0.7 * case["whole"], case
+        assert case["after"] == "nothing was raised", case
+
+
+def test_copies_are_split_too() -> None:
+    for what, case in figures("copies"):
+        assert case["output"] <= 1e-6, what
+        assert max(case["state"].values()) <= 1e-6, what
+        assert max(case["back"].values()) == 0.0, what
+        assert case["kind"] == "Reader"
+        assert case["pickled"].startswith("ConfigurationError: A split model cannot be pickled")
+
+
+def test_a_part_is_never_saved_as_a_whole() -> None:
+    for what, case in figures("saved"):
+        whole_model = "'zero': 1" in what
+        assert case["whole"] == "nothing was raised"
+        for kept in ("model", "state"):
+            if whole_model and kept == "model":
+                assert case[kept] == "nothing was raised"
+            else:
+                assert case[kept].startswith("ConfigurationError: This rank holds a part")
+                assert "strategy.full_state(model)" in case[kept]
+
+
+def test_what_was_made_before_the_block() -> None:
+    for what, case in figures("prepared"):
+        assert max(case["apart"].values()) <= 1e-6, what
+        assert case["late"].startswith("ConfigurationError: An optimizer that has stepped")
+
+
+def test_a_part_may_be_called_before_the_whole() -> None:
+    for zero, said in figures("part_first"):
+        assert said == "nothing was raised", zero
+
+
+def test_a_penalty_on_parts_is_never_a_wrong_number() -> None:
+    for _, refusal in figures("penalties"):
+        assert refusal.startswith("RuntimeError: ")
+        assert "mixed torch.Tensor and DTensor" in refusal
+
+
+REFUSALS = {
+    "convolution": ("Unsupported", "0, a Conv1d", "'sharded'"),
+    "recurrent": ("Unsupported", "memory, a LSTM", "split='pipeline'"),
+    "odd": ("Unsupported", "0, 5 columns over 2 ranks"),
+    "renormed": ("Unsupported", "words with max_norm=1.0", "'mirrored'"),
+    "tied": ("Unsupported", "head in plan="),
+    "heads": ("Unsupported", "1 heads over 2 ranks", "blocks.0.attend.query"),
+    "nobody": ("ConfigurationError", "'fc*'"),
+    "word": ("ConfigurationError", "'columns'", "'column'"),
+    "whole steps": ("Unsupported", "Adafactor", "zero=2"),
+    "twice": ("Unsupported", "create_graph=True", "'mirrored'"),
+    "half": ("ConfigurationError", "0 of Sequential"),
+    "other samples": ("Desynchronized", "the same samples"),
+    "bare": ("Unsupported", "_Bare with scale", "reset_parameters"),
+}
+
+
+def test_a_keras_model_on_torch_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made in the block, made before it and prepared, or trained in it."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for rank in dream.launch(split_keras.refusals, n=2, framework="torch", timeout=200):
+        for what, said in rank.items():
+            assert said.startswith("Unsupported: A Keras model on torch cannot be split"), what
+            assert "Use 'mirrored' for it" in said
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_cannot_be_is_refused_by_name(what: str) -> None:
+    kind, *words = REFUSALS[what]
+    for rank in found(2):
+        said = rank["refusals"][what]
+        assert said.startswith(f"{kind}: "), said
+        for word in words:
+            assert word in said, said
+
+
+def test_a_plan_cuts_the_layers_it_names() -> None:
+    wide, half = split_models.WIDTH, split_models.WIDTH // 2
+    for rank in found(2):
+        auto, hand = rank["plans"]["auto"]["shapes"], rank["plans"]["by hand"]["shapes"]
+        for name in ("query", "key", "value"):
+            assert auto[f"blocks.1.attend.{name}.weight"] == (half, wide)
+            assert hand[f"blocks.1.attend.{name}.weight"] == (wide, wide)
+        assert auto["blocks.0.attend.out.weight"] == (wide, half)
+        assert auto["words.weight"] == (10, wide)
+        assert hand["words.weight"] == (20, half)
+        assert hand["head.weight"] == (2, wide)
+        for shapes in (auto, hand):
+            assert shapes["blocks.0.up.weight"] == (2 * wide, wide)
+            assert shapes["blocks.0.down.weight"] == (wide, 2 * wide)
+
+
+def test_every_plan_gives_the_numbers_of_one_device() -> None:
+    """Dropout in a cut layer draws the mask that one device draws."""
+    for rank in found(2):
+        plans = rank["plans"]
+        for case in (plans["auto"]["apart"], plans["by hand"]["apart"]):
+            assert max(case.values()) <= 1e-6, case
+        for what in ("dropout", "encoder", "tied", "one head"):
+            assert max(plans[what].values()) <= 1e-6, (what, plans[what])
