@@ -1,0 +1,54 @@
+"""What a difference comes of: each suspect ruled in or out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from .runs import Laboratory, Ran
+
+if TYPE_CHECKING:
+    from .judge import Judged
+
+
+class Ruling(StrEnum):
+    IN = "yes"
+    OUT = "no"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """name: what it might be; evidence: how that is known; advice: what to do, where it is."""
+
+    name: str
+    ruling: Ruling
+    evidence: str
+    advice: str = ""
+
+
+def find(judged: Judged, single: Ran, laboratory: Laboratory) -> list[Cause]:
+    """In the order in which they are looked into: what the figures tell comes before what takes
+    further runs, and once a cause is found, no further runs are taken."""
+    return [] if judged.ran is None else list(_look(judged, judged.ran, single, laboratory))
+
+
+def _look(judged: Judged, ours: Ran, single: Ran, laboratory: Laboratory) -> Iterator[Cause]:
+    from .by_figures import FIGURES
+    from .by_runs import Suspects
+
+    suspects = Suspects(judged.cell, single, laboratory)
+    itself = suspects.itself()
+    yield itself
+    if itself.ruling is Ruling.IN:  # nothing else can be told then
+        return
+    for look in FIGURES:
+        cause = look(judged, ours, single)
+        suspects.found |= cause.ruling is Ruling.IN
+        yield cause
+    for take_out in (suspects.random_numbers, suspects.statistics, suspects.shuffling):
+        cause = take_out()
+        suspects.found |= cause.ruling is Ruling.IN
+        yield cause

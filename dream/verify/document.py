@@ -1,0 +1,80 @@
+"""What was found, for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dream import _here
+from dream._files import write_whole
+
+from .causes import Cause
+from .gaps import Gap
+from .judge import Judged
+from .runs import Ran
+from .tolerance import NOISE, Tolerance
+
+Figures = dict[str, Any]
+
+
+def build(rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Cause]]) -> Figures:
+    """What `--json` writes. A figure that is nan or infinite is null."""
+    allowed = Tolerance(single.first.dtype, len(single.losses))
+    return {
+        "equal": all(row.good for row in rows),
+        "framework": single.first.framework,
+        "keras": single.first.keras,
+        "versions": _here.versions(),
+        "steps": len(single.losses),
+        "ended_early": single.first.stopped,
+        "tolerance": {
+            "dtype": allowed.dtype,
+            "loss": allowed.loss,
+            "parameter": allowed.parameter,
+            "times_single_from_itself": NOISE,
+        },
+        "parameters": sorted(single.parameters[0]),
+        "losses": [_number(loss) for loss in single.losses],
+        "strategies": [_row(row, causes.get(row.cell.strategy, ())) for row in rows],
+    }
+
+
+def write(path: Path, figures: Figures) -> None:
+    """All or nothing."""
+    text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _row(row: Judged, causes: Sequence[Cause]) -> Figures:
+    ran = row.ran
+    return {
+        "strategy": row.cell.strategy,
+        "processes": row.cell.processes,
+        "replicas": row.cell.parts,
+        "reduction": None if ran is None else ran.first.reduction,
+        "verdict": str(row.verdict),
+        "equal": row.good,
+        "reason": row.reason or None,
+        "losses": None if ran is None else [_number(loss) for loss in ran.losses],
+        "first_step_that_differs": row.first_step,
+        "largest_loss_difference": _number(max(row.losses)) if row.losses else None,
+        "largest_parameter_difference": None if row.largest is None else _number(row.largest),
+        "worst_parameter": None if row.worst is None else _gap(row.worst),
+        "equal_but_for_rounding": [_gap(gap) for gap in row.rounding],
+        "causes": [
+            {"name": cause.name, "ruling": str(cause.ruling), "evidence": cause.evidence}
+            for cause in causes
+        ],
+    }
+
+
+def _gap(gap: Gap) -> Figures:
+    return {"name": gap.name, "rank": gap.rank, "difference": _number(gap.size),
+            "allowed": _number(gap.allowed)}  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

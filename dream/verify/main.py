@@ -1,0 +1,97 @@
+"""The whole verification, from the command line to the last line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from rich.console import Console
+from rich.text import Text
+
+from dream._errors import ConfigurationError
+
+from . import arguments, cells, document, noise, report
+from .arguments import Asked
+from .causes import Cause, find
+from .cells import SINGLE, Cell
+from .judge import Judged, Verdict, judge
+from .runs import Failed, Laboratory, Ran
+
+Say = Callable[[str], None]
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 0 where all are equal, 1 where not. Raises ConfigurationError where there is
+    nothing to hold anything against."""
+    asked = arguments.parse(argv)
+    given = cells.named(asked.strategies, asked.n)
+    console = Console(stderr=True)
+
+    def say(line: str) -> None:
+        console.print(Text(line), soft_wrap=True)
+
+    with TemporaryDirectory(prefix="dream-verify-") as root:
+        laboratory = Laboratory(asked, Path(root))
+        single = _single(laboratory, asked, say)
+        framework = cells.framework_of(single.first.framework)
+        chosen = given or ([] if asked.strategies else cells.sensible(framework, asked.n))
+        rows = [_row(cell, single, laboratory, say) for cell in chosen or [SINGLE]]
+        causes = {r.cell.strategy: _causes(r, single, laboratory, say) for r in rows if not r.good}
+    report.show(rows, single, causes, _screen())
+    if asked.json is not None:
+        document.write(asked.json, document.build(rows, single, causes))
+    return 0 if all(row.good for row in rows) else 1
+
+
+def _single(laboratory: Laboratory, asked: Asked, say: Say) -> Ran:
+    """The script on one device, which all else is held against."""
+    script = asked.command[1]
+    ran = laboratory.single()
+    if isinstance(ran, Failed):
+        raise ConfigurationError(
+            f"The script fails under single, so there is nothing to hold a strategy against. "
+            f"Received: {script}. {ran.reason}"
+        )
+    if not ran.first.framework:
+        raise ConfigurationError(
+            f"The script entered no block. Received: {script}. Put what trains into "
+            '`with dream.strategy("mirrored"):`.'
+        )
+    if not ran.losses:
+        raise ConfigurationError(
+            f"No loss was computed. Received: {script}, which entered a block and ended. Seen are "
+            "backward() from a number, strategy.train_step, and Keras's fit and train_on_batch."
+        )
+    say(f"single: {len(ran.losses)} steps, {ran.seconds:.1f} s")
+    return ran
+
+
+def _row(cell: Cell, single: Ran, laboratory: Laboratory, say: Say) -> Judged:
+    blocked = cells.obstacle(cell, cells.framework_of(single.first.framework))
+    if blocked:
+        say(f"{cell}: cannot run, {blocked}")
+        return Judged(cell, Verdict.UNAVAILABLE, f"It cannot run here: {blocked}.")
+    start = monotonic()
+    judged = judge(
+        cell,
+        laboratory.run(cell),
+        single,
+        lambda: noise.measure(laboratory, single, cell.parts),
+    )
+    say(f"{cell}: {judged.verdict}, {monotonic() - start:.1f} s")
+    return judged
+
+
+def _causes(row: Judged, single: Ran, laboratory: Laboratory, say: Say) -> list[Cause]:
+    if row.ran is None:
+        return []
+    say(f"{row.cell}: looking for the cause ...")
+    return find(row, single, laboratory)
+
+
+def _screen() -> Console:
+    """stdout; where it is a file, as wide as the table wants to be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

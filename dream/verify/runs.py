@@ -1,0 +1,105 @@
+"""A script under a strategy, as `dream run` starts it, with its ranks recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, final
+
+from dream.cluster import _names
+from dream.launch import start
+from dream.launch.command import explain
+from dream.launch.job import Job
+from dream.recording import record
+from dream.recording.record import Record, Step
+from dream.recording.request import Change, Request
+
+from .arguments import Asked
+from .cells import SINGLE, Cell
+
+if TYPE_CHECKING:
+    from dream.recording.record import Arrays
+
+
+@dataclass(frozen=True)
+class Ran:
+    """It came to its end. records, parameters: in rank order."""
+
+    records: tuple[Record, ...]
+    parameters: tuple[Arrays, ...]
+    seconds: float
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @cached_property
+    def losses(self) -> list[float]:
+        """The global mean loss of every step that all ranks took."""
+        return [_mean(steps) for steps in zip(*(r.steps for r in self.records), strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It crashed, or took longer than it may."""
+
+    reason: str
+
+
+Outcome = Ran | Failed
+
+
+def _mean(steps: tuple[Step, ...]) -> float:
+    """Over the ranks, each loss weighed; what weighs nothing may be nan."""
+    weighed = [s.loss if s.weight is None else s.loss * s.weight if s.weight else 0.0
+               for s in steps]  # fmt: skip
+    return sum(weighed) / len(steps)
+
+
+@final
+class Laboratory:
+    """Runs the script. root: a folder for what ranks leave."""
+
+    def __init__(self, asked: Asked, root: Path) -> None:
+        self._asked = asked
+        self._root = root
+        self._singles: dict[tuple[tuple[Change, ...], int], Outcome] = {}
+
+    def single(self, *changes: Change, parts: int = 1) -> Outcome:
+        """The script on one device; once for each change."""
+        key = (changes, parts)
+        if key not in self._singles:
+            self._singles[key] = self.run(SINGLE, *changes, parts=parts)
+        return self._singles[key]
+
+    def run(self, cell: Cell, *changes: Change, parts: int = 1) -> Outcome:
+        """The script under a strategy, anew."""
+        folder = Path(mkdtemp(dir=self._root))
+        request = Request(folder, self._asked.steps, changes, parts)
+        job = Job(
+            command=self._asked.command,
+            n=cell.processes,
+            strategy=cell.strategy,
+            show="none",
+            timeout=self._asked.timeout,
+        )
+        started = time.monotonic()
+        ended = start.run(replace(job, environ={**job.environ, _names.RECORD: request.text}))
+        if ended.exit_code != 0:
+            return Failed(explain(ended))
+        return _collected(folder, cell, time.monotonic() - started)
+
+
+def _collected(folder: Path, cell: Cell, seconds: float) -> Outcome:
+    ranks = range(cell.processes)
+    try:
+        records = tuple(record.read(folder, rank) for rank in ranks)
+        return Ran(records, tuple(record.read_parameters(folder, r) for r in ranks), seconds)
+    except FileNotFoundError as error:
+        return Failed(
+            f"A rank ended without a record: {Path(error.filename).name} is not there. It left by "
+            "os._exit, or by exec."
+        )

@@ -1,0 +1,211 @@
+"""`dream verify` on whole scripts: what is equal, what is not and why, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verify_scripts import ALL, EQUAL
+
+from dream import ConfigurationError, _registry
+from dream.cli import main
+from dream.launch.job import Job
+from dream.launch.start import run
+from dream.verify import arguments
+from dream.verify.cells import Cell
+from dream.verify.runs import Laboratory, Ran
+
+Verify = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
+    """The exit code, the figures, and all that is printed, for a script by its name."""
+
+    def command(name: str, *given: str) -> tuple[int, dict[str, Any], str]:
+        script, file = tmp_path / f"{name}.py", tmp_path / "out.json"
+        script.write_text(ALL[name])
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", str(script), "--json", str(file), *given])
+        shown = capsys.readouterr()
+        figures = json.loads(file.read_text()) if file.exists() else {}
+        return int(ended.value.code or 0), figures, shown.out + shown.err
+
+    return command
+
+
+def rulings(figures: dict[str, Any]) -> dict[str, str]:
+    (row,) = figures["strategies"]
+    return {cause["name"]: cause["ruling"] for cause in row["causes"]}
+
+
+def test_a_loop_that_is_equal(verify: Verify) -> None:
+    code, figures, text = verify("torch_loop", "--strategy", "mirrored", "--steps", "8")
+    assert code == 0, text
+    assert "Equal to single: mirrored x 2." in text
+    assert (figures["steps"], figures["ended_early"]) == (8, True)
+    assert figures["parameters"] == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    (row,) = figures["strategies"]
+    assert row["largest_parameter_difference"] <= 1e-6
+    assert row["largest_loss_difference"] <= 1e-6  # the uneven sixth batch among them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backend", "parameters"),
+    [("torch_step", "torch", 4), ("keras_fit", "tensorflow", 4), ("keras_fit", "torch", 4),
+     ("keras_step", "tensorflow", 2)],
+)  # fmt: skip
+def test_other_ways_to_train_are_equal(
+    name: str, backend: str, parameters: int, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    code, figures, text = verify(name, "--strategy", "mirrored", "--steps", "14")
+    assert code == 0, text
+    assert len(figures["parameters"]) == parameters
+    assert figures["framework"] == backend
+    assert figures["steps"] == (12 if name == "keras_step" else 14)
+    assert figures["losses"][0] > min(figures["losses"][6:]) > 0
+
+
+@pytest.mark.slow
+def test_attention_is_equal_but_for_rounding(verify: Verify) -> None:
+    code, figures, text = verify("attention", "--strategy", "mirrored")
+    assert code == 0, text
+    (row,) = figures["strategies"]
+    (noisy,) = row["equal_but_for_rounding"]
+    assert noisy["name"] == "attention.in_proj_bias"
+    assert row["largest_parameter_difference"] > 1e-6
+    assert "single differs" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "cause", "step"),
+    [
+        ("sum", "the loss is a sum over samples", 1),
+        ("dropout", "random numbers in the model", 1),
+        ("batch_norm", "BatchNorm's statistics", 1),
+        ("dealt_twice", "the script deals out its data itself", 1),
+        ("shuffling", "unseeded shuffling or drawing of the script's own", 2),
+        ("no_seed", "single is not deterministic", 1),
+        ("uneven", "an uneven batch", 6),
+        pytest.param(
+            "keras_dropout", "random numbers in the model", 1, marks=pytest.mark.exhaustive
+        ),
+    ],
+)  # fmt: skip
+def test_what_differs_is_caught_with_its_cause(
+    name: str, cause: str, step: int, verify: Verify
+) -> None:
+    code, figures, text = verify(name, "--strategy", "mirrored", "--steps", "8")
+    assert code == 1, text
+    (row,) = figures["strategies"]
+    assert row["verdict"] == "DIFFERS"
+    assert row["first_step_that_differs"] <= step, text
+    assert row["worst_parameter"]["difference"] > row["worst_parameter"]["allowed"]
+    assert [name for name, ruling in rulings(figures).items() if ruling == "yes"] == [cause], text
+
+
+@pytest.mark.exhaustive
+def test_two_causes_at_once(verify: Verify) -> None:
+    _, figures, text = verify("both", "--strategy", "mirrored", "--steps", "8")
+    found = rulings(figures)
+    assert found["random numbers in the model"] == found["BatchNorm's statistics"] == "yes", text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_block", "The script entered no block."),
+        ("crashes", "ValueError: mine"),
+        ("no_loss", "No loss was computed."),
+    ],
+)
+def test_nothing_to_hold_a_strategy_against(name: str, words: str, verify: Verify) -> None:
+    code, figures, text = verify(name)
+    assert (code, figures) == (2, {}), text
+    assert words in text
+    assert f"{name}.py" in text
+
+
+def test_a_strategy_that_fails_or_is_not_there_leaves_the_others(
+    verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(_registry.STRATEGIES, ("torch", "horovod"))  # type: ignore[arg-type]
+    code, figures, text = verify(
+        "torch_loop", "--strategy", "mirrored:reduction=grpc", "--strategy", "horovod",
+        "--strategy", "mirrored:reduction=gloo", "--strategy", "mirrored:devices=2",
+        "--steps", "2",
+    )  # fmt: skip
+    assert code == 1
+    verdicts = [row["verdict"] for row in figures["strategies"]]
+    assert verdicts == ["CANNOT RUN", "CANNOT RUN", "equal", "FAILED"], text
+    assert "torch has no reduction='grpc' under 'mirrored'" in text
+    assert "torch has no 'horovod'" in text
+    assert "a torch process drives one device" in text
+
+
+def test_recording_changes_no_number(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    saved = (
+        "\n    import numpy as np, sys\n    np.savez(sys.argv[1], **strategy.full_state(model))\n"
+    )
+    script.write_text("import torch; torch.manual_seed(5)\n" + EQUAL["torch_step"] + saved)
+    plain = tmp_path / "plain.npz"
+    job = Job(command=("script", str(script), str(plain)), n=2, strategy="mirrored", show="none")
+    assert run(job).exit_code == 0
+    asked = arguments.parse([str(script), "--steps", "1000", str(tmp_path / "again.npz")])
+    (tmp_path / "root").mkdir()
+    recorded = Laboratory(asked, tmp_path / "root").run(Cell("mirrored", 2))
+    assert isinstance(recorded, Ran), recorded
+    assert not recorded.first.stopped
+    with np.load(plain) as arrays:
+        assert dict(arrays).keys() == recorded.parameters[0].keys()
+        for name, value in arrays.items():
+            assert np.array_equal(value, recorded.parameters[0][name]), name
+
+
+def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, dream.recording\n"
+        "call, backward = torch.nn.Module.__call__, torch.autograd.backward\n"
+        + EQUAL["torch_step"]
+        + "\nassert dream.recording.active() is None\n"
+        "assert call is torch.nn.Module.__call__ and backward is torch.autograd.backward\n"
+        "import sys; assert 'dream.recording.recorder' not in sys.modules\n"
+    )
+    job = Job(command=("script", str(script)), n=1, strategy="single", show="none")
+    assert run(job).exit_code == 0
+
+
+def test_options_before_and_after_the_script_and_its_own() -> None:
+    asked = arguments.parse(
+        ["-n", "3", __file__, "--steps", "5", "--lr", "0.1", "--strategy", "horovod", "x", "--",
+         "--steps", "7"]
+    )  # fmt: skip
+    assert asked.command == ("script", __file__, "--lr", "0.1", "x", "--steps", "7")
+    assert (asked.n, asked.steps, asked.strategies) == (3, 5, ("horovod",))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["no.py"], "No such script"),
+        ([__file__, "-n", "0"], "-n 0"),
+        ([__file__, "--steps", "0"], "--steps 0"),
+        ([__file__, "--json", "no/where.json"], "No file can be written"),
+        ([__file__, "--strategy", "mirored"], "Did you mean 'mirrored'"),
+        ([__file__, "--strategy", "mirrored", "-n", "1"], "One replica is single"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(given: list[str], words: str) -> None:
+    from dream.verify.main import main as command
+
+    with pytest.raises(ConfigurationError, match=words):
+        command(given)

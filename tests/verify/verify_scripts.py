@@ -1,0 +1,134 @@
+"""Small scripts, as users write them: some that every strategy trains alike, some that none does,
+and some that cannot be verified."""
+
+_TORCH = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import dream
+
+draw = torch.Generator().manual_seed(3)
+x, y = torch.randn(105, 8, generator=draw), torch.randint(0, 4, (105,), generator=draw)
+layers = lambda *between: nn.Sequential(nn.Linear(8, 16), *between, nn.ReLU(), nn.Linear(16, 4))
+"""
+_KERAS = """
+import keras, numpy as np
+import dream
+
+draw = np.random.default_rng(3)
+x, y = draw.normal(size=(105, 8)).astype("float32"), draw.integers(0, 4, 105)
+cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+"""
+
+
+def _loop(layers: str, loss: str = "F.cross_entropy(model(a), b)", data: str = "x, y") -> str:
+    """A loop over a shuffled loader, with an uneven last batch."""
+    return f"""{_TORCH}
+with dream.strategy("mirrored") as strategy:
+    rank, ranks = strategy.topology.rank, strategy.topology.world_size
+    model = {layers}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    for _ in range(4):
+        for a, b in DataLoader(TensorDataset({data}), batch_size=20, shuffle=True):
+            optimizer.zero_grad()
+            loss = {loss}
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def _by_hand(batches: str) -> str:
+    """A loop that cuts its batches itself."""
+    return f"""{_TORCH}
+with dream.strategy("mirrored") as strategy:
+    rank, ranks = strategy.topology.rank, strategy.topology.world_size
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(3):
+        {batches}
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[part]), y[part]).backward()
+            optimizer.step()
+"""
+
+
+EQUAL = {
+    "torch_loop": _loop("layers()"),
+    "torch_step": f"""{_TORCH}
+model = layers()  # made before the block
+with dream.strategy("mirrored") as strategy:
+    loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer, loader = strategy.prepare(model, optimizer, loader)
+    step = strategy.train_step(model, F.cross_entropy, optimizer)
+    for _ in range(5):
+        for batch in loader:
+            step(*batch)
+""",
+    "keras_fit": f"""{_KERAS}
+with dream.strategy("mirrored"):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),
+                              keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), cross_entropy)
+model.fit(x, y, batch_size=20, epochs=4, verbose=0)  # after the block
+""",
+    "keras_step": f"""{_KERAS}
+import tensorflow as tf
+with dream.strategy("mirrored") as strategy:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.Adam(0.01)
+    data = strategy.prepare(tf.data.Dataset.from_tensor_slices((x, y)).batch(20))
+    step = strategy.train_step(model, cross_entropy, optimizer)
+    for batch in [*data, *data]:
+        step(*batch)
+""",
+    "attention": f"""{_TORCH}
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 4)
+    def forward(self, x):
+        x = x.reshape(-1, 1, 8) * torch.linspace(0.5, 2, 5).reshape(1, 5, 1)
+        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+with dream.strategy("mirrored"):
+    model = Attending()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(4):
+        for a, b in DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(a), b).backward()
+            optimizer.step()
+""",
+}
+
+WRONG = {
+    "sum": _loop("layers()", loss="F.cross_entropy(model(a), b, reduction='sum') / 100"),
+    "dropout": _loop("layers(nn.Dropout(0.5))"),
+    "batch_norm": _loop("layers(nn.BatchNorm1d(16))"),
+    "both": _loop("layers(nn.BatchNorm1d(16), nn.Dropout(0.5))"),
+    "dealt_twice": _loop("layers()", data="x[rank::ranks], y[rank::ranks]"),
+    "shuffling": _by_hand("for part in torch.randperm(105).split(20):"),
+    "no_seed": _by_hand(
+        "import numpy as np\n"
+        "        for part in torch.tensor(np.random.default_rng().permutation(105)).split(20):"
+    ),
+    "uneven": _by_hand("for part in [p[rank::ranks] for p in torch.arange(105).split(20)]:"),
+    "keras_dropout": f"""{_KERAS}
+with dream.strategy("mirrored"):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),
+                              keras.layers.Dropout(0.5), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1), cross_entropy)
+    model.fit(x, y, batch_size=20, epochs=1, verbose=0)
+""",
+}
+
+BAD = {
+    "no_block": "print('nothing here')",
+    "crashes": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    raise ValueError('mine')\n",
+    "no_loss": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    layers()(x)\n",
+}
+
+ALL = {**EQUAL, **WRONG, **BAD}
