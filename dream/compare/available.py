@@ -12,18 +12,42 @@ from dream.compare.outcome import Skipped
 
 _HOROVOD_STATUS = "dream.adapters.horovod._status:status"
 BUILD = "dream build-horovod"
+LIST = "dream strategies"
 
 
 def missing(cell: Cell) -> Skipped | None:
     """Why the cell cannot run here, if so."""
-    absent = [name for name in cell.kind.packages if find_spec(name) is None]
-    if absent:
-        return Skipped(f"{' and '.join(absent)} not installed.", cell.kind.install)
+    return lacking(cell) or absent(cell)
+
+
+def lacking(cell: Cell) -> Skipped | None:
+    """Whether its framework has no such strategy, wherever it is."""
+    for backend in cell.kind.backends:
+        if not _has(backend, cell.name):
+            return Skipped(f"{backend} has no {cell.name!r}.", LIST)
+    return None
+
+
+def absent(cell: Cell) -> Skipped | None:
+    """What would have to be installed, if anything."""
+    gone = [name for name in cell.kind.packages if find_spec(name) is None]
+    if gone:
+        return Skipped(f"{' and '.join(gone)} not installed.", cell.kind.install)
     for backend in cell.kind.backends if cell.reduction == "horovod" else ():
         gap = horovod_gap(backend)
         if gap:
             return Skipped(f"Horovod for {backend}: {gap}", BUILD)
     return None
+
+
+def _has(backend: str, strategy: str) -> bool:
+    """Whether the strategy is there in the framework: dream's own, or somebody else's."""
+    from importlib.metadata import entry_points
+
+    named = f"{backend}.{strategy}"
+    return (backend, strategy) in _registry.STRATEGIES or bool(
+        entry_points(group="dream.strategies", name=named)
+    )
 
 
 def horovod_gap(backend: str) -> str | None:
@@ -34,8 +58,9 @@ def horovod_gap(backend: str) -> str | None:
 
 def require(cells: Sequence[Cell], frameworks: Sequence[str], strategies: Sequence[str]) -> None:
     """Raise NotInstalled where nothing could run of what was asked for by name, or nothing at
-    all. frameworks, strategies: the names given; empty where none was."""
-    gaps = [(cell, missing(cell)) for cell in cells]
+    all, for want of something that can be installed. frameworks, strategies: the names given;
+    empty where none was."""
+    gaps = [(cell, absent(cell)) for cell in cells]
     for name in frameworks:
         _check("framework", name, [gap for cell, gap in gaps if cell.framework == name])
     for name in strategies:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _spec
+from dream import _registry, _spec
 from dream._errors import ConfigurationError, unknown
 from dream._spec import Framework
 
@@ -131,13 +131,40 @@ def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[C
         raise ConfigurationError(
             f"There must be a replica. Received: n={n}. Give -n 2, or another number from 1 up."
         )
+    given = list(dict.fromkeys(frameworks))
+    for framework in given:
+        check_framework(framework)
     requests = [SINGLE, *(name for name in dict.fromkeys(strategies) if name != SINGLE)]
     return [
         cell
-        for framework in dict.fromkeys(frameworks)
+        for framework in given
         for request in requests
-        for cell in _cells(check_framework(framework), request, n)
+        for cell in _cells(framework, request, n)
     ]
+
+
+def offered(frameworks: Iterable[str]) -> list[str]:
+    """The strategies that one of the frameworks has: what runs where none is named."""
+    backends = {backend for name in frameworks for backend in check_framework(name).backends}
+    return [
+        name
+        for name in _spec.SPECS
+        if any((backend, name) in _registry.STRATEGIES for backend in backends)
+    ]
+
+
+def scaled(
+    frameworks: Sequence[str], strategies: Sequence[str], counts: Sequence[int]
+) -> list[Cell]:
+    """The grid at every count of replicas, framework by framework."""
+    return list(
+        dict.fromkeys(
+            cell
+            for framework in frameworks
+            for n in counts
+            for cell in grid([framework], strategies, n)
+        )
+    )
 
 
 def mixed(frameworks: Iterable[str], n: int) -> list[Cell]:
@@ -157,10 +184,10 @@ def mixed(frameworks: Iterable[str], n: int) -> list[Cell]:
     return cells
 
 
-def check_framework(name: str) -> str:
+def check_framework(name: str) -> Kind:
     if name not in KINDS:
         raise unknown("framework", name, KINDS)
-    return name
+    return KINDS[name]
 
 
 def _cells(framework: str, request: str, n: int) -> list[Cell]:
@@ -170,6 +197,8 @@ def _cells(framework: str, request: str, n: int) -> list[Cell]:
         return [Cell(framework, request, 1)]
     if isinstance(devices, int) and devices > 1:
         return [Cell(framework, request, 1, devices)]
+    if not _spec.find(name).several:
+        return [Cell(framework, f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)]
     cells = [Cell(framework, request, n)]
     if framework == "tensorflow" and request == "mirrored" and n > 1:
         cells.append(Cell(framework, f"mirrored:devices={n}", 1, n))

@@ -1,4 +1,4 @@
-"""`dream compare`: the same task over frameworks x strategies, one after the other."""
+"""`dream compare`: the same task over frameworks x strategies, in turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,24 @@ from typing import Annotated
 
 import typer
 
+_ROUNDS, _MANY_ROUNDS = 3, 7
+_BATCH = 64
+
 
 def command(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGUMENTS]",
+            help="A training script, run unchanged; else an embedded task. What is no option of "
+            "dream's is the script's.",
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("-n", help="Replicas of every row but single.")] = 2,
+    task: Annotated[
+        str | None,
+        typer.Option(help="digits-mlp, digits-cnn, transformer or regression. Default: the first."),
+    ] = None,
     frameworks: Annotated[
         str, typer.Option(help="Of torch,tensorflow,keras-torch. Default: all that are here.")
     ] = "",
@@ -19,19 +34,46 @@ def command(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Add rows whose ranks are of two frameworks.")
     ] = False,
-    epochs: Annotated[int, typer.Option(help="Passes over the digits.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="The global one.")] = 64,
-    timeout: Annotated[float, typer.Option(help="Seconds that one row may take.")] = 300,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data. Default: the task's own.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help=f"The global one. Default: {_BATCH}.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help=f"Runs of every row, in turns. Default: {_ROUNDS}.")
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help=f"{_MANY_ROUNDS} rounds, on 2 and on 4 replicas.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that one run of a row may take.")] = 300,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write report.html, its pictures and figures there.")
+    ] = None,
 ) -> None:
-    """Train the digits in every framework under every strategy, and hold each against `single`.
+    """Train a task in every framework under every strategy, or a script under every strategy, and
+    hold each row against `single`.
 
     The exit code is 1 where a row broke a law or did not finish.
     """
+    from dream.compare import asked, tasks
     from dream.compare.cells import split
     from dream.compare.main import main
-    from dream.compare.settings import DIGITS, Job, Settings
+    from dream.compare.settings import PROGRAMS, Job, Settings
 
-    settings = Settings(Job(epochs, batch_size), DIGITS, timeout)
-    good = main(n, split(frameworks), split(strategies), settings, json, mixed=mixed)
+    given = asked.script(script or [], task=task, epochs=epochs, batch_size=batch_size, mixed=mixed)
+    name = tasks.DEFAULT if task is None else task
+    passes = tasks.find(name).epochs if epochs is None else epochs
+    turns = (_MANY_ROUNDS if thorough else _ROUNDS) if rounds is None else rounds
+    job = Job(passes, _BATCH if batch_size is None else batch_size, task=name)
+    good = main(
+        sorted({n, 2, 4}) if thorough else n,
+        split(frameworks),
+        split(strategies),
+        Settings(job, PROGRAMS, timeout, turns, given),
+        json,
+        report,
+        mixed=mixed,
+    )
     raise typer.Exit(0 if good else 1)

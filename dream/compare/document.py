@@ -6,26 +6,45 @@ import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
-from dream.compare import judge
+from dream import _here
+from dream.compare import cost, judge, notes, summary
+from dream.compare.cells import Cell
 from dream.compare.judge import Row
+from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
-from dream.compare.settings import Machine, Settings
+from dream.compare.record import RankRecord
+from dream.compare.settings import Settings
 
 Figures = dict[str, object]
 
 
 def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
-    """What `--json` writes. A figure that is nan or infinite, or was not read, is null."""
+    """What `--json` writes. A figure that is nan or infinite, or was not read, is null. Figures of
+    several rounds: the median, and in a list every round's."""
     return {
-        "machine": asdict(machine) | {"system": platform.system(), "arch": platform.machine()},
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": asdict(machine)
+        | {"busy": machine.busy or None, "system": platform.system(), "arch": platform.machine()},
         "python": platform.python_version(),
-        "job": asdict(settings.job),
+        "versions": _here.versions(),
+        "title": settings.script[1] if settings.script else settings.job.task,
+        "job": None if settings.script else asdict(settings.job),
+        "rounds": settings.rounds,
         "limit": judge.LIMIT,
-        "cells": [_cell(row) for row in rows],
+        "summary": summary.answers(rows, machine, settings.unit),
+        "unit": settings.unit,
+        "notes": {
+            "trained": notes.trained(settings),
+            "timing": notes.timing(settings),
+            "worth": notes.worth(rows, settings, machine),
+        },
+        "cells": [_cell(row, settings, machine) for row in rows],
         "loss_difference_between_frameworks": _number(judge.between_frameworks(rows)),
         "good": all(row.verdict.good for row in rows),
     }
@@ -38,11 +57,12 @@ def write(path: Path, figures: Figures) -> None:
     os.replace(part, path)  # noqa: PTH105
 
 
-def _cell(row: Row) -> Figures:
+def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:
     cell = row.cell
     figures: Figures = {
         "framework": cell.framework,
         "strategy": cell.strategy,
+        "title": cell.title,
         "processes": cell.processes,
         "devices_per_process": cell.devices,
         "replicas": cell.replicas,
@@ -50,23 +70,47 @@ def _cell(row: Row) -> Figures:
         "verdict": str(row.verdict),
         "good": row.verdict.good,
         "reason": row.reason or None,
+        "unit": settings.unit,
+        "losses_by": "step" if settings.script else "epoch",
+        "correctness_only": cell.replicas > machine.cores,
         "speed_against_single": _number(row.speed),
+        "speed_told_from_single": row.apart if row.speed is not None else None,
         "largest_parameter_difference": _number(row.difference),
-        "largest_allowed": judge.limit_of(cell),
+        "largest_allowed": row.limit,
     }
-    return figures | (_finished(row.outcome) if isinstance(row.outcome, Finished) else {})
+    return figures | (_finished(cell, row.outcome) if isinstance(row.outcome, Finished) else {})
 
 
-def _finished(done: Finished) -> Figures:
+def _finished(cell: Cell, done: Finished) -> Figures:
+    first, ranks = done.first, done.records
+    book = cost.formula(cell)
     return {
-        "samples_per_second": _number(done.first.samples_per_second),
-        "losses": [_number(loss) for loss in done.first.losses],
-        "test_accuracy": _number(done.first.accuracy),
-        "start_up_seconds": _number(done.start_up),
-        "peak_bytes_per_rank": [record.peak_bytes for record in done.records],
-        "device": done.first.device,
-        "parameter_digests": [record.digest for record in done.records],
+        "samples_per_second": _number(done.speed.median),
+        "samples_per_second_by_round": [_number(r.first.samples_per_second) for r in done.rounds],
+        "losses": [_number(loss) for loss in first.losses],
+        "test_score": _number(first.score),
+        "steps": first.steps,
+        "step_seconds": _number(done.over_rounds(lambda r: r.first.step_seconds).median),
+        "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
+        "reducing_seconds": _read(done, lambda record: record.reducing_seconds),
+        "start_up_seconds": _number(done.over_rounds(lambda r: r.start_up).median),
+        "start_up_seconds_by_round": [_number(r.start_up) for r in done.rounds],
+        "peak_bytes_per_rank": [record.peak_bytes for record in ranks],
+        "bytes_beyond_import_per_rank": [r.peak_bytes - r.imported_bytes for r in ranks],
+        "gradient_bytes": first.gradient_bytes,
+        "sent_bytes_per_step_by_rank": [_number(record.sent_per_step) for record in ranks],
+        "sent_bytes_by_formula": book and book.sent(first.gradient_bytes, cell.processes),
+        "formula": book and book.text,
+        "device": first.device,
+        "parameter_digests": [record.digest for record in ranks],
     }
+
+
+def _read(done: Finished, figure: Callable[[RankRecord], float | None]) -> float | None:
+    """The median over the rounds of rank 0's."""
+    found = [figure(each.first) for each in done.rounds]
+    known = [value for value in found if value is not None]
+    return _number(median(known)) if known else None
 
 
 def _number(value: float | None) -> float | None:

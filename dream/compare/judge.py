@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dream import _spec
 from dream.compare.cells import SINGLE, Cell
 from dream.compare.outcome import Broken, Finished, Outcome, Skipped
 
@@ -19,7 +20,7 @@ MIXED_LIMIT = 1e-5
 """The same where ranks are of two frameworks, whose arithmetic differs in the last bit."""
 LOSS_LIMIT = 1e-5
 """The same for an epoch's loss, a float32 mean over all its samples."""
-ACCURACY_LIMIT = 0.01
+SCORE_LIMIT = 0.01
 """Rounding may tip a sample that lies on the border between two classes; not one in a hundred."""
 
 
@@ -33,11 +34,12 @@ class Verdict(StrEnum):
     UNPROVEN = "UNPROVEN"
     CRASHED = "CRASHED"
     TIMED_OUT = "TIMED OUT"
+    REFUSED = "refused"
     SKIPPED = "skipped"
 
     @property
     def good(self) -> bool:
-        return self in (Verdict.ORACLE, Verdict.EQUAL, Verdict.SKIPPED)
+        return self in (Verdict.ORACLE, Verdict.EQUAL, Verdict.SKIPPED, Verdict.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Row:
     """A judged cell.
 
     reason: why the verdict is not a good one, or why it was skipped; difference: largest of any
-    parameter from `single`; speed: in times of `single`.
+    parameter from `single` in any round; speed: in times of `single`, by the medians; apart:
+    whether that is more than the rounds of each differ from one another; limit: of the difference.
     """
 
     cell: Cell
@@ -54,6 +57,8 @@ class Row:
     reason: str = ""
     difference: float | None = None
     speed: float | None = None
+    apart: bool = False
+    limit: float = LIMIT
 
     @property
     def reduction(self) -> str:
@@ -77,19 +82,44 @@ def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
     """One cell's verdict. single: of the same framework; None where it did not finish."""
     if isinstance(outcome, Skipped):
         return Row(cell, outcome, Verdict.SKIPPED, f"{outcome.reason} Run: {outcome.install}")
+    if isinstance(outcome, Broken) and outcome.refused:
+        return Row(cell, outcome, Verdict.REFUSED, outcome.refused)
     if isinstance(outcome, Broken):
         verdict = Verdict.TIMED_OUT if outcome.timed_out else Verdict.CRASHED
         return Row(cell, outcome, verdict, outcome.reason)
     if single is None:
         reason = f"{cell.oracle} has no single to be held against."
         return Row(cell, outcome, Verdict.UNPROVEN, reason)
-    difference = largest_difference(outcome.parameters[0], single.parameters[0])
-    speed = outcome.first.samples_per_second / single.first.samples_per_second
-    verdict, reason = _verdict(cell, outcome, single, difference)
-    return Row(cell, outcome, verdict, reason, difference, speed)
+    law = LAWS[_spec.find(cell.name).update]
+    gap = largest_difference if single.limits is None else largest_relative
+    differences = [gap(each.parameters[0], single.parameters[0]) for each in outcome.rounds]
+    verdict, reason = _first_bad(
+        [law(cell, *each, single) for each in zip(outcome.rounds, differences, strict=True)]
+    )
+    speed = outcome.speed.median / single.speed.median
+    apart = not outcome.speed.overlaps(single.speed)
+    return Row(
+        cell, outcome, verdict, reason, _largest(differences), speed, apart, limit_of(cell, single)
+    )
 
 
-def limit_of(cell: Cell) -> float:
+def _first_bad(judged: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
+    """Of the rounds, in which every law holds or the cell is not good."""
+    for number, (verdict, reason) in enumerate(judged, 1):
+        if not verdict.good:
+            return verdict, f"In round {number}: {reason}" if len(judged) > 1 else reason
+    return judged[0]
+
+
+def _largest(figures: Sequence[float]) -> float:
+    """nan where one is."""
+    return next((each for each in figures if each != each), max(figures))
+
+
+def limit_of(cell: Cell, single: Finished | None = None) -> float:
+    """How far a parameter may be from `single`."""
+    if single is not None and single.limits is not None:
+        return single.limits.parameter
     return MIXED_LIMIT if cell.kind.mixed else LIMIT
 
 
@@ -101,6 +131,18 @@ def largest_difference(ours: Parameters, theirs: Parameters) -> float:
         return float("inf")
     gaps = [np.abs(ours[n].astype(np.float64) - theirs[n]).ravel() for n in sorted(ours)]
     return float(np.concatenate(gaps).max(initial=0.0))
+
+
+def largest_relative(ours: Parameters, theirs: Parameters) -> float:
+    """The same, of parameters whose largest value is more than 1 relative to that."""
+    import numpy as np
+
+    if ours.keys() != theirs.keys():
+        return float("inf")
+    scales = {n: max(1.0, float(np.abs(v.astype(np.float64)).max(initial=0))) for n, v in
+              theirs.items()}  # fmt: skip
+    gaps = [largest_difference({n: ours[n]}, {n: theirs[n]}) / scales[n] for n in sorted(ours)]
+    return next((gap for gap in gaps if gap != gap), max(gaps, default=0.0))
 
 
 def between_frameworks(rows: Sequence[Row]) -> float | None:
@@ -121,8 +163,8 @@ def loss_curves(rows: Sequence[Row]) -> Mapping[str, list[float]]:
     }
 
 
-def _verdict(
-    cell: Cell, outcome: Finished, single: Finished, difference: float
+def _exact(
+    cell: Cell, outcome: Finished, difference: float, single: Finished
 ) -> tuple[Verdict, str]:
     """The first law that is broken, or none. Comparisons are written so that nan breaks them."""
     first = outcome.first
@@ -134,17 +176,26 @@ def _verdict(
     if len({record.digest for record in outcome.records}) > 1:
         gap = max(largest_difference(each, outcome.parameters[0]) for each in outcome.parameters)
         return Verdict.RANKS_DIFFER, f"Parameters differ between ranks by up to {gap:.1e}."
-    limit = limit_of(cell)
+    limit = limit_of(cell, single)
     if not difference <= limit:
         return Verdict.DIFFERS, f"Parameters differ from single by {difference:.1e} > {limit:.0e}."
     for record in outcome.records:
         gap = _curve_gap(record.losses, single.first.losses)
-        if not gap <= LOSS_LIMIT:
+        if not gap <= (LOSS_LIMIT if single.limits is None else single.limits.loss):
             return Verdict.WRONG_FIGURES, f"Rank {record.rank}'s losses differ by {gap:.1e}."
-        gap = abs(record.accuracy - single.first.accuracy)
-        if not gap <= ACCURACY_LIMIT:
-            return Verdict.WRONG_FIGURES, f"Rank {record.rank}'s accuracy differs by {gap:.3f}."
+        if record.score is None or single.first.score is None:
+            continue
+        gap = abs(record.score - single.first.score)
+        if not gap <= SCORE_LIMIT:
+            return Verdict.WRONG_FIGURES, f"Rank {record.rank}'s score differs by {gap:.3f}."
     return (Verdict.ORACLE if cell.name == SINGLE else Verdict.EQUAL), ""
+
+
+Law = Callable[[Cell, Finished, float, Finished], tuple[Verdict, str]]
+"""(cell, one round, its difference from single, single) -> the verdict and why it is a bad one."""
+LAWS: Mapping[str, Law] = {"none": _exact, "synchronous": _exact}
+"""By the strategy's update rule. An update that is not synchronous cannot equal `single`: it is
+judged by another law than this one, say by how far its loss comes down."""
 
 
 def _curve_gap(ours: list[float], theirs: list[float]) -> float:

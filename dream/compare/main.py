@@ -2,48 +2,73 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 from rich.console import Console
+from rich.text import Text
 
-from dream import _spec
 from dream._errors import ConfigurationError
-from dream.compare import available, cells, document, judge, progress, report, runner
+from dream.compare import available, cells, document, judge, page, progress, report, runner, scripts
 from dream.compare.cells import Cell
-from dream.compare.outcome import Outcome
-from dream.compare.settings import Machine, Settings
-from dream.launch.environment import cores
+from dream.compare.machine import Watch
+from dream.compare.outcome import Broken, Outcome
+from dream.compare.settings import Settings
 
 
 def main(
-    n: int,
+    counts: int | Sequence[int],
     frameworks: Sequence[str],
     strategies: Sequence[str],
     settings: Settings,
     json: Path | None = None,
+    folder: Path | None = None,
     *,
     mixed: bool = False,
 ) -> bool:
-    """Run, judge, show and write. frameworks, strategies: empty for all that are here; mixed:
-    whether rows of two frameworks are added.
+    """Run, judge, show and write. counts: of replicas; frameworks, strategies: empty for all that
+    are here; folder: for the report; mixed: whether rows of two frameworks are added.
 
     Whether every row is good. Raises ConfigurationError and NotInstalled before anything runs.
     """
-    grid = cells.grid(frameworks or cells.KINDS, strategies or _spec.SPECS, n)
-    if mixed:
-        grid += cells.mixed(frameworks or cells.KINDS, n)
-    settings.check(n)
+    replicas = [counts] if isinstance(counts, int) else list(counts)
+    settings.check(max(replicas))
     _check_file(json)
+    if folder is not None:
+        page.check(folder)
+    among = list(frameworks or _trained_with(settings))
+    grid = cells.scaled(among, strategies or cells.offered(among), replicas)
+    if mixed:
+        grid += [cell for n in replicas for cell in cells.mixed(among, n)]
     available.require(grid, frameworks, strategies)
-    machine = Machine(cores(), os.getloadavg()[0])
+    watch = Watch()
     rows = judge.judge(_run(grid, settings, Console(stderr=True)))
-    report.show(rows, settings, machine, _screen())
+    machine = watch.seen()
+    screen = _screen()
+    report.show(rows, settings, machine, screen)
+    figures = document.build(rows, settings, machine)
     if json is not None:
-        document.write(json, document.build(rows, settings, machine))
+        document.write(json, figures)
+    if folder is not None:
+        screen.print(Text(f"The report: {page.write(folder, figures)}"))
     return all(row.verdict.good for row in rows)
+
+
+def _trained_with(settings: Settings) -> list[str]:
+    """The frameworks to compare where none is named: all, or the script's, for which it is run
+    once under `single`."""
+    if not settings.script:
+        return list(cells.KINDS)
+    script = settings.script[1]
+    with TemporaryDirectory(prefix="dream-compare-") as root:
+        outcome = scripts.run(scripts.UNKNOWN, settings, Path(root))
+        found = scripts.framework(Path(root), Path(script))
+    if isinstance(outcome, Broken) and (outcome.reason == scripts.NO_BLOCK or not found):
+        raise ConfigurationError(
+            f"The script cannot be compared. Received: {script}. {outcome.reason}"
+        )
+    return [found]
 
 
 def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tuple[Cell, Outcome]]:
@@ -54,7 +79,7 @@ def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tup
         def run(cell: Cell) -> Outcome:
             return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
 
-        return progress.follow(grid, run, console)
+        return progress.follow(grid, run, console, settings.rounds)
 
 
 def _screen() -> Console:

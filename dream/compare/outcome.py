@@ -2,31 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dream.compare.record import RankRecord
+from dream.compare.spread import Spread, spread
 
 if TYPE_CHECKING:
     from dream.compare.record import Parameters
+
+_REFUSED = re.compile(r"^\s*(?:dream\.[\w.]*)?Unsupported: (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a parameter (relative to its largest value where that is more than 1) and a loss may
+    be from those of `single`."""
+
+    parameter: float
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Every rank left its record. records, parameters: in rank order; start_up: seconds from the
-    command to the end of the first step on the slowest rank."""
+    command to the end of the first step on the slowest rank; again: the same in later rounds;
+    limits: where they are others than those of the embedded tasks."""
 
     records: tuple[RankRecord, ...]
     parameters: tuple[Parameters, ...]
     start_up: float
+    again: tuple[Finished, ...] = ()
+    limits: Limits | None = None
 
     @property
     def first(self) -> RankRecord:
         return self.records[0]
 
     @property
+    def rounds(self) -> tuple[Finished, ...]:
+        """All of them; each stands for itself."""
+        return (replace(self, again=()), *self.again)
+
+    @property
     def peak_bytes(self) -> int:
+        """Of the largest rank."""
         return max(record.peak_bytes for record in self.records)
+
+    @property
+    def own_bytes(self) -> int:
+        """The same beyond what the framework's import takes."""
+        return max(record.peak_bytes - record.imported_bytes for record in self.records)
+
+    def over_rounds(self, figure: Callable[[Finished], float]) -> Spread:
+        return spread(figure(each) for each in self.rounds)
+
+    @property
+    def speed(self) -> Spread:
+        """Samples per second."""
+        return self.over_rounds(lambda each: each.first.samples_per_second)
+
+    @property
+    def memory(self) -> Spread:
+        """`own_bytes`."""
+        return self.over_rounds(lambda each: each.own_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +77,30 @@ class Broken:
     reason: str
     timed_out: bool = False
 
+    @property
+    def refused(self) -> str:
+        """What the strategy said where it refused the task; empty where it did not."""
+        said = _REFUSED.search(self.reason)
+        return said[1] if said else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something is not installed. install: what to run."""
+    """It cannot run here. install: what to run."""
 
     reason: str
     install: str
 
 
 Outcome = Finished | Broken | Skipped
+
+
+def together(outcomes: Sequence[Outcome]) -> Outcome:
+    """What came of all rounds of a cell: the first that did not finish, else all of them."""
+    finished = [each for each in outcomes if isinstance(each, Finished)]
+    for number, each in enumerate(outcomes, 1):
+        if isinstance(each, Broken) and number > 1:
+            return replace(each, reason=f"In round {number}: {each.reason}")
+        if not isinstance(each, Finished):
+            return each
+    return replace(finished[0], again=tuple(finished[1:]))

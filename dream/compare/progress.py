@@ -12,31 +12,43 @@ from rich.progress import TimeElapsedColumn as Elapsed
 from rich.text import Text
 
 from dream.compare.cells import Cell
-from dream.compare.outcome import Broken, Finished, Outcome, Skipped
+from dream.compare.outcome import Broken, Finished, Outcome, Skipped, together
+from dream.compare.spread import number
 
 
 def follow(
-    cells: Sequence[Cell], run: Callable[[Cell], Outcome], console: Console
+    cells: Sequence[Cell], run: Callable[[Cell], Outcome], console: Console, rounds: int = 1
 ) -> list[tuple[Cell, Outcome]]:
-    """Run every cell in turn, and show which and how it went."""
-    done: list[tuple[Cell, Outcome]] = []
-    with _bar(console, len(cells)) as advance:
-        for number, cell in enumerate(cells, 1):
-            advance(number - 1, str(cell))
-            started = monotonic()
-            outcome = run(cell)
-            seconds = monotonic() - started
-            line = f"[{number}/{len(cells)}] {cell}: {summary(outcome)} ({seconds:.1f} s)"
-            console.print(Text(line), soft_wrap=True)
-            done.append((cell, outcome))
-    return done
+    """Run every cell once a round, there and back, and show which and how it went: so a machine
+    that others slow down for a while slows all cells alike. One that did not finish is not run
+    again."""
+    found: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
+    with _bar(console, len(found) * rounds) as advance:
+        for number in range(rounds):
+            for cell in found if number % 2 == 0 else reversed(found):
+                done = sum(map(len, found.values()))
+                advance(done, str(cell))
+                if all(isinstance(each, Finished) for each in found[cell]):
+                    label = f"[{done + 1}/{len(found) * rounds}] {cell}"
+                    found[cell].append(_told(run, cell, label, console))
+    return [(cell, together(outcomes)) for cell, outcomes in found.items()]
+
+
+def _told(run: Callable[[Cell], Outcome], cell: Cell, label: str, console: Console) -> Outcome:
+    started = monotonic()
+    outcome = run(cell)
+    seconds = monotonic() - started
+    console.print(Text(f"{label}: {summary(outcome)} ({seconds:.1f} s)"), soft_wrap=True)
+    return outcome
 
 
 def summary(outcome: Outcome) -> str:
     """A few words; the verdict needs all cells and comes with the table."""
     match outcome:
         case Finished():
-            return f"{outcome.first.samples_per_second:,.0f} samples/s"
+            return f"{number(outcome.first.samples_per_second)} a second"
+        case Broken(refused=said) if said:
+            return f"refused, {said}"
         case Broken(timed_out=True):
             return "timed out"
         case Broken():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dream._files import write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 class RankRecord:
     """A rank's figures.
 
-    losses: global, one per epoch; first_step: seconds since 1970; peak_bytes: the largest
-    resident size the process had; digest: of the parameters, equal where they are bit-identical.
+    losses: global, one per epoch, or of a script one per step; score: on the test set, None for a
+    script; samples_per_second: of a script, steps; first_step: seconds since 1970. steps: in all;
+    step_seconds, sent_per_step (bytes over sockets, None where nobody counts): after the warm-up.
+    feeding_seconds, reducing_seconds: a step's parts, as in probe.Parts; None where they were not
+    read. gradient_bytes: of all gradients together. imported_bytes: resident once the framework was
+    imported; peak_bytes: the most that was ever. digest: of the parameters, equal where they are
+    bit-identical.
     """
 
     rank: int
@@ -31,9 +37,16 @@ class RankRecord:
     device: str
     reduction: str
     losses: list[float]
-    accuracy: float
+    score: float | None
     samples_per_second: float
+    steps: int
+    step_seconds: float
+    sent_per_step: float | None
+    feeding_seconds: float | None
+    reducing_seconds: float | None
+    gradient_bytes: int
     first_step: float
+    imported_bytes: int
     peak_bytes: int
     digest: str
 
@@ -42,12 +55,12 @@ def write(folder: Path, record: RankRecord, parameters: Parameters) -> None:
     """Both files, each all or nothing; the JSON comes last and says that the rank is done."""
     import numpy as np
 
-    _write(
+    write_whole(
         _parameters_file(folder, record.rank),
         lambda file: np.savez(file, allow_pickle=False, **parameters),
     )
     text = json.dumps(asdict(record)).encode()
-    _write(_record_file(folder, record.rank), lambda file: file.write(text))
+    write_whole(_record_file(folder, record.rank), lambda file: file.write(text))
 
 
 def read(folder: Path, rank: int) -> RankRecord:
@@ -71,25 +84,9 @@ def digest(parameters: Parameters) -> str:
     return state.hexdigest()
 
 
-def peak_bytes() -> int:
-    """The largest resident size this process has had."""
-    import sys
-    from resource import RUSAGE_SELF, getrusage
-
-    peak = getrusage(RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _record_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
 def _parameters_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.npz"
-
-
-def _write(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        fill(file)
-    os.replace(part, path)  # noqa: PTH105

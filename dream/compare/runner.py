@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
-from dream.compare import record, worker
+from dream.compare import record, scripts, worker
 from dream.compare.cells import Cell
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
@@ -18,6 +18,8 @@ from dream.launch.job import Job
 
 def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     """Run the cell to its end, in a folder of its own. Never raises for what the job does."""
+    if settings.script:
+        return scripts.run(cell, settings, folder)
     tasks = {side.backend: settings.tasks[side.flavour] for side in cell.kind.sides}
     said = {"tasks": tasks, "job": asdict(settings.job)}
     (folder / worker.JOB).write_text(json.dumps(said))

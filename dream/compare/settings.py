@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from dream._errors import ConfigurationError
 from dream._partition import check_batch_size
+from dream.compare.tasks import DEFAULT
 
-DIGITS: Mapping[str, str] = {
-    "torch": "dream.adapters.pytorch.task:digits",
-    "keras": "dream.adapters.keras.task:digits",
-    "step": "dream.adapters.tensorflow.task:digits",
+PROGRAMS: Mapping[str, str] = {
+    "torch": "dream.adapters.pytorch.task:train",
+    "keras": "dream.adapters.keras.task:train",
+    "step": "dream.adapters.tensorflow.task:train",
 }
 """flavour -> `module:function(job, meter)`, run in every rank."""
 
@@ -21,35 +22,41 @@ class Job:
     """What a task is told.
 
     batch_size: the global one; seed: of the initial weights and of the order of the samples.
+    task: one of tasks.TASKS.
     """
 
     epochs: int
     batch_size: int
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What speeds hang on. cores: that we may use; load: processes that wanted one before the
-    first cell started, the mean over a minute."""
-
-    cores: int
-    load: float
+    task: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """timeout: seconds that a cell may take, start-up included."""
+    """timeout: seconds that a cell may take in a round, start-up included. script: what each rank's
+    interpreter is given, where a user's script is compared; empty for an embedded task."""
 
     job: Job
     tasks: Mapping[str, str]
     timeout: float
+    rounds: int = 1
+    script: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """Of speeds."""
+        return "steps/s" if self.script else "samples/s"
 
     def check(self, n: int) -> None:
         """Refuse what no cell could run."""
-        for what, value in (("epochs", self.job.epochs), ("timeout", self.timeout)):
+        for what, value in (
+            ("epochs", self.job.epochs),
+            ("timeout", self.timeout),
+            ("rounds", self.rounds),
+        ):
             if value < 1:
                 raise ConfigurationError(
                     f"Too little to train. Received: {what}={value}. Give at least 1."
                 )
-        check_batch_size(self.job.batch_size, n)
+        if not self.script:
+            check_batch_size(self.job.batch_size, n)

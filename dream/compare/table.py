@@ -10,8 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from dream.compare.cells import SINGLE
 from dream.compare.judge import Row, Verdict
 from dream.compare.outcome import Finished
+from dream.compare.spread import number
 
 _STYLES = {Verdict.ORACLE: "bold", Verdict.EQUAL: "green", Verdict.SKIPPED: "dim"}
 
@@ -29,14 +31,15 @@ _NAMES: list[Column] = [
 _SPEED: list[Column] = [
     ("replicas", lambda row: str(row.cell.replicas)),
     ("reduction", lambda row: row.reduction),
-    ("samples/s", _of(lambda done: f"{done.first.samples_per_second:,.0f}")),
-    ("against\nsingle", lambda row: "" if row.speed is None else f"{row.speed:.2f}x"),
-    ("start-up\nseconds", _of(lambda done: f"{done.start_up:.1f}")),
+    ("speed", _of(lambda done: number(done.speed.median))),
+    ("rounds", _of(lambda done: f"{number(done.speed.low)} to {number(done.speed.high)}")),
+    ("against\nsingle", lambda row: against_single(row)),
+    ("start-up\nseconds", _of(lambda done: f"{start_up(done):.1f}")),
     ("peak\nMB", _of(lambda done: f"{done.peak_bytes / 1e6:,.0f}")),
 ]
 _PROOF: list[Column] = [
     ("final\nloss", _of(lambda done: f"{done.first.losses[-1]:.4f}")),
-    ("test\naccuracy", _of(lambda done: f"{done.first.accuracy:.4f}")),
+    ("test\nscore", _of(lambda done: _score(done.first.score))),
     ("largest\ndifference", lambda row: "" if row.difference is None else f"{row.difference:.1e}"),
     ("verdict", lambda row: row.verdict),
 ]
@@ -46,15 +49,32 @@ _FOLDED = {"framework", "strategy"}
 _ANY_WIDTH = 1000
 
 
-def tables(rows: Sequence[Row], console: Console) -> list[Table]:
+def against_single(row: Row) -> str:
+    """In times of `single`; empty where the rounds do not tell them apart."""
+    if row.speed is None or row.cell.name == SINGLE:
+        return ""
+    return f"{row.speed:.2f}x" if row.apart else "not told"
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:.4f}"
+
+
+def start_up(done: Finished) -> float:
+    """The median over the rounds."""
+    return done.over_rounds(lambda each: each.start_up).median
+
+
+def tables(rows: Sequence[Row], console: Console, unit: str = "samples/s") -> list[Table]:
     """One table where the console is wide enough, else the speed and the proof one below the
-    other."""
-    whole = _table(_NAMES + _SPEED + _PROOF, rows)
+    other. unit: of speeds."""
+    speed = [(unit if header == "speed" else header, show) for header, show in _SPEED]
+    whole = _table(_NAMES + speed + _PROOF, rows)
     if Measurement.get(console, console.options.update(width=_ANY_WIDTH), whole).maximum <= (
         console.width
     ):
         return [whole]
-    return [_table(_NAMES + _SPEED, rows), _table(_NAMES + _PROOF, rows)]
+    return [_table(_NAMES + speed, rows), _table(_NAMES + _PROOF, rows)]
 
 
 def loss_table(curves: Mapping[str, Sequence[float]]) -> Table:

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from dream import _registry, cluster
-from dream.compare import record
+from dream import _process, _registry, cluster
+from dream.compare import probe, record
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
 
@@ -19,23 +19,35 @@ def main(folder: Path) -> None:
     said = json.loads((folder / JOB).read_text())
     meter = Meter()
     task = _registry.load(said["tasks"][cluster.requested_framework()])
+    imported = _process.resident_bytes()
     learned: Learned = task(Job(**said["job"]), meter)
-    record.write(folder, _record(learned, meter), learned.parameters)
+    peak = _process.peak_bytes()
+    parts = probe.measure(learned, meter.steps // max(1, len(meter.losses)))
+    record.write(folder, _record(learned, meter, parts, imported, peak), learned.parameters)
 
 
-def _record(learned: Learned, meter: Meter) -> record.RankRecord:
+def _record(
+    learned: Learned, meter: Meter, parts: probe.Parts, imported: int, peak: int
+) -> record.RankRecord:
     place = learned.topology
     return record.RankRecord(
         rank=place.rank,
         world_size=place.world_size,
         replicas=place.num_replicas,
         device=place.device,
-        reduction=learned.reduction,
+        reduction=learned.communicator.reduction,
         losses=meter.losses,
-        accuracy=learned.accuracy,
+        score=learned.score,
         samples_per_second=meter.samples_per_second,
+        steps=meter.steps,
+        step_seconds=meter.step_seconds,
+        sent_per_step=meter.sent_per_step,
+        feeding_seconds=parts.feeding,
+        reducing_seconds=parts.reducing,
+        gradient_bytes=sum(value.nbytes for value in learned.parameters.values()),
         first_step=meter.first_step,
-        peak_bytes=record.peak_bytes(),
+        imported_bytes=imported,
+        peak_bytes=peak,
         digest=record.digest(learned.parameters),
     )
 

@@ -1,5 +1,7 @@
 """Made-up cells and outcomes, for tests that judge and show without training."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dream.compare import record
@@ -17,12 +19,14 @@ def finished(
     shift: float = 0.0,
     rank_shift: float = 0.0,
     losses: tuple[float, ...] = (1.5, 0.5),
-    accuracy: float = 0.9375,
+    score: float | None = 0.9375,
     speed: float = 1000.0,
+    speeds: tuple[float, ...] = (),
+    own_megabytes: int = 60,
     replicas: int | None = None,
 ) -> Finished:
     """Every rank's record of a cell. shift: added to one parameter on every rank; rank_shift:
-    the same, times the rank."""
+    the same, times the rank; speeds: of later rounds."""
     parameters = tuple(
         {
             "kernel": np.arange(6, dtype=np.float32).reshape(3, 2) / 8,
@@ -38,12 +42,25 @@ def finished(
             device="cpu",
             reduction="gloo",
             losses=list(losses),
-            accuracy=accuracy,
+            score=score,
             samples_per_second=speed,
+            steps=46,
+            step_seconds=64 / speed,
+            sent_per_step=None if cell.processes == 1 else 40.0,
+            feeding_seconds=0.001,
+            reducing_seconds=None if cell.processes == 1 else 0.002,
+            gradient_bytes=32,
             first_step=100.0 + rank,
+            imported_bytes=(300 + rank - own_megabytes) * 10**6,
             peak_bytes=(300 + rank) * 10**6,
             digest=record.digest(each),
         )
         for rank, each in enumerate(parameters)
     )
-    return Finished(records, parameters, start_up=2.5)
+    again = tuple(
+        Finished(
+            tuple(replace(each, samples_per_second=later) for each in records), parameters, 2.5
+        )
+        for later in speeds
+    )
+    return Finished(records, parameters, start_up=2.5, again=again)

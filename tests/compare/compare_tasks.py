@@ -7,9 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from dream import cluster
+from dream import Unsupported, cluster
 from dream._topology import Topology
 from dream.compare.meter import Learned
+
+
+class Still:
+    """What a task's ranks would add up with, had they anything to add."""
+
+    reduction = "gloo"
+
+    def unchecked(self):
+        return self
+
+    def barrier(self):
+        pass
+
+    def all_reduce(self, x):
+        return x
 
 
 def fine(job, meter, shift=0.0):
@@ -20,13 +35,20 @@ def fine(job, meter, shift=0.0):
         time.sleep(0.01)
         meter.epoch(1 / (1 + epoch), 640)
     topology = Topology.of(place, num_replicas=place.world_size, device="cpu")
-    return Learned({"kernel": np.full((2, 3), 0.5 + shift, np.float32)}, 0.9, topology, "gloo")
+    kernel = np.full((2, 3), 0.5 + shift, np.float32)
+    return Learned({"kernel": kernel}, 0.9, topology, Still(), lambda: [kernel] * 3, kernel)
 
 
 def broken_mirrored(job, meter):
     """Under `mirrored` the second rank raises; else fine."""
     if cluster.requested_strategy() == "mirrored" and cluster.detect().rank == 1:
         raise ValueError("rank one cannot add")
+    return fine(job, meter)
+
+
+def refused_when_several(job, meter):
+    if not cluster.detect().alone:
+        raise Unsupported("This model cannot be split. Use mirrored.")
     return fine(job, meter)
 
 
@@ -49,12 +71,12 @@ def hangs(job, meter):
 
 
 def told_torch(job, meter):
-    """Says by its accuracy that it ran, and beside which backend of Keras."""
-    return replace(fine(job, meter), accuracy=0.25 if _keras() == "torch" else 0.0)
+    """Says by its score that it ran, and beside which backend of Keras."""
+    return replace(fine(job, meter), score=0.25 if _keras() == "torch" else 0.0)
 
 
 def told_tensorflow(job, meter):
-    return replace(fine(job, meter), accuracy=0.75 if _keras() == "tensorflow" else 0.0)
+    return replace(fine(job, meter), score=0.75 if _keras() == "tensorflow" else 0.0)
 
 
 def _keras():

@@ -76,3 +76,13 @@ def test_looking_imports_no_framework():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_strategy_that_a_framework_lacks_is_a_line_and_stops_nothing(without, monkeypatch):
+    without()
+    monkeypatch.delitem(available._registry.STRATEGIES, ("torch", "mirrored"))
+    cells = grid(["torch"], ["mirrored"], 2)
+    available.require(cells, ["torch"], ["mirrored"])
+    single, mirrored = map(available.missing, cells)
+    assert single is None
+    assert (mirrored.reason, mirrored.install) == ("torch has no 'mirrored'.", "dream strategies")

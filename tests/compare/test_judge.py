@@ -60,8 +60,8 @@ def test_other_parameters_than_single_has():
         {"losses": (1.5, 0.50002)},
         {"losses": (1.5,)},
         {"losses": (math.nan, 0.5)},
-        {"accuracy": 0.9},
-        {"accuracy": math.nan},
+        {"score": 0.9},
+        {"score": math.nan},
     ],
 )
 def test_figures_that_are_not_global(figures):

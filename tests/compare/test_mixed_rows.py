@@ -12,7 +12,7 @@ from dream.compare.cells import MIXED, Cell
 from dream.compare.judge import Verdict, judge
 from dream.compare.main import main
 from dream.compare.outcome import Finished
-from dream.compare.settings import DIGITS, Job, Settings
+from dream.compare.settings import PROGRAMS, Job, Settings
 
 RING = Cell("torch+tensorflow", "horovod", 2)
 
@@ -59,13 +59,13 @@ def test_each_rank_runs_its_own_sides_task(tmp_path, monkeypatch):
     tasks = {"torch": "compare_tasks:told_torch", "step": "compare_tasks:told_tensorflow"}
     outcome = runner.run(RING, Settings(Job(2, 64), tasks, 60.0), tmp_path)
     assert isinstance(outcome, Finished), outcome
-    assert [record.accuracy for record in outcome.records] == [0.25, 0.75]
+    assert [record.score for record in outcome.records] == [0.25, 0.75]
 
 
 @pytest.mark.slow
 def test_two_frameworks_learn_what_one_learns(tmp_path):
     file = tmp_path / "out.json"
-    assert main(2, ["torch"], ["single"], Settings(Job(2, 64), DIGITS, 200), file, mixed=True)
+    assert main(2, ["torch"], ["single"], Settings(Job(2, 64), PROGRAMS, 200), file, mixed=True)
     single, ring = json.loads(file.read_text())["cells"]
     assert (single["verdict"], ring["verdict"]) == ("the oracle", "equal")
     assert 0.0 < ring["largest_parameter_difference"] <= ring["largest_allowed"] == 1e-5

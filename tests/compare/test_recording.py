@@ -1,12 +1,14 @@
 """What a rank measures and leaves behind, and what every rank starts from."""
 
+import socket
 from itertools import count
 
 import numpy as np
 import pytest
 from compare_made import MIRRORED, finished
 
-from dream.compare import digits, meter, record
+from dream import ConfigurationError, _process
+from dream.compare import meter, record, tasks
 from dream.compare.record import RankRecord
 
 
@@ -69,25 +71,42 @@ def test_a_transposed_array_counts_as_what_it_shows():
 
 
 def test_memory_is_in_bytes():
-    assert 10**7 < record.peak_bytes() < 10**11
+    assert 10**7 < _process.peak_bytes() < 10**11
 
 
-def test_the_digits_are_the_same_each_time_and_their_last_batch_uneven():
-    ours, again = digits.load(), digits.load()
-    assert (ours.x.shape, ours.x_test.shape) == ((1413, 64), (384, 64))
-    assert ours.x.dtype == np.float32
-    assert (ours.x.min(), ours.x.max()) == (0, 1)
-    assert set(ours.y) == set(ours.y_test) == set(range(10))
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_a_tasks_data_are_the_same_each_time_and_the_last_batch_uneven(name):
+    task = tasks.find(name)
+    ours, again = task.load(), task.load()
+    assert len(ours.x) == len(ours.y) == task.samples
+    assert len(ours.x_test) == len(ours.y_test) > 80
     assert (ours.x == again.x).all()
-    assert all(1413 % 64 % replicas for replicas in (2, 3, 4))
+    assert (ours.y_test == again.y_test).all()
+    assert task.samples % 64
+    assert np.isfinite(ours.x).all()
 
 
-def test_first_weights_hang_on_the_seed_alone():
-    ours, again, other = (digits.first_weights(seed) for seed in (0, 0, 1))
-    assert {name: value.shape for name, value in ours.items()} == {
-        "hidden.kernel": (64, 32),
-        "hidden.bias": (32,),
-        "output.kernel": (32, 10),
-        "output.bias": (10,),
-    }
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_first_weights_hang_on_the_seed_alone(name):
+    task = tasks.find(name)
+    ours, again, other = (tasks.first_weights(task, seed) for seed in (0, 0, 1))
+    assert {name: value.shape for name, value in ours.items()} == dict(task.shapes)
     assert record.digest(ours) == record.digest(again) != record.digest(other)
+
+
+def test_an_unknown_task_names_those_there_are():
+    with pytest.raises(ConfigurationError, match=r"'digits'.*digits-mlp"):
+        tasks.find("digits")
+
+
+def test_bytes_over_sockets_are_counted():
+    if _process.bytes_sent() is None:
+        pytest.skip("this system does not count bytes by socket")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+        with ours, theirs:
+            before = _process.bytes_sent()
+            ours.sendall(b"x" * 4321)
+            theirs.recv(4321, socket.MSG_WAITALL)
+            assert _process.bytes_sent() - before == 4321

@@ -11,8 +11,9 @@ from rich.console import Console
 from dream.compare import document, report
 from dream.compare.cells import Cell
 from dream.compare.judge import judge
+from dream.compare.machine import Machine
 from dream.compare.outcome import Broken, Skipped
-from dream.compare.settings import Job, Machine, Settings
+from dream.compare.settings import Job, Settings
 
 SETTINGS = Settings(Job(epochs=2, batch_size=64), {}, 60)
 OTHER = Cell("tensorflow", "single", 1)
@@ -22,8 +23,8 @@ RING = Cell("tensorflow", "horovod", 2)
 
 def cells():
     return [
-        (SINGLE, finished(SINGLE, speed=8000)),
-        (MIRRORED, finished(MIRRORED, speed=2000, shift=1e-7)),
+        (SINGLE, finished(SINGLE, speed=8000, speeds=(9000, 7900))),
+        (MIRRORED, finished(MIRRORED, speed=2000, speeds=(2100, 1900), shift=1e-7)),
         (OTHER, finished(OTHER, losses=(1.5, 0.5000001))),
         (DEVICES, Broken("The job ended with exit code 1.\nrank 1: [boom]")),
         (RING, Skipped("Horovod is not installed.", "dream build-horovod")),
@@ -42,10 +43,21 @@ def test_one_table_where_it_fits():
     header = " ".join(lines[:3])
     for column in ("framework", "strategy", "replicas", "reduction", "samples/s", "start-up"):
         assert column in header
-    for column in ("peak", "loss", "accuracy", "difference", "verdict"):
+    for column in ("peak", "loss", "score", "difference", "verdict"):
         assert column in header
     row = next(line for line in lines if "mirrored " in line)
-    for word in ("torch", "gloo", "2,000", "0.25x", "0.5000", "0.9375", "e-0", "301", "equal"):
+    for word in (
+        "torch",
+        "gloo",
+        "2,000",
+        "1,900 to 2,100",
+        "0.25x",
+        "0.5000",
+        "0.9375",
+        "e-0",
+        "301",
+        "equal",
+    ):
         assert word in row
 
 
@@ -61,7 +73,9 @@ def test_reasons_are_below_and_taken_literally():
     text = shown(100)
     assert "rank 1: [boom]" in text
     assert "Run: dream build-horovod" in text
+    text = " ".join(text.split())
     assert "1 of 4 rows broke a law or did not finish. 1 skipped." in text
+    assert "Not to be trusted: tensorflow mirrored" in text
 
 
 def test_curves_are_laid_over_each_other():
@@ -72,7 +86,7 @@ def test_curves_are_laid_over_each_other():
 
 
 def test_all_is_well():
-    assert "All 2 rows learned the weights of single." in shown(100, cells()[:2])
+    assert "All 2 rows learned the weights of single" in shown(100, cells()[:2])
 
 
 def test_more_replicas_than_cores_is_said():
@@ -81,7 +95,7 @@ def test_more_replicas_than_cores_is_said():
 
 
 def test_a_busy_machine_is_said():
-    assert "busy (load 3.0)" in " ".join(shown(200, load=3.0).split())
+    assert "busy (load 3.0 before the first row)" in " ".join(shown(200, load=3.0).split())
     assert "busy" not in shown(200)
 
 

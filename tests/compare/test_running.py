@@ -1,6 +1,7 @@
 """Cells that break a law, crash or hang: real jobs, on tasks that need no framework."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,12 @@ def test_the_rest_runs_where_one_row_is_broken(tmp_path, capsys):
 
 def test_the_exit_code_is_1_where_a_law_is_broken(monkeypatch):
     tasks = settings("wrong_when_several").tasks
-    monkeypatch.setattr("dream.compare.settings.DIGITS", tasks)
+    monkeypatch.setattr("dream.compare.settings.PROGRAMS", tasks)
     app = typer.Typer()
     app.command()(dream.compare.command.command)
-    result = CliRunner().invoke(app, ["--frameworks", "torch", "--strategies", "mirrored"])
+    result = CliRunner().invoke(
+        app, ["--frameworks", "torch", "--strategies", "mirrored", "--rounds", "1"]
+    )
     assert result.exit_code == 1
     assert "DIFFERS" in result.output
     assert "3.0e-06 > 1e-06" in result.output
@@ -94,3 +97,26 @@ def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
 def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path, file):
     with pytest.raises(ConfigurationError, match="No file can be written"):
         main(2, ["torch"], ["single"], settings("fine"), tmp_path / file)
+
+
+def test_the_figures_and_the_report_go_together(tmp_path, capsys):
+    file, folder = tmp_path / "out.json", tmp_path / "report"
+    rounds = replace(settings("fine"), rounds=2)
+    assert main(2, ["torch"], ["mirrored"], rounds, file, folder)
+    assert file.read_text() == (folder / "figures.json").read_text()
+    read = json.loads(file.read_text())
+    assert [len(cell["samples_per_second_by_round"]) for cell in read["cells"]] == [2, 2]
+    assert read["cells"][1]["reducing_seconds"] >= 0
+    assert read["cells"][1]["feeding_seconds"] > 0
+    assert "<svg" in (folder / "report.html").read_text()
+    assert f"The report: {folder / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+    with pytest.raises(ConfigurationError, match="has files in it"):
+        main(2, ["torch"], ["mirrored"], rounds, file, folder)
+
+
+def test_a_strategy_that_refuses_the_task_is_told_apart_from_a_crash(tmp_path):
+    file = tmp_path / "out.json"
+    assert main(2, ["torch"], ["mirrored"], settings("refused_when_several"), file)
+    _, mirrored = json.loads(file.read_text())["cells"]
+    assert mirrored["verdict"] == "refused"
+    assert mirrored["reason"] == "This model cannot be split. Use mirrored."

@@ -1,0 +1,25 @@
+"""What the command line says about a script, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dream._errors import ConfigurationError
+from dream.launch.command import script_command
+
+
+def script(words: Sequence[str], **options: object) -> tuple[str, ...]:
+    """What each rank's interpreter is given; empty where no script is named. options: those that
+    mean something for embedded tasks only, None or False where they were not given."""
+    if not words:
+        return ()
+    name, *arguments = words
+    if name.startswith("-"):
+        raise ConfigurationError(f"No such option. Received: {name}. See dream compare --help.")
+    for option, value in options.items():
+        if value not in (None, False):
+            raise ConfigurationError(
+                f"A script brings its own task. Received: {name}, --{option.replace('_', '-')} "
+                f"{value}. Leave one of them out."
+            )
+    return script_command(name, arguments, module=False)

@@ -1,0 +1,103 @@
+"""What was trained, how it was timed, and what that is worth: the words below a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dream.compare import judge, tasks
+from dream.compare.judge import Row
+from dream.compare.machine import Machine
+from dream.compare.settings import Settings
+
+
+def caption(rows: Sequence[Row], settings: Settings) -> str:
+    """How the columns were read."""
+    return (
+        f"{trained(settings)} {timing(settings)} Start-up: from the command to the end of the "
+        "first step. Peak: resident memory of the largest rank. Final loss: "
+        f"{_final(settings)}. "
+        f"{_score(settings)}Largest difference: of any parameter from the same framework's single, "
+        f"in any round; {_equal(settings)}{_mixed(rows)}"
+    )
+
+
+def trained(settings: Settings) -> str:
+    """What every row trains."""
+    if settings.script:
+        _, name, *arguments = settings.script
+        return (
+            f"{' '.join([name, *arguments])}, unchanged; every row's steps are recorded alike, "
+            "which takes a little of their time."
+        )
+    job, task = settings.job, tasks.find(settings.job.task)
+    passes = f"{job.epochs} epochs of {task.samples:,} samples"
+    last = task.samples % job.batch_size or job.batch_size
+    return (
+        f"{task.summary[0].upper()}{task.summary[1:]}; momentum SGD, {passes}, global batch "
+        f"{job.batch_size}, the last one of {last}. Every row starts from the same weights and "
+        "sees the same batches."
+    )
+
+
+def timing(settings: Settings) -> str:
+    """How speeds were read."""
+    warm_up = "the first epoch" if settings.job.epochs > 1 else "the first step"
+    if settings.script:
+        warm_up = "the first tenth of the steps"
+    apart = f"without {warm_up}, the warm-up"
+    if settings.rounds == 1:
+        return f"{settings.unit}: {apart}; a single round, so nothing is ranked."
+    return (
+        f"{settings.unit}: the median of {settings.rounds} rounds, in which the rows take turns, "
+        f"{apart}; beside it the slowest and the fastest round. Not told apart: the rounds of the "
+        "row and of single overlap."
+    )
+
+
+def worth(rows: Sequence[Row], settings: Settings, machine: Machine) -> str:
+    """What the speeds are worth here."""
+    said = []
+    if not settings.script:
+        said.append(
+            "This model is tiny: replicas spend their time on talk, not on work, and a run is "
+            "short: more --epochs, steadier speeds."
+        )
+    most = max(row.cell.replicas for row in rows)
+    if most > machine.cores:
+        said.append(
+            f"{most} replicas on {machine.cores} cores show what is right, not what is fast."
+        )
+    if machine.busy:
+        said.append(
+            f"The machine was busy ({machine.busy}): do not trust the speeds. Threads of one rank "
+            "wait for each other, so others slow down single, which has them all, most of all."
+        )
+    return " ".join(said)
+
+
+def _final(settings: Settings) -> str:
+    return (
+        "last step's, in Keras its epoch's mean" if settings.script else "mean over the last epoch"
+    )
+
+
+def _score(settings: Settings) -> str:
+    if settings.script:
+        return ""
+    return f"Test score: {tasks.find(settings.job.task).score.removeprefix('test ')}. "
+
+
+def _equal(settings: Settings) -> str:
+    if settings.script:
+        return (
+            "equal means what rounding does in so many steps, as in dream verify, which also finds "
+            "causes."
+        )
+    return f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
+
+
+def _mixed(rows: Sequence[Row]) -> str:
+    if not any(row.cell.kind.mixed for row in rows):
+        return ""
+    limit = f"{judge.MIXED_LIMIT:.0e}"
+    return f" Rows of two frameworks are held against the single of rank 0's, at {limit}."

@@ -1,0 +1,110 @@
+"""The grid as a table of text and of what it is sorted by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dream.compare.spread import number
+
+Said = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """text: as shown; key: what it sorts by, a number where `number`; empty where nothing was
+    read, which sorts last. mark: a class that says how it is meant."""
+
+    text: str
+    key: str
+    number: bool
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    name: str
+    about: str
+    number: bool
+
+
+def _words(name: str) -> Callable[[Said], tuple[str, Any]]:
+    return lambda said: (str(said[name] or ""), str(said[name] or ""))
+
+
+def _figure(form: str, name: str, unit: float = 1.0) -> Callable[[Said], tuple[str, Any]]:
+    def read(said: Said) -> tuple[str, Any]:
+        value = said.get(name)
+        return ("", "") if value is None else (form.format(value / unit), value)
+
+    return read
+
+
+def _speed(said: Said) -> tuple[str, Any]:
+    rounds = [each for each in said.get("samples_per_second_by_round", ()) if each is not None]
+    if not rounds:
+        return "", ""
+    value = said["samples_per_second"]
+    return f"{number(value)} ({number(min(rounds))} to {number(max(rounds))})", value
+
+
+def _against(said: Said) -> tuple[str, Any]:
+    value = said["speed_against_single"]
+    if value is None or said["verdict"] == "the oracle":
+        return "", ""
+    if said["correctness_only"]:
+        return "correctness only", value
+    return (f"{value:.2f}x" if said["speed_told_from_single"] else "not told apart"), value
+
+
+def _largest(name: str, unit: float) -> Callable[[Said], tuple[str, Any]]:
+    def read(said: Said) -> tuple[str, Any]:
+        values = said.get(name)
+        return (f"{max(values) / unit:,.0f}", max(values)) if values else ("", "")
+
+    return read
+
+
+def _last_loss(said: Said) -> tuple[str, Any]:
+    losses = said.get("losses")
+    return ("", "") if not losses or losses[-1] is None else (f"{losses[-1]:.4f}", losses[-1])
+
+
+_COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
+    (Header("framework", "", number=False), _words("framework")),
+    (Header("strategy", "", number=False), _words("title")),
+    (Header("replicas", "", number=True), _figure("{:.0f}", "replicas")),
+    (Header("verdict", "", number=False), _words("verdict")),
+    (
+        Header("difference", "largest, of any parameter, from single", number=True),
+        _figure("{:.1e}", "largest_parameter_difference"),
+    ),
+    (Header("speed", "median, slowest to fastest round", number=True), _speed),
+    (Header("against single", "by the medians", number=True), _against),
+    (
+        Header("start-up, s", "command to the end of the first step", number=True),
+        _figure("{:.1f}", "start_up_seconds"),
+    ),
+    (
+        Header("MB beyond import", "largest rank", number=True),
+        _largest("bytes_beyond_import_per_rank", 1e6),
+    ),
+    (Header("MB in all", "largest rank", number=True), _largest("peak_bytes_per_rank", 1e6)),
+    (Header("final loss", "mean over the last epoch", number=True), _last_loss),
+    (Header("test score", "", number=True), _figure("{:.4f}", "test_score")),
+    (Header("reduction", "who adds the gradients up", number=False), _words("reduction")),
+)
+HEADERS = [header for header, _ in _COLUMNS]
+
+
+def row(said: Said) -> list[Field]:
+    """The fields of one cell."""
+    return [_field(header, *read(said), said) for header, read in _COLUMNS]
+
+
+def _field(header: Header, text: str, key: Any, said: Said) -> Field:
+    mark = ""
+    if header.name == "verdict":
+        mark = "good" if said["good"] else "bad"
+    return Field(text, str(key), header.number, mark)

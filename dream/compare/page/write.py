@@ -1,0 +1,44 @@
+"""The report's files, from the figures that `--json` writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dream.compare import document
+from dream.compare.page import columns, drawing, pictures
+
+PAGE, FIGURES = "report.html", "figures.json"
+_TEMPLATE = "template.html"
+
+
+def write(folder: Path, figures: Mapping[str, Any]) -> Path:
+    """Write everything into `folder`, the page last. Returns the page's path."""
+    folder.mkdir(exist_ok=True)
+    shown = []
+    for picture, figure in pictures.drawn(figures):
+        drawing.as_file(figure, folder / f"{picture.name}.png")
+        shown.append((picture, drawing.as_markup(figure, picture.name)))
+    document.write(folder / FIGURES, dict(figures))
+    page, part = folder / PAGE, folder / f"{PAGE}.part"
+    part.write_text(render(figures, shown), encoding="utf-8")
+    os.replace(part, page)  # noqa: PTH105
+    return page
+
+
+def render(figures: Mapping[str, Any], shown: list[tuple[pictures.Picture, str]]) -> str:
+    """The page. shown: pictures and their markup."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    house = Environment(
+        loader=PackageLoader("dream.compare.page", "."), autoescape=True, undefined=StrictUndefined
+    )
+    return house.get_template(_TEMPLATE).render(
+        figures=figures,
+        headers=columns.HEADERS,
+        rows=[columns.row(cell) for cell in figures["cells"]],
+        reasons=[cell for cell in figures["cells"] if cell["reason"]],
+        pictures=shown,
+    )

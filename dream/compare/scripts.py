@@ -1,0 +1,143 @@
+"""A user's script as a cell: started as `dream run` starts it, unchanged, and recorded."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from time import time
+
+from dream.cluster import _names
+from dream.compare import record
+from dream.compare.cells import SINGLE, Cell
+from dream.compare.outcome import Broken, Finished, Limits, Outcome
+from dream.compare.record import RankRecord
+from dream.compare.settings import Settings
+from dream.launch import start
+from dream.launch.command import explain
+from dream.launch.job import Job
+from dream.recording import record as recorded
+from dream.recording.record import Record, Step
+from dream.recording.request import Request
+from dream.verify.tolerance import Tolerance
+
+UNKNOWN = Cell("torch", SINGLE, 1)
+"""`single` before one knows what the script trains with."""
+NO_BLOCK = 'The script entered no block. Put what trains into `with dream.strategy("mirrored"):`.'
+NO_LOSS = (
+    "No loss was computed: the script entered a block and ended. Seen are backward() from a "
+    "number, strategy.train_step, and Keras's fit and train_on_batch."
+)
+_EVERY_STEP = 2**62
+
+
+def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
+    """Run the script under the cell's strategy to its end. Never raises for what it does."""
+    started = time()
+    job = Job(
+        command=settings.script,
+        n=cell.processes,
+        strategy=cell.strategy,
+        show="none",
+        timeout=settings.timeout,
+    )
+    environ = {**job.environ, _names.RECORD: Request(folder, _EVERY_STEP).text}
+    ended = start.run(replace(job, environ=environ))
+    if ended.exit_code != 0:
+        return Broken(explain(ended), timed_out=bool(ended.lost))
+    try:
+        told = [recorded.read(folder, rank) for rank in range(cell.processes)]
+    except FileNotFoundError as error:
+        return Broken(f"A rank left no record: {Path(error.filename).name} is not there.")
+    if not told[0].framework:
+        return Broken(NO_BLOCK)
+    if not all(each.steps for each in told):
+        return Broken(NO_LOSS)
+    return _finished(told, folder, started)
+
+
+def framework(folder: Path, script: Path) -> str:
+    """What the script trains with, as the grid names it: by its record in `folder`, or where it
+    left none, by what it imports; empty where neither tells."""
+    try:
+        told = recorded.read(folder, 0)
+    except FileNotFoundError:
+        return _imported(script)
+    return "keras-torch" if told.keras and told.framework == "torch" else told.framework
+
+
+def _finished(told: list[Record], folder: Path, started: float) -> Finished:
+    parameters = tuple(recorded.read_parameters(folder, each.rank) for each in told)
+    losses = [_mean(steps) for steps in zip(*(each.steps for each in told), strict=False)]
+    records = tuple(
+        _record(each, losses, record.digest(mine), _gradient_bytes(mine))
+        for each, mine in zip(told, parameters, strict=True)
+    )
+    allowed = Tolerance(told[0].dtype, len(losses))
+    limits = Limits(allowed.parameter, allowed.loss)
+    start_up = max(each.pace.first_step for each in told) - started
+    return Finished(records, parameters, start_up, limits=limits)
+
+
+def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int) -> RankRecord:
+    clocks, (before, after) = told.pace.clocks, told.pace.sent
+    warm = min(len(clocks) - 1, max(1, len(clocks) // 10))
+    steps = len(clocks) - 1 - warm
+    seconds = (clocks[-1] - clocks[warm]) / steps if steps > 0 else float("nan")
+    later = len(clocks) - 1
+    sent = None if before is None or after is None or not later else (after - before) / later
+    return RankRecord(
+        rank=told.rank,
+        world_size=told.world_size,
+        replicas=told.replicas,
+        device="",
+        reduction=told.reduction,
+        losses=losses,
+        score=None,
+        samples_per_second=1 / seconds,
+        steps=len(clocks),
+        step_seconds=seconds,
+        sent_per_step=sent,
+        feeding_seconds=None,
+        reducing_seconds=None,
+        gradient_bytes=gradient_bytes,
+        first_step=told.pace.first_step,
+        imported_bytes=told.pace.entered_bytes,
+        peak_bytes=told.pace.peak_bytes,
+        digest=digest,
+    )
+
+
+def _gradient_bytes(parameters: record.Parameters) -> int:
+    """Of all parameters together; buffers, which nobody reduces, are small beside them."""
+    return sum(value.nbytes for value in parameters.values())
+
+
+def _mean(steps: tuple[Step, ...]) -> float:
+    """The global loss of one step: over the ranks, each weighed; what weighs nothing may be nan."""
+    weighed = [
+        each.loss if each.weight is None else each.loss * each.weight if each.weight else 0.0
+        for each in steps
+    ]
+    return fmean(weighed)
+
+
+def _imported(script: Path) -> str:
+    try:
+        tree = ast.parse(script.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    names = {
+        alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        (node.module or "").partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    if names & {"tensorflow", "keras"}:
+        return "keras-torch" if "torch" in names and "tensorflow" not in names else "tensorflow"
+    return "torch" if "torch" in names else ""

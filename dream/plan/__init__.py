@@ -1,0 +1,14 @@
+"""What a model will need, before anything is rented: `dream plan`.
+
+asked        what is asked for, checked
+sketch       what an adapter tells of a model that has no values: worker does it in a process
+hardware     what devices and links can do; presets: of known machines, with sources
+candidates   the strategies that N devices can run
+memory       bytes on each device; traffic: what they send; cost: what sending takes
+timing       seconds of a step
+forecast     all of these for one candidate; choice: which to take, in a sentence
+scaling      the same for thousands of devices, simulated
+calibrate    this machine as hardware; rates: what runs in its ranks
+measure      real runs beside the forecasts; rank: what runs in theirs
+report       for people; document: for programs
+"""

@@ -1,0 +1,64 @@
+"""What is asked for, checked before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+from dream._errors import ConfigurationError, unknown
+
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+Precision = Literal["float32", "bfloat16", "mixed_bfloat16", "mixed_float16"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""As Keras names them: mixed ones keep parameters in float32."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a step is made of beside the model. fused: the optimizer takes all parameters at
+    once."""
+
+    optimizer: Optimizer
+    precision: Precision
+    fused: bool
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+
+    @property
+    def computes_in(self) -> str:
+        return self.precision.removeprefix("mixed_")
+
+
+def check_positive(what: str, value: int) -> None:
+    if value < 1:
+        raise ConfigurationError(
+            f"{what} must be at least 1. Received: {value}. Give a larger number."
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """place: file.py:function. batch_size: the global one, None for the example's. memory: bytes
+    of a device, None for the hardware's. scale: numbers of devices to simulate, with as many
+    samples on each as there are on one of `devices`."""
+
+    place: str
+    devices: int
+    memory: int | None
+    batch_size: int | None
+    training: Training
+    scale: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_positive("--devices", self.devices)
+        if self.batch_size is not None:
+            check_positive("--batch-size", self.batch_size)
+        for devices in self.scale:
+            check_positive("--scale", devices)

@@ -1,0 +1,59 @@
+"""The whole plan, from the names to the last line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from dream._spec import Framework
+from dream.porting.process import Bench
+
+from . import document, planned, presets, report
+from .asked import Asked
+from .calibrate import calibrate
+from .choice import best
+from .hardware import Hardware, Machine
+from .measure import Measured, measure
+from .planned import Plan
+from .sketch import Told
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """hardware: a preset's name, or "here". measure: hold the forecasts against runs here.
+    timeout: seconds that a step may take."""
+
+    hardware: str
+    measure: bool
+    timeout: float
+    json: Path | None
+
+
+def main(asked: Asked, wish: Wish) -> bool:
+    """Plan, show and write. Whether something fits, and what was measured is within bounds."""
+    known = None if wish.hardware == "here" else presets.find(wish.hardware)
+    with planned.room(asked.place, wish.timeout) as held:
+        told = planned.told(asked, held)
+        machine = _machine(known, told.framework, asked.training.computes_in, wish.timeout)
+        plan = planned.plan(asked, machine, held, told)
+        runs = _runs(asked, plan, told, held, wish) if wish.measure else []
+    report.show(plan, runs)
+    if wish.json is not None:
+        document.write(wish.json, document.build(plan, runs))
+    return best(plan.forecasts) is not None and all(run.within for run in runs)
+
+
+def _machine(known: Hardware | None, framework: Framework, dtype: str, timeout: float) -> Machine:
+    return calibrate(framework, dtype, timeout) if known is None else lambda _: known
+
+
+def _runs(asked: Asked, plan: Plan, told: Told, held: Bench, wish: Wish) -> list[Measured]:
+    """Forecasts for this machine's own ranks, and what came of them."""
+    training = replace(asked.training, fused=False)
+    here = replace(asked, training=training)
+    planned.told(here, held)
+    machine = calibrate(told.framework, training.computes_in, wish.timeout)
+    forecasts = planned.forecasts_here(here, plan.batch, machine, held, told.framework)
+    return measure(here, plan.batch, told.framework, forecasts, wish.timeout)

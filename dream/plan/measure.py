@@ -1,0 +1,134 @@
+"""Forecasts held against runs on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import final
+
+from dream import _registry
+from dream._spec import Framework
+from dream.launch import start
+from dream.launch.command import explain
+from dream.launch.job import Job as LaunchJob
+
+from . import rank
+from .asked import Asked
+from .calibrate import REDUCTIONS
+from .candidates import Candidate
+from .forecast import Forecast
+from .trial import Job, Trial
+
+RANKS = (1, 2, 4)
+MEMORY, TIME = 0.10, 0.25
+"""How far a forecast may be off, as a share of what was measured. Bytes are exact."""
+_STEPS = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A forecast and what came of it. peak: bytes, of the rank that had most; seconds: median of
+    the slowest rank; given: as in Trial. trouble: why nothing was measured, else "".
+    """
+
+    forecast: Forecast
+    peak: int
+    seconds: float
+    given: dict[str, int] | None
+    trouble: str = ""
+
+    @property
+    def memory_error(self) -> float:
+        return self.forecast.memory.peak / self.peak - 1
+
+    @property
+    def time_error(self) -> float:
+        return self.forecast.time.step / self.seconds - 1
+
+    @property
+    def bytes_exact(self) -> bool | None:
+        """None where they were not counted."""
+        return None if self.given is None else on_gloo(self.forecast.given) == self.given
+
+    @property
+    def within(self) -> bool:
+        """Memory and bytes: time is a machine's that nobody else uses."""
+        if self.trouble:
+            return False
+        return abs(self.memory_error) <= MEMORY and self.bytes_exact is not False
+
+
+def on_gloo(given: Mapping[str, int]) -> dict[str, int]:
+    """What gloo is given for it, which reduces to everybody where one part each is wanted."""
+    found = dict(given)
+    parts = found.pop("reduce_scatter", 0)
+    if parts:
+        found["all_reduce"] = found.get("all_reduce", 0) + parts
+    return found
+
+
+def can_run(framework: Framework, candidate: Candidate) -> bool:
+    """Whether this version has the strategy."""
+    name = candidate.request.partition(":")[0]
+    return (framework, name) in _registry.STRATEGIES
+
+
+def measure(
+    asked: Asked, batch: int, framework: Framework, forecasts: Sequence[Forecast], timeout: float
+) -> list[Measured]:
+    return [_measured(asked, batch, framework, one, timeout) for one in forecasts]
+
+
+def _measured(
+    asked: Asked, batch: int, framework: Framework, one: Forecast, timeout: float
+) -> Measured:
+    with TemporaryDirectory(prefix="dream-plan-") as folder:
+        found = _run(asked, batch, framework, one.candidate, Path(folder), timeout)
+    if isinstance(found, str):
+        return Measured(one, 0, 0.0, None, found)
+    busiest = max(found, key=lambda trial: sum((trial.given or {}).values()))
+    return Measured(
+        one,
+        max(trial.peak for trial in found),
+        max(median(trial.seconds) for trial in found),
+        busiest.given,
+    )
+
+
+def _run(
+    asked: Asked,
+    batch: int,
+    framework: Framework,
+    candidate: Candidate,
+    folder: Path,
+    timeout: float,
+) -> list[Trial] | str:
+    """What each rank tells, or why they do not."""
+    job = Job(asked.place, asked.training, batch, candidate.shares, _STEPS)
+    (folder / rank.JOB).write_text(json.dumps(asdict(job)))
+    ended = start.run(
+        LaunchJob(
+            command=("module", rank.__name__, str(folder)),
+            n=candidate.devices,
+            strategy=request(framework, candidate),
+            frameworks=(framework,),
+            show="none",
+            timeout=timeout,
+        )
+    )
+    if ended.exit_code != 0:
+        return explain(ended)
+    files = (folder / f"{number}.json" for number in range(candidate.devices))
+    return [Trial(**json.loads(file.read_text())) for file in files]
+
+
+def request(framework: Framework, candidate: Candidate) -> str:
+    """The strategy on the framework's own collectives, which can be counted."""
+    if candidate.kind != "mirrored":
+        return candidate.request
+    return f"{candidate.request}:reduction={REDUCTIONS[framework]}"

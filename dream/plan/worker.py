@@ -1,0 +1,43 @@
+"""What runs in a process of its own: builds the user's model without values and sketches steps."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal, final
+
+from dream import _registry
+from dream._errors import ConfigurationError
+from dream.plan.asked import Training
+from dream.plan.sketch import Sketch, Sketcher, Told
+from dream.porting import building, worker
+
+
+@final
+class Draughtsman:
+    """Its methods are what can be asked."""
+
+    _sketcher: Sketcher
+
+    def build(self, place: str, training: Training) -> Told:
+        function = building.load(place)
+        make = _registry.load(_registry.SKETCHERS[flavour(place)])
+        self._sketcher = make(function, training)
+        return self._sketcher.told()
+
+    def sketch(self, batch: int) -> Sketch:
+        return self._sketcher.sketch(batch)
+
+
+def flavour(place: str) -> Literal["torch", "keras"]:
+    """Whose model a function will give, by what its file has imported."""
+    if "keras" in sys.modules:
+        return "keras"
+    if "torch" in sys.modules:
+        return "torch"
+    raise ConfigurationError(
+        f"The file imports no framework. Received: {place!r}. Import torch or keras at its top."
+    )
+
+
+if __name__ == "__main__":
+    worker.main(sys.argv[1], Draughtsman())

@@ -1,0 +1,120 @@
+"""`dream plan` from outside: what it prints and writes, exit codes, and measured runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dream.cli import main
+
+HERE = Path(__file__).parent
+TORCH, KERAS = HERE / "plan_models.py", HERE / "plan_keras.py"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command's exit code and all that it prints."""
+
+    def command(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", *map(str, arguments)])
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out + shown.err
+
+    return command
+
+
+def test_a_plan_of_a_torch_model(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    code, text = run(
+        f"{TORCH}:tokens", "--devices", 4, "--hardware", "a100-p4d", "--scale", "16,4096",
+        "--batch-size", 16, "--json", file,
+    )  # fmt: skip
+    assert code == 0, text
+    assert "global batch 16, 4 x A100 40GB" in text
+    assert "Simulated, not measured" in text
+    assert "Loss: cross-entropy." in text
+    found = json.loads(file.read_text())
+    labels = {row["label"] for row in found["strategies"]}
+    assert {"single", "mirrored", "sharded, zero 3", "tensor", "pipeline"} <= labels
+    assert [point["devices"] for point in found["simulated"]] == [16, 4096]
+    assert found["hardware"]["sources"]
+    assert "Take " in found["sentence"]
+
+
+def test_what_is_too_large_ends_with_1_and_the_reason(run: Run) -> None:
+    code, text = run(f"{TORCH}:huge", "--devices", 8, "--device-memory", "80GB")
+    assert code == 1
+    assert "Nothing fits: the thriftiest" in text
+
+
+def test_a_plan_of_a_keras_model(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    code, text = run(f"{KERAS}:images", "--devices", 2, "--batch-size", 8, "--json", file)
+    assert code == 0, text
+    found = json.loads(file.read_text())
+    weights = 3 * 9 * 8 + 8 + 8 * 2 + 8 * 64 * 10 + 10
+    single = found["strategies"][0]["memory"]
+    assert found["model"]["parameters"] == weights
+    assert single["gradients"] == 4 * weights
+    assert single["state"] == 8 * weights + 12  # Keras's Adam counts its steps and keeps its rate
+    # the convolution's output feeds the normalisation, whose output feeds the rest
+    maps = 8 * 16 * 16 * 8 * 4
+    assert single["activations"] > 3 * maps
+    mirrored = next(row for row in found["strategies"] if row["strategy"] == "mirrored")
+    assert mirrored["bytes_sent"] == 4 * weights + 4 + 2 * 8 * 4
+
+
+def test_keras_models_may_be_compiled_or_larger_than_the_machine(run: Run) -> None:
+    code, text = run(f"{KERAS}:compiled", "--devices", 2)
+    assert code == 0, text
+    code, text = run(f"{KERAS}:huge", "--devices", 2)
+    assert code == 1, text
+    assert "10,000,010,000,000 parameters" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no.py:f"], "There is no such file"),
+        (["nothing"], "file.py:function or module:function"),
+        ([f"{TORCH}:tokns"], "Did you mean 'tokens'"),
+        ([f"{TORCH}:unfed"], "Return (model, batch)"),
+        ([f"{TORCH}:looking"], "something asked for one"),
+        ([f"{TORCH}:dense", "--hardware", "h10"], "Did you mean 'h100'"),
+        ([f"{TORCH}:dense", "--optimizer", "adan"], "Unknown optimizer"),
+        ([f"{TORCH}:dense", "--precision", "float8"], "Unknown precision"),
+        ([f"{TORCH}:dense", "--device-memory", "much"], "This is no size"),
+        ([f"{TORCH}:dense", "--devices", "0"], "--devices must be at least 1"),
+        ([f"{TORCH}:dense", "--batch-size", "0"], "--batch-size must be at least 1"),
+        ([f"{TORCH}:dense", "--scale", "many"], "--scale takes numbers"),
+        ([f"{TORCH}:dense", "--json", "no/where.json"], "No file can be written"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Run, arguments: list[str], words: str) -> None:
+    code, text = run(*arguments)
+    assert code == 2
+    assert words in text
+
+
+@pytest.mark.slow
+def test_forecasts_hold_against_real_ranks(run: Run, tmp_path: Path) -> None:
+    """Memory within 10 %, bytes exact. Time needs a machine that does nothing else."""
+    file = tmp_path / "plan.json"
+    code, text = run(
+        f"{TORCH}:images", "--calibrate", "--measure", "--batch-size", 256, "--json", file
+    )
+    assert code == 0, text
+    assert "Forecast and measured on this machine" in text
+    runs = json.loads(file.read_text())["measured"]
+    assert {(one["forecast"]["label"], one["forecast"]["devices"]) for one in runs} >= {
+        ("single", 1), ("mirrored", 2), ("mirrored", 4),
+    }  # fmt: skip
+    for one in runs:
+        assert abs(one["memory_error"]) <= 0.10, one
+        assert one["bytes_exact"], one
+        assert one["seconds"] > 0
