@@ -40,13 +40,8 @@ def main(file: str, family: str, rounds: str, steps: str, model: str) -> None:
 
 
 def gloo() -> dict[str, Make]:
-    """Those that are installed. The first is the baseline; the second shows the noise."""
-    makes: dict[str, Make] = {
-        "raw DDP": c.raw_ddp,
-        "raw DDP again": c.raw_ddp,
-        "dream, own loop": partial(c.dream_loop, reduction="gloo"),
-        "dream, train_step": partial(c.dream_step, reduction="gloo"),
-    }
+    """Raw DDP, dream and those of the peers that are installed."""
+    makes = beside("raw DDP", c.raw_ddp, "gloo")
     if c.installed("accelerate"):
         makes["Accelerate"] = c.accelerate
     if c.installed("lightning_fabric"):
@@ -55,21 +50,21 @@ def gloo() -> dict[str, Make]:
 
 
 def ring() -> dict[str, Make]:
-    return {
-        "bare hooks on Horovod": c.bare_horovod,
-        "bare hooks again": c.bare_horovod,
-        "dream on the ring, own loop": partial(c.dream_loop, reduction="horovod"),
-        "dream on the ring, train_step": partial(c.dream_step, reduction="horovod"),
-    }
+    return beside("bare hooks on Horovod", c.bare_horovod, "horovod")
 
 
 def memory() -> dict[str, Make]:
     """Shared memory, beside raw DDP on gloo."""
+    return beside("raw DDP", c.raw_ddp, "shared_memory")
+
+
+def beside(name: str, raw: Make, reduction: str) -> dict[str, Make]:
+    """dream on `reduction` beside `raw`: the baseline, then the baseline again, the noise."""
     return {
-        "raw DDP": c.raw_ddp,
-        "raw DDP again": c.raw_ddp,
-        "dream in shared memory, own loop": partial(c.dream_loop, reduction="shared_memory"),
-        "dream in shared memory, train_step": partial(c.dream_step, reduction="shared_memory"),
+        name: raw,
+        f"{name} again": raw,
+        "dream, own loop": partial(c.dream_loop, reduction=reduction),
+        "dream, train_step": partial(c.dream_step, reduction=reduction),
     }
 
 

@@ -8,6 +8,7 @@ import typer
 
 from dream.collectives.command import command as collectives
 from dream.compare.command import command as compare
+from dream.plan.command import command as plan
 from dream.porting.command import command as port_check
 
 app = typer.Typer(
@@ -29,9 +30,18 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-app.command("compare")(compare)
+app.command("compare", context_settings={"ignore_unknown_options": True})(compare)
 app.command("collectives")(collectives)
+app.command("plan")(plan)
 app.command("port-check")(port_check)
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def verify(context: typer.Context) -> None:
+    """Hold a script of yours, unchanged, against one device."""
+    from dream.verify.main import main
+
+    raise typer.Exit(main(context.args))
 
 
 @app.command()
@@ -52,21 +62,19 @@ def strategies(
 @app.command()
 def env(
     json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="try no backend")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds that a backend may take")] = 60,
 ) -> None:
-    """Show versions, devices and backends, for a bug report."""
-    from dream import _here
+    """Show what works here, each backend tried, and what a bug report needs."""
+    from dream.environment import facts, report, tries
 
-    facts = _here.facts()
+    found, tried = facts.facts(), tries.look() if quick else tries.try_all(timeout)
     if json:
         from json import dumps
 
-        print(dumps(facts, indent=2))
+        print(dumps(report.document(found, tried), indent=2))
     else:
-        from rich.console import Console
-
-        from dream import _listing
-
-        _listing.environment(Console(), facts)
+        report.show(found, tried)
 
 
 @app.command("build-horovod", context_settings=_PASSED_ON, add_help_option=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dream import _registry
-from dream._spec import FRAMEWORKS, Framework, Spec
+from dream._spec import Framework, Spec
 from dream.shared_memory import status
 
 HOROVOD_STATUS = "dream.adapters.horovod.build:status"
@@ -55,37 +53,9 @@ def horovod_status() -> Any:
     return _registry.load(HOROVOD_STATUS)()
 
 
-def facts() -> dict[str, Any]:
-    """Versions, devices and backends, for `dream env`."""
-    ring = horovod_status()
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": _cores(),
-        "memory_gib": _memory_gib(),
-        "gpus": gpus(),
-        "versions": versions(),
-        "horovod": {"usable": {f: bool(ring.serves(f)) for f in FRAMEWORKS}, "why": ring.reason},
-        "shared_memory": _core(),
-        "reductions": {framework: _reductions(framework) for framework in FRAMEWORKS},
-    }
-
-
 def versions() -> dict[str, str | None]:
     """Of what figures hang on; None where it is not installed."""
     return {name: _version(names) for name, names in _DISTRIBUTIONS.items()}
-
-
-def _core() -> dict[str, str]:
-    found = status()
-    return {"core": str(found.path)} if found.path else {"core": f"missing: {found.why}"}
-
-
-def _reductions(framework: Framework) -> dict[str, str]:
-    from dream._spec import find
-
-    spec = find("mirrored")
-    return {name: obstacle(spec, framework, name) or "works" for name in spec.reductions[framework]}
 
 
 def _version(distributions: tuple[str, ...]) -> str | None:
@@ -95,14 +65,3 @@ def _version(distributions: tuple[str, ...]) -> str | None:
         except PackageNotFoundError:
             continue
     return None
-
-
-def _cores() -> int:
-    from dream.launch.environment import cores
-
-    return cores()
-
-
-def _memory_gib() -> float:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return round(pages / 2**30, 1)

@@ -1,9 +1,8 @@
-"""The tables of `dream strategies` and `dream env`."""
+"""The tables of `dream strategies`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -54,19 +53,3 @@ def _cell(spec: Spec, framework: Framework) -> str:
 def _row(option: Option) -> Iterable[str]:
     where = "" if option.frameworks == FRAMEWORKS else ", ".join(option.frameworks)
     return option.name, option.kind.__name__, str(option.default), where, option.help
-
-
-def environment(console: Console, facts: Mapping[str, Any]) -> None:
-    """What `dream env` tells, a line each."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in _flat(facts):
-        table.add_row(name, value)
-    console.print(table)
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name} ")
-        else:
-            yield prefix + name, "not installed" if value is None else str(value)

@@ -26,6 +26,10 @@ def _run(arguments: list[str]) -> int:
         from dream.launch.arguments import main as run
 
         return run(arguments[1:])
+    if arguments[:1] == ["verify"]:  # the other commands' parser drops the `--` before a script's
+        from dream.verify.main import main as verify
+
+        return verify(arguments[1:])
     from dream._commands import app
 
     app(arguments, prog_name="dream")

@@ -41,6 +41,11 @@ def check(place: str) -> None:
 
 def build(place: str) -> Any:
     """The model that the function builds."""
+    return load(place)()
+
+
+def load(place: str) -> Callable[[], Any]:
+    """The function itself; its file is run for it."""
     where, _, name = place.rpartition(":")
     module = _from_file(Path(where)) if where.endswith(".py") else import_module(where)
     found: Any = module
@@ -48,7 +53,8 @@ def build(place: str) -> Any:
         if not hasattr(found, part):
             raise unknown(f"function in {where}", name, [n for n in vars(module) if n[0] != "_"])
         found = getattr(found, part)
-    return found()
+    function: Callable[[], Any] = found
+    return function
 
 
 def _from_file(path: Path) -> ModuleType:

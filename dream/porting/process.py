@@ -24,7 +24,7 @@ _START_SECONDS = 60.0
 
 @final
 class Bench:
-    """A worker.Bench in another process. who: "the old model", for messages."""
+    """What can be asked of another process. who: "the old model", for messages."""
 
     def __init__(self, who: str, process: Process, connection: Connection, timeout: float) -> None:
         self.who = who
@@ -33,7 +33,7 @@ class Bench:
         self._timeout = timeout
 
     def ask(self, name: str, *arguments: Any) -> None:
-        """Have a method of worker.Bench called; `answer` gives what came of it."""
+        """Have a method there called; `answer` gives what came of it."""
         try:
             self._connection.send((name, arguments))
         except OSError as error:
@@ -71,10 +71,15 @@ class Bench:
 
 
 @contextmanager
-def bench(who: str, backend: str | None = None, timeout: float = 300.0) -> Iterator[Bench]:
+def bench(
+    who: str,
+    backend: str | None = None,
+    timeout: float = 300.0,
+    module: str = worker.__name__,
+) -> Iterator[Bench]:
     """A process that is there while the block lasts. backend: Keras's, else the user's own.
 
-    timeout: seconds that one answer may take.
+    timeout: seconds that one answer may take. module: what runs there, which calls `worker.main`.
     """
     with TemporaryDirectory(prefix="dream-") as folder, socket.socket(socket.AF_UNIX) as listener:
         address = str(Path(folder) / "s")
@@ -82,7 +87,7 @@ def bench(who: str, backend: str | None = None, timeout: float = 300.0) -> Itera
         listener.listen(1)
         process = Process(
             0,
-            ("module", worker.__name__, address),
+            ("module", module, address),
             lone_environment({} if backend is None else {"KERAS_BACKEND": backend}),
             Path(folder) / "report",
             Output(0, show=False, log_dir=None),

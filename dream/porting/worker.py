@@ -53,9 +53,11 @@ class Bench:
         return self._probe.passes(loss.make(name, y, seed))
 
 
-def serve(connection: Connection) -> None:
-    """Answer ("gave", result), or ("told", kind, message) and ("raised", kind, traceback)."""
-    bench = Bench()
+def serve(connection: Connection, bench: object) -> None:
+    """Answer ("gave", result), or ("told", kind, message) and ("raised", kind, traceback).
+
+    bench: its methods are what can be asked.
+    """
     while (asked := _next(connection)) is not None:
         name, arguments = asked
         try:
@@ -75,13 +77,13 @@ def _next(connection: Connection) -> Any:
         return None  # the asker is gone
 
 
-def main(address: str) -> None:
+def main(address: str, bench: object) -> None:
     """Connect to the asker, who listens at a socket's path."""
     stream = socket.socket(socket.AF_UNIX)
     stream.connect(address)
     with Connection(stream.detach()) as connection:
-        serve(connection)
+        serve(connection, bench)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Bench())

@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCH = ("digits_torch.py", "")
 KERAS = pytest.param("digits_keras.py", "tensorflow", marks=pytest.mark.slow)
 KERAS_TORCH = pytest.param("digits_keras.py", "torch", marks=pytest.mark.slow)
+SPLIT = ("test accuracy", "this rank holds")
 RUN = ["-c", "from dream.cli import main; main()", "run", "-n", "2"]
 
 
@@ -50,6 +51,16 @@ def test_one_word_changes_the_strategy(script, backend, tmp_path):
     assert accuracy(backend, *RUN, str(changed)) > 0.9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "most"), [("sharded.py", 0.51), ("tensor.py", 0.54)])
+def test_a_split_model_is_right_and_in_parts(script, most):
+    assert accuracy("", str(EXAMPLES / script)) > 0.9
+    found = output("", *RUN, str(EXAMPLES / script))
+    ((right,), (held,)) = (re.findall(rf"{words} ([\d.]+)", found) for words in SPLIT)
+    assert float(right) > 0.9
+    assert 0.5 <= float(held) < most
+
+
 @pytest.mark.parametrize(
     "line", [pytest.param([], id="alone"), pytest.param([*RUN, "--framework", "torch,tensorflow"],
                                                         id="mixed", marks=pytest.mark.slow)]
@@ -75,3 +86,18 @@ def test_a_hasty_port_is_told_from_a_true_one():
     assert "momentum: old 0.9, new 0.99." in done.stdout
     assert "hasty: not equal" in done.stdout
     assert "true: equal" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["data_parallel.py", "layers.py"])
+def test_many_devices_in_one_process(script):
+    assert accuracy("", str(EXAMPLES / script)) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "held"), [([], 116082), (RUN, 58560)], ids=["alone", "two"])
+def test_a_transformer_in_stages(line, held):
+    found = output("", *line, str(EXAMPLES / "pipeline.py"))
+    ((parameters, right),) = re.findall(r"holds (\d+) of 116082 .* letters right ([\d.]+)", found)
+    assert int(parameters) == held
+    assert float(right) > 0.7

@@ -26,6 +26,13 @@ adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, 
 assert isinstance(adapter, private.ArrayDataAdapter)
 assert private.array_facts(adapter)[1:] == (5, 2, True)
 assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
+private.backend_random.dropout = lambda x, *_, **__: x
+assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1
+"""
+TORCH = """
+from dream.adapters.keras.traits import traits
+named = [traits(model).named(name) for name in model.state_dict()]
+assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
 """
 TENSORFLOW = """
 from dream.adapters.tensorflow import keras_private as names
@@ -37,12 +44,24 @@ assert loss.scale_loss_for_distribution is before
 names.updates_own_copy(model.optimizer)
 names.built_already(model)
 assert names.strategy_of(model) is None and names.strategy_of(model.optimizer) is not None
+import tensorflow as tf
+kernel = model.layers[1].kernel
+known = kernel.value._unique_id
+names.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
+assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
+inputs = keras.Input((3,))
+functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
+assert list(names.output_structure(functional)) == ["a"]
+assert len(names.flat_inputs(functional, tf.ones((4, 3)))) == 1
+assert len(names.flat_inputs(model, tf.ones((4, 3)))) == 1
+assert names.made_by(functional.outputs[0]).name == "made"
+assert names.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 """
 
 
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_private_names(backend: str) -> None:
-    script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else "")
+    script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else TORCH)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},

@@ -207,7 +207,15 @@ def test_help_is_quick_to_import_and_loads_no_framework() -> None:
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=60,
         check=True,
     )  # fmt: skip
-    for command in ("run", "compare", "collectives", "strategies", "env", "build-horovod"):
+    for command in (
+        "run",
+        "verify",
+        "compare",
+        "collectives",
+        "strategies",
+        "env",
+        "build-horovod",
+    ):
         assert f"\n  {command} " in ran.stdout
 
 
@@ -225,10 +233,3 @@ def test_an_unknown_strategy() -> None:
     ran = dream("strategies", "mirored")
     assert ran.returncode == 2
     assert "Did you mean 'mirrored'?" in ran.stderr
-
-
-def test_env_for_programs() -> None:
-    facts = json.loads(dream("env", "--json").stdout)
-    assert facts["versions"]["dream-systems"]
-    assert facts["cores"] >= 1
-    assert set(facts["reductions"]) == {"torch", "tensorflow"}
