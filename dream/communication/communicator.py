@@ -267,6 +267,12 @@ class Communicator:
             self._wire.all_reduce([token], "max")
 
     @as_written
+    def meet(self, words: str) -> None:
+        """A barrier with a name: `Desynchronized` on every rank where one comes by other words."""
+        self._outside_graphs(words)
+        self._agreement.agree(Said(words), [])
+
+    @as_written
     def all_gather_object(self, value: object) -> list[Any]:
         """Every rank's picklable value, in rank order, on every rank. For small things said
         now and then (layouts, figures), not for tensors."""

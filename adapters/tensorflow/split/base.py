@@ -41,7 +41,7 @@ class MeshAdapter(Adapter):
         clip_norm = plan.options["clip_norm"]
         assert clip_norm is None or isinstance(clip_norm, float)
         runner = MeshRunner(self._onto, clip_norm)
-        self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology.rank)
+        self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology)
         self._shares = Shares(self.communicator)
         self._block = Block(self._fitting, self.topology.rank)
 
@@ -87,7 +87,7 @@ class MeshAdapter(Adapter):
     ) -> Step:
         """weight: changes nothing, since the loss sees the global batch as on one device."""
         step = training.LocalStep(model, loss, optimizer, None, None, ranks=True)
-        on_mesh = compiled(step, self._onto)
+        on_mesh = compiled(step, self._onto, "train")
         fresh = True
 
         def call(*batch: Any) -> Any:
@@ -114,7 +114,7 @@ class MeshAdapter(Adapter):
         for name, metric in metrics.items():
             check_metric(name, metric)
         pairs = tuple(metrics.items())
-        sums = compiled(lambda *batch: evaluation.sums(model, batch, pairs), self._onto)
+        sums = compiled(lambda *batch: evaluation.sums(model, batch, pairs), self._onto, "evaluate")
         total = np.zeros(len(metrics) + 1)
         for batch in self._shares.batches(data):
             if not model.built:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, final
 
 import keras
 
-from dream.adapters.keras import saving
+from dream.adapters.tensorflow.split import files
 
 _SAVERS = (
     (keras.models, "save_model"),
@@ -40,7 +40,7 @@ class Block:
         self._tell(keras.optimizers.Optimizer, self._takes.optimizer)
         for module, name in _SAVERS:
             save = getattr(module, name)
-            self._replace(module, name, saving.on_rank(save, name, self._rank))
+            self._replace(module, name, files.together(save, name, self._rank))
 
     def exit(self) -> None:
         while self._kept:

@@ -20,10 +20,10 @@ from dream.adapters.tensorflow.tracing import spec_of
 
 
 def compiled(
-    function: Callable[..., Any], onto: Onto, *, one_length: bool = True
+    function: Callable[..., Any], onto: Onto, kind: str, *, one_length: bool = True
 ) -> Callable[..., Any]:
     """`function`, traced for each length of a batch; or once for all where it may not know that
-    they are of one length."""
+    they are of one length. kind: what the ranks call it to one another."""
     graphs: dict[Any, Any] = {}
 
     def traced(*batch: Any) -> Any:
@@ -35,6 +35,7 @@ def compiled(
 
     def call(*batch: Any) -> Any:
         with explained():
+            onto.together.step(kind)
             laid = onto.batch(batch)
             specs = private.tree.map_structure(partial(spec_of, one_length), laid)
             key = _key(specs)

@@ -1,7 +1,8 @@
 """Variables that lie on a mesh, in the place of those that Keras made.
 
 A tf.function sees them as DTensors; outside of one they read as ordinary whole tensors, so that
-metrics, callbacks and files find what they find on one device.
+metrics, callbacks and files find what they find on one device. To read one that is in parts all
+ranks do so together; `Together` has a rank that does it alone told at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from dream.adapters.tensorflow.keras_private import put_in_place
 from dream.adapters.tensorflow.split import dtensor
 from dream.adapters.tensorflow.split.dtensor import Specs
+from dream.adapters.tensorflow.split.together import Together
 
 _as_they_lie: ContextVar[bool] = ContextVar("dream.as_they_lie", default=False)
 
@@ -38,6 +40,7 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
     """A variable on a mesh.
 
     gathers: whether a forward pass is given the whole; else it is given the shards.
+    kept: all of it, while a file is written, which one rank does alone.
 
     What a tf.function has assigned is what it reads from then on, as a value: DTensor loses the
     order of an assignment and a later read, and would read what was there before.
@@ -48,6 +51,7 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
         array: NDArray[Any],
         mesh: Any,
         specs: Specs,
+        together: Together,
         *,
         gathers: bool,
         trains: bool,
@@ -57,7 +61,9 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
         super().__init__(dtensor.placed(array, mesh, specs), trainable=trains, name=called)
         self._mesh = mesh
         self._specs = specs
+        self._together = together
         self._gathers = gathers and any(specs)
+        self.kept: NDArray[Any] | None = None
         self._assigned: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def value(self) -> tf.Tensor:
@@ -70,6 +76,10 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
 
     def whole(self) -> tf.Tensor:
         """Outside of a tf.function: all of it. Every rank calls it."""
+        if self.kept is not None:
+            return tf.convert_to_tensor(self.kept)
+        if any(self._specs):
+            self._together.read(self.name[:-2])
         return dtensor.whole(super().value(), self._mesh)
 
     def local(self) -> list[tf.Tensor]:
@@ -94,6 +104,8 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
     ) -> Any:
         if tf.executing_eagerly():
             array = np.asarray(value).astype(self.dtype.as_numpy_dtype, copy=False)
+            if any(self._specs):
+                self._together.changed()
             super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
             return self
         value = tf.convert_to_tensor(value, self.dtype)
@@ -123,12 +135,14 @@ def _graph() -> Any:
     return tf.compat.v1.get_default_graph()
 
 
-def hold(variable: Any, mesh: Any, specs: Specs, *, gathers: bool) -> None:
+def hold(
+    variable: Any, mesh: Any, specs: Specs, together: Together, *, gathers: bool
+) -> None:
     """Have a Keras variable lie on a mesh from now on."""
     own = variable.value
     if not isinstance(own, Held):
         made = Held(
-            np.asarray(own), mesh, specs,
+            np.asarray(own), mesh, specs, together,
             gathers=gathers, trains=own.trainable, called=own.name[:-2],
         )  # fmt: skip
         put_in_place(variable, made)

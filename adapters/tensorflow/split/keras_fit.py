@@ -15,8 +15,10 @@ import keras
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras import callbacks, loops
+from dream.adapters.keras import loops
 from dream.adapters.keras.engine import Engine
+from dream.adapters.tensorflow.split import files
+from dream._topology import Topology
 
 Kind = Literal["train", "test", "predict"]
 _KINDS: tuple[Kind, ...] = ("train", "test", "predict")
@@ -38,10 +40,11 @@ class Runner(Protocol):
 class Fitting:
     """Has the models of one block trained by a runner."""
 
-    def __init__(self, runner: Runner, engine: Engine, rank: int) -> None:
+    def __init__(self, runner: Runner, engine: Engine, topology: Topology) -> None:
         self._runner = runner
         self._engine = engine
-        self._rank = rank
+        self._rank = topology.rank
+        self._ranks = topology.world_size
 
     def take(self, model: Any) -> Any:
         """The model, whose methods on the instance are changed for life."""
@@ -53,6 +56,7 @@ class Fitting:
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", MethodType(self._maker(kind), model))
         model.compile = MethodType(_compile, model)
+        files.distribute(model, self._rank)
         return model
 
     def optimizer(self, optimizer: Any) -> Any:
@@ -60,14 +64,15 @@ class Fitting:
 
     def _loop(self, name: str, state: loops.State) -> Callable[..., Any]:
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            given = signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
-            given.apply_defaults()
-            del given.arguments["self"]
-            extra = given.arguments.pop("kwargs", {})
-            arguments = {**given.arguments, **extra}
+            bound = signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
+            bound.apply_defaults()
+            del bound.arguments["self"]
+            extra = bound.arguments.pop("kwargs", {})
+            arguments = {**bound.arguments, **extra}
             if self._rank:
                 arguments["verbose"] = 0
-            arguments["callbacks"] = callbacks.for_rank(arguments["callbacks"], self._engine)
+            given = arguments["callbacks"]
+            arguments["callbacks"] = files.callbacks_for(given, self._rank, self._ranks)
             if name == "fit":
                 return loops.fit(model, state, arguments)
             return getattr(type(model), name)(model, **arguments)

@@ -29,7 +29,9 @@ class MeshRunner:
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
         steps = {
-            one_length: compiled(getattr(model, _STEPS[kind]), self._onto, one_length=one_length)
+            one_length: compiled(
+                getattr(model, _STEPS[kind]), self._onto, kind, one_length=one_length
+            )
             for one_length in (True, False)
         }
         fresh = True

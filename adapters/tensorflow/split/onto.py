@@ -18,6 +18,7 @@ from dream.adapters.keras.digest import digest_of
 from dream.adapters.tensorflow.split import dtensor, refused
 from dream.adapters.tensorflow.split.held import Held, hold
 from dream.adapters.tensorflow.split.layouts import DATA, Layouts, belongs_to, whole
+from dream.adapters.tensorflow.split.together import Together
 from dream.communication import Communicator
 
 
@@ -33,6 +34,7 @@ class Onto:
         self.layouts = layouts
         self.data = int(mesh.dim_size(DATA))
         self._communicator = communicator
+        self.together = Together(communicator)
 
     def model(self, model: Any) -> None:
         """Lay out a built model. Done once; again, what is new since."""
@@ -67,7 +69,7 @@ class Onto:
             start = given["initial_value"]
             array = np.asarray(start() if callable(start) else start)
         return Held(
-            array, self.mesh, self._of_state(given["name"], array.shape, variables),
+            array, self.mesh, self._of_state(given["name"], array.shape, variables), self.together,
             gathers=False, trains=bool(given["trainable"]), called=given["name"],
         )  # fmt: skip
 
@@ -119,7 +121,7 @@ class Onto:
         if self._communicator.world_size > 1:
             mine = keras.ops.convert_to_numpy(variable.value)
             variable.assign(self._communicator.broadcast(mine))
-        hold(variable, self.mesh, specs, gathers=gathers)
+        hold(variable, self.mesh, specs, self.together, gathers=gathers)
 
 
 def leaves(batch: Any) -> list[Any]:

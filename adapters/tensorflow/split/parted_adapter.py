@@ -56,7 +56,7 @@ class PartedAdapter(Adapter):
         self._talk = Communicator(Loop(), TensorFlowTensors(), Members.all_of(plan.cluster))
         self._known: WeakKeyDictionary[Any, Stepping] = WeakKeyDictionary()
         runner = PartedRunner(self._stepping)
-        self._fitting = Fitting(runner, ProcessEngine(self._talk, plan), 0)
+        self._fitting = Fitting(runner, ProcessEngine(self._talk, plan), self._topology)
         self._block = Block(self._fitting, 0)
 
     @abstractmethod

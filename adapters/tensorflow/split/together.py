@@ -1,0 +1,77 @@
+"""What ranks that hold parts of one model do together, each held to the others' order.
+
+A collective that one rank enters alone would wait for ever. So before each the ranks say what they
+are about to do, and a rank that is in something else has all of them raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+from numpy.typing import NDArray
+
+from dream._errors import Desynchronized, WorkerFailed
+from dream.adapters.keras import start
+from dream.communication import Communicator
+
+
+class InParts(Protocol):
+    """A variable of which a rank has no more than a part.
+
+    kept: all of it, while it may be read by one rank alone.
+    """
+
+    kept: NDArray[Any] | None
+
+    def numpy(self) -> NDArray[Any]: ...
+
+
+@final
+class Together:
+    """The ranks of one strategy."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._changes = 0
+
+    def changed(self) -> None:
+        """A variable was given a value by hand: each rank took its part of it."""
+        self._changes += 1
+
+    def step(self, kind: str) -> None:
+        """Before a step. Values that were set on some ranks only are found out here."""
+        if self._communicator.world_size > 1:
+            self._communicator.meet(f"{kind} step, {self._changes} variables set by hand")
+
+    def read(self, name: str) -> None:
+        """Before a variable is made whole."""
+        if self._communicator.world_size == 1:
+            return
+        try:
+            self._communicator.meet(f"read of {name}")
+        except (Desynchronized, WorkerFailed) as error:
+            raise type(error)(
+                f"A variable that lies in parts is read by all ranks together. {error} For the "
+                "weights call strategy.full_state(model), or model.save, which writes on rank 0 "
+                "alone, on every rank: not behind a test of the rank."
+            ) from error
+
+
+@contextmanager
+def whole(model: Any, *, here: bool) -> Iterator[None]:
+    """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
+    here: whether this is one that will."""
+    states = [v for o in start.optimizers_of(model) for v in o.variables]
+    parts: Sequence[InParts] = [
+        v.value for v in [*model.variables, *states] if hasattr(v.value, "kept")
+    ]
+    try:
+        for part in parts:
+            array = part.numpy()
+            part.kept = array if here else None
+        yield
+    finally:
+        for part in parts:
+            part.kept = None
