@@ -50,6 +50,19 @@ def build(model: Any, batch: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def build_but_optimizer(model: Any, batch: Any) -> None:
+    """The same, leaving the optimizer's state to be made otherwise."""
+    waiting = [v for v in vars(model).values()
+               if isinstance(v, keras.optimizers.Optimizer) and not v.built]  # fmt: skip
+    for optimizer in waiting:
+        optimizer.built = True
+    try:
+        build(model, batch)
+    finally:
+        for optimizer in waiting:
+            optimizer.built = False
+
+
 def layers_of(model: Any) -> list[Any]:
     """The model and all the layers in it."""
     return list(model._flatten_layers())

@@ -267,10 +267,10 @@ class Communicator:
             self._wire.all_reduce([token], "max")
 
     @as_written
-    def meet(self, words: str) -> None:
-        """A barrier with a name: `Desynchronized` on every rank where one comes by other words."""
-        self._outside_graphs(words)
-        self._agreement.agree(Said(words), [])
+    def meet(self, name: str, **arguments: object) -> None:
+        """A barrier with a name: `Desynchronized` on every rank where one comes to another."""
+        self._outside_graphs(name)
+        self._agreement.agree(Said(name, arguments=arguments), [])
 
     @as_written
     def all_gather_object(self, value: object) -> list[Any]:

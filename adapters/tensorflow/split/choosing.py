@@ -32,9 +32,10 @@ def model_parallel(plan: Plan) -> Adapter:
 
         return Tensor(plan)
     if plan.options["split"] == "layers":
+        from dream.adapters.tensorflow.split.parted_adapter import PartedAdapter
         from dream.adapters.tensorflow.split.placed_layers import Layers
 
-        return Layers(plan)
+        return PartedAdapter(plan, Layers)
     return hybrid(plan)
 
 
@@ -42,6 +43,7 @@ def hybrid(plan: Plan) -> Adapter:
     _check(plan)
     if plan.options["split"] == "tensor":
         return model_parallel(plan)
+    from dream.adapters.tensorflow.split.parted_adapter import PartedAdapter
     from dream.adapters.tensorflow.split.pipeline import Pipeline
 
-    return Pipeline(plan)
+    return PartedAdapter(plan, Pipeline)

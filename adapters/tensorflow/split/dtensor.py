@@ -17,6 +17,8 @@ NAMES = (
 """All that is used of tensorflow.experimental.dtensor."""
 
 DVariable = _dtensor.DVariable
+Resource = DVariable.__base__
+"""What an ordinary variable is, which TensorFlow has no public name for."""
 UNSHARDED = _dtensor.UNSHARDED
 Specs = tuple[str | None, ...]
 """For each dim of a tensor the mesh axis that it is sharded along; None where it is whole."""

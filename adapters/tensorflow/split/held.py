@@ -135,9 +135,7 @@ def _graph() -> Any:
     return tf.compat.v1.get_default_graph()
 
 
-def hold(
-    variable: Any, mesh: Any, specs: Specs, together: Together, *, gathers: bool
-) -> None:
+def hold(variable: Any, mesh: Any, specs: Specs, together: Together, *, gathers: bool) -> None:
     """Have a Keras variable lie on a mesh from now on."""
     own = variable.value
     if not isinstance(own, Held):

@@ -15,10 +15,10 @@ import keras
 import tensorflow as tf
 
 from dream._errors import Unsupported
+from dream._topology import Topology
 from dream.adapters.keras import loops
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.split import files
-from dream._topology import Topology
 
 Kind = Literal["train", "test", "predict"]
 _KINDS: tuple[Kind, ...] = ("train", "test", "predict")

@@ -39,7 +39,7 @@ class MeshRunner:
         def run(batch: Any, one_length: bool) -> Any:
             nonlocal fresh
             if fresh:
-                self._onto.compare(batch)
+                self._onto.together.compare(batch)
                 self._lay_out(model, batch, kind)
                 fresh = False
             return steps[one_length](batch)

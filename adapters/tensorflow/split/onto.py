@@ -10,11 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dream._errors import Desynchronized
 from dream._layout import check_same
 from dream.adapters.keras import metrics, private
 from dream.adapters.keras.alike import by_name
-from dream.adapters.keras.digest import digest_of
 from dream.adapters.tensorflow.split import dtensor, refused
 from dream.adapters.tensorflow.split.held import Held, hold
 from dream.adapters.tensorflow.split.layouts import DATA, Layouts, belongs_to, whole
@@ -85,20 +83,6 @@ class Onto:
         sizes = {int(np.shape(x)[0]) for x in leaves(batch) if np.ndim(x)}
         even = all(size % self.data == 0 and size for size in sizes)
         return private.tree.map_structure(lambda x: self._placed(x, even), batch)
-
-    def compare(self, batch: Any) -> None:
-        """Raise `Desynchronized` where a rank reads another batch. Every rank calls it."""
-        if self._communicator.world_size == 1:
-            return
-        said = self._communicator.all_gather_object(
-            digest_of([np.asarray(x) for x in leaves(batch)])
-        )
-        if len(set(said)) > 1:
-            raise Desynchronized(
-                "The ranks read different data. Received: a first batch that differs between "
-                "ranks. Seed what draws or shuffles it, and read the same files in the same order "
-                "on every rank; dream deals the batches out."
-            )
 
     def whole(self, result: Any) -> Any:
         """What a compiled step gave, as ordinary tensors."""

@@ -7,30 +7,32 @@ them as the schedule says. What each microbatch counts for adds up to the mean o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
 from dream.adapters.keras import private
-from dream.adapters.tensorflow.keras_private import flat_inputs, output_structure, put_in_place
+from dream.adapters.tensorflow.keras_private import flat_inputs, put_in_place
+from dream.adapters.tensorflow.split import clipping
 from dream.adapters.tensorflow.split.cutting import Cut
+from dream.adapters.tensorflow.split.layouts import belongs_to
+from dream.adapters.tensorflow.split.parts import Judge, Parts
 from dream.adapters.tensorflow.split.piece import Piece, Values, predict
 from dream.adapters.tensorflow.split.playing import play, play_by_turns
 from dream.adapters.tensorflow.split.schedule import Kind, Shape, Task, order
 
-Judge = Callable[[Any, Any], Any]
-"""From the model's output and a microbatch's other half the loss, a mean over its samples."""
-
 
 @final
-class Parted:
-    """The parts of one model.
+class Parted(Parts):
+    """The parts of one model, all in this process.
 
     devices: each row's, one after another. Variables lie on the first row's; further rows have
     copies, which take the first's values after each step.
     """
+
+    alone = True
 
     def __init__(self, model: Any, cut: Cut, devices: Sequence[Sequence[str]], kind: Kind) -> None:
         self.model = model
@@ -44,6 +46,9 @@ class Parted:
         for variable in model.variables:
             move(variable, self.homes[id(variable)])
         self.rows = [self._row(row) for row in range(len(devices))]
+        self.copies = len(devices)
+        self.trained = model.trainable_variables
+        self._clip = tf.function(clipping.clipped)
 
     def _row(self, row: int) -> list[Piece]:
         pieces = []
@@ -60,10 +65,6 @@ class Parted:
     def gradients(
         self, inputs: Any, rest: Any, fractions: Sequence[float], judge: Judge
     ) -> tuple[Any, list[Any], list[Any]]:
-        """(loss, gradients of the model's trainable variables, outputs by microbatch).
-
-        inputs, rest: the batch, as many microbatches of each as there are fractions.
-        """
         run = _Run(self, inputs, rest, fractions, judge)
         lengths = frozenset(len(private.tree.flatten(each)[0]) for each in inputs)
         run.play(by_turns=not lengths <= self._traced)
@@ -83,13 +84,22 @@ class Parted:
         return [found.get(id(v)) for v in self.model.trainable_variables]
 
     def spread(self) -> None:
-        """The first row's values in the other rows' copies."""
         for pieces in self.rows[1:]:
             for piece in pieces:
                 for v, copy in zip(
                     piece.part.model.trainable_variables, piece.variables, strict=True
                 ):
                     copy.assign(v.value)
+
+    def settle(self, optimizer: Any) -> None:
+        if not optimizer.built:
+            optimizer.build(self.trained)
+        for state in optimizer.variables:
+            owner = belongs_to(state.name, state.shape, self.trained)
+            move(state, "CPU:0" if owner is None else self.homes[id(owner)])
+
+    def limited(self, gradients: Sequence[Any], most: float) -> list[Any]:
+        return list(self._clip(gradients, most))
 
     def orders(self, microbatches: int) -> dict[int, list[Task]]:
         devices = [part.device for part in self.cut.parts]
@@ -101,11 +111,6 @@ class Parted:
         for part in self.cut.parts:
             predict(part, self.devices[0][part.device], values)
         return self.packed(values)
-
-    def packed(self, values: Values) -> Any:
-        """The tensors of the model's outputs in its own structure."""
-        flat = [values[t] for t in self.cut.outputs]
-        return private.tree.pack_sequence_as(output_structure(self.model), flat)
 
 
 @final

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import keras
@@ -16,69 +15,41 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._batch import split
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
-from dream._topology import Topology
+from dream._topology import Cluster, Topology
 from dream.adapters.keras import calling
-from dream.adapters.tensorflow import evaluation, runtime, starting
-from dream.adapters.tensorflow.dealing import Dealt, share_cut
+from dream.adapters.tensorflow import evaluation, starting
+from dream.adapters.tensorflow.dealing import Dealt
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.split import room as rooms
 from dream.adapters.tensorflow.split.block import Block
-from dream.adapters.tensorflow.split.cutting import Cut
+from dream.adapters.tensorflow.split.choice import Choice
 from dream.adapters.tensorflow.split.keras_fit import Fitting
-from dream.adapters.tensorflow.split.parted import Parted
-from dream.adapters.tensorflow.split.parted_fit import PartedRunner
 from dream.adapters.tensorflow.split.parted_step import Stepping
-from dream.adapters.tensorflow.split.schedule import Kind
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.communication import Communicator, Loop, Members
 
 
+@final
 class PartedAdapter(Adapter):
-    """Layers on the devices of one process."""
+    """Layers on devices of this process, or on ranks."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, ways: Callable[[Mapping[str, object], Mesh], Choice]) -> None:
         self._plan = plan
-        if not plan.cluster.alone:
-            raise Unsupported(
-                f"split={plan.options['split']!r} in TensorFlow runs over the devices of one "
-                f"process. Received: world size {plan.cluster.world_size}. Use devices=N in one "
-                "process, or split='tensor' or 'sharded', which run over several."
-            )
-        devices = runtime.replicas(plan.devices)
-        data, model = plan.options["data"], plan.options["model"]
-        assert data is None or isinstance(data, int)
-        assert model is None or isinstance(model, int)
-        if plan.spec.name == "model_parallel" and data is None and model is None:
-            data = 1
-        self._axes = Mesh.fit(len(devices), data=data, model=model, spare="model")
-        size = self._axes.model
-        self._rows = [devices[row * size : (row + 1) * size] for row in range(self._axes.data)]
-        self._topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
-        self._talk = Communicator(Loop(), TensorFlowTensors(), Members.all_of(plan.cluster))
+        self._room = rooms.room(plan)
+        self._way = ways(plan.options, self._room.axes)
         self._known: WeakKeyDictionary[Any, Stepping] = WeakKeyDictionary()
-        runner = PartedRunner(self._stepping)
-        self._fitting = Fitting(runner, ProcessEngine(self._talk, plan), self._topology)
-        self._block = Block(self._fitting, 0)
-
-    @abstractmethod
-    def _cut(self, model: Any) -> Cut:
-        """The model in parts; which device of a row each is on."""
-
-    @property
-    @abstractmethod
-    def _kind(self) -> Kind: ...
-
-    @property
-    @abstractmethod
-    def _microbatches(self) -> int:
-        """How many there are at most."""
+        alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
+        runner, topology = self._room.runner(self._stepping), self.topology
+        self._fitting = Fitting(runner, ProcessEngine(alone, plan), topology)
+        self._block = Block(self._fitting, topology.rank)
 
     @property
     def topology(self) -> Topology:
-        return self._topology
+        return self._room.topology
 
     @property
     def communicator(self) -> Communicator:
-        return self._talk
+        return self._room.communicator
 
     def enter(self) -> None:
         self._block.enter()
@@ -97,17 +68,17 @@ class PartedAdapter(Adapter):
             return item
         if isinstance(item, keras.optimizers.Optimizer):
             return self._fitting.optimizer(item)
-        return Dealt(item, share_cut(0, 1), self._talk)
+        return self._room.deal(item)
 
     def _stepping(self, model: Any) -> Stepping:
         """A model's parts, made on first use."""
         if model not in self._known:
-            parted = Parted(model, self._cut(model), self._rows, self._kind)
+            parts = self._room.parts(model, self._way)
             clip_norm = self._plan.options["clip_norm"]
             assert clip_norm is None or isinstance(clip_norm, float)
             given = self._plan.options.get("microbatches") is not None
             self._known[model] = Stepping(
-                parted, self._microbatches, clip_norm, microbatches_given=given
+                parts, self._way.microbatches, clip_norm, microbatches_given=given
             )
         return self._known[model]
 
@@ -127,6 +98,7 @@ class PartedAdapter(Adapter):
 
         def call(*batch: Any) -> Any:
             nonlocal fresh
+            batch = self._room.whole(batch)
             batch = tuple(tf.nest.map_structure(tf.convert_to_tensor, batch))
             if fresh:
                 starting.build_model(model, batch)
@@ -145,16 +117,16 @@ class PartedAdapter(Adapter):
     ) -> dict[str, float]:
         for name, metric in metrics.items():
             calling.check_metric(name, metric)
-        parted = self._stepping(model).parted
+        predict = self._room.predictor(self._stepping(model).parts)
         pairs = tuple(metrics.items())
 
         def forward(*inputs: Any, training: bool = False) -> Any:
             del training
-            return parted.predict(inputs[0] if len(inputs) == 1 else list(inputs))
+            return predict(inputs[0] if len(inputs) == 1 else list(inputs))
 
         total = np.zeros(len(metrics) + 1)
-        sums = tf.function(lambda *batch: evaluation.sums(forward, batch, pairs))
-        for batch in data:
+        sums = self._room.compiled(lambda *batch: evaluation.sums(forward, batch, pairs))
+        for batch in data.global_batches() if isinstance(data, Dealt) else data:
             whole = tuple(tf.nest.map_structure(tf.convert_to_tensor, batch))
             total += np.asarray(sums(*whole))
         if not total[-1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,7 @@ from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.keras_private import compiled_loss
 from dream.adapters.tensorflow.split.keras_fit import Kind
+from dream.adapters.tensorflow.split.parted import Parted
 from dream.adapters.tensorflow.split.parted_step import Stepping
 from dream.adapters.tensorflow.tracing import spec_of
 
@@ -34,24 +35,24 @@ class PartedRunner:
         step = self._step(model, kind)
         return lambda batch, _one_length: step(batch)
 
+    def _predicted(self, model: Any, x: Any) -> Any:
+        return cast(Parted, self._stepping(model).parts).predict(x)
+
     def _step(self, model: Any, kind: Kind) -> Callable[[Any], Any]:
         if kind == "test":
             return tf.function(self._test(model), reduce_retracing=True)  # type: ignore[no-any-return]
         return tf.function(self._predict(model), reduce_retracing=True)  # type: ignore[no-any-return]
 
     def _train(self, model: Any) -> Callable[[Any, bool], Any]:
-        _check_own(model, "train_step")
+        check_own(model, "train_step")
 
-        def judge(prediction: Any, rest: Any) -> Any:
-            y, weight = rest
-            with keras.StatelessScope():  # its metrics are told of the whole batch, below
-                return compiled_loss(model)(y, prediction, weight)
+        judge = judge_of(model)
 
         @tf.function  # type: ignore[untyped-decorator]
         def logs(x: Any, y: Any, prediction: Any, weight: Any, loss: Any) -> Any:
             if private.output_losses(model):
                 compiled_loss(model)(y, prediction, weight)
-            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(_first(x))[0])
+            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(first(x))[0])
             return model.compute_metrics(x, y, prediction, sample_weight=weight)
 
         traced: dict[bool, Any] = {}
@@ -63,13 +64,13 @@ class PartedRunner:
             if fresh:
                 private.build(model, private.symbolic(batch))
                 self._stepping(model)
-                _check_masks(model)
+                check_masks(model)
                 fresh = False
             stepping = self._stepping(model)
             loss, outputs = stepping.train(x, (y, weight), judge, model.optimizer)
             whole = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
-            flat = dict(zip(stepping.parted.cut.outputs, whole, strict=True))
-            given = (x, y, stepping.parted.packed(flat), weight, loss)
+            flat = dict(zip(stepping.parts.cut.outputs, whole, strict=True))
+            given = (x, y, stepping.parts.packed(flat), weight, loss)
             if one_length not in traced:
                 specs = [private.tree.map_structure(partial(spec_of, one_length), a) for a in given]
                 traced[one_length] = logs.get_concrete_function(*specs)
@@ -78,28 +79,28 @@ class PartedRunner:
         return step
 
     def _test(self, model: Any) -> Callable[[Any], Any]:
-        _check_own(model, "test_step")
+        check_own(model, "test_step")
 
         def step(batch: Any) -> Any:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            prediction = self._stepping(model).parted.predict(x)
+            prediction = self._predicted(model, x)
             loss = model.compute_loss(x, y, prediction, weight, training=False)
-            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(_first(x))[0])
+            private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(first(x))[0])
             return model.compute_metrics(x, y, prediction, sample_weight=weight)
 
-        return _built_first(model, step)
+        return _builtfirst(model, step)
 
     def _predict(self, model: Any) -> Callable[[Any], Any]:
-        _check_own(model, "predict_step")
+        check_own(model, "predict_step")
 
         def step(batch: Any) -> Any:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            return self._stepping(model).parted.predict(x)
+            return self._predicted(model, x)
 
         return step
 
 
-def _built_first(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _builtfirst(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(batch: Any) -> Any:
         with tf.init_scope():
             private.build(model, private.symbolic(batch))
@@ -108,11 +109,23 @@ def _built_first(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]
     return call
 
 
-def _first(x: Any) -> Any:
+def judge_of(model: Any) -> Callable[[Any, Any], Any]:
+    """The loss that a model was compiled with, of (target, sample weight). Its metrics are told of
+    the whole batch later."""
+
+    def judge(prediction: Any, rest: Any) -> Any:
+        y, weight = rest
+        with keras.StatelessScope():
+            return compiled_loss(model)(y, prediction, weight)
+
+    return judge
+
+
+def first(x: Any) -> Any:
     return next(t for t in private.tree.flatten(x) if t is not None)
 
 
-def _check_own(model: Any, name: str) -> None:
+def check_own(model: Any, name: str) -> None:
     if getattr(type(model), name) is not getattr(keras.Model, name):
         raise Unsupported(
             f"A model in parts takes Keras's own {name}. Received: {type(model).__name__}.{name}. "
@@ -120,7 +133,7 @@ def _check_own(model: Any, name: str) -> None:
         )
 
 
-def _check_masks(model: Any) -> None:
+def check_masks(model: Any) -> None:
     for output in model.outputs:
         if private.mask_of(output) is not None:
             raise Unsupported(

@@ -14,12 +14,8 @@ import tensorflow as tf
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.split import clipping
-from dream.adapters.tensorflow.split.layouts import belongs_to
-from dream.adapters.tensorflow.split.parted import Parted, move
+from dream.adapters.tensorflow.split.parts import Judge, Parts
 
-Judge = Callable[[Any, Any], Any]
-"""From the model's output and what belongs to a microbatch its loss, a mean over its samples."""
 Weight = Callable[..., Any]
 
 
@@ -32,20 +28,20 @@ class Stepping:
 
     def __init__(
         self,
-        parted: Parted,
+        parts: Parts,
         microbatches: int,
         clip_norm: float | None,
         *,
         microbatches_given: bool,
     ) -> None:
-        self.parted = parted
-        self._count = microbatches * len(parted.rows)
+        self.parts = parts
+        self._count = microbatches * parts.copies
         self._clip_norm = clip_norm
         self._given = microbatches_given
         self._judges: dict[int, tuple[Any, Any]] = {}
         self._updates: dict[int, tuple[Any, Any]] = {}
         if self._count > 1:
-            _check_statistics(parted.model)
+            _check_statistics(parts.model)
 
     def train(
         self, x: Any, rest: Any, judge: Judge, optimizer: Any, weight: Weight | None = None
@@ -56,7 +52,7 @@ class Stepping:
         if self._given and not self._judges and samples < self._count:
             raise ConfigurationError(
                 "A batch has fewer samples than microbatches. Received: batch size "
-                f"{samples}, microbatches={self._count} over {len(self.parted.rows)} rows. Ask "
+                f"{samples}, microbatches={self._count} over {self.parts.copies} rows. Ask "
                 "for fewer, or take larger batches."
             )
         count = min(samples, self._count)
@@ -64,13 +60,20 @@ class Stepping:
         fractions = _fractions(others, samples, weight)
         keep = [i for i, fraction in enumerate(fractions) if fraction]
         with translated():
-            value, gradients, outputs = self.parted.gradients(
+            value, gradients, outputs = self.parts.gradients(
                 [inputs[i] for i in keep], [others[i] for i in keep],
                 [fractions[i] for i in keep], self._judge(judge),
             )  # fmt: skip
+            for most in (self._clip_norm, self._clips(optimizer)):
+                if most is not None:
+                    gradients = self.parts.limited(gradients, most)
             self._update(optimizer)(gradients)
-        self.parted.spread()
+        self.parts.spread()
         return value, outputs
+
+    def _clips(self, optimizer: Any) -> float | None:
+        """What Keras would clip by, where it would take the norm of what is here for the whole."""
+        return None if self.parts.alone else optimizer.global_clipnorm
 
     def _judge(self, judge: Judge) -> Callable[..., Any]:
         """The loss's value and slopes, compiled once for each loss."""
@@ -81,8 +84,8 @@ class Stepping:
         def compute(outputs: Any, rest: Any, fraction: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(outputs)
-                flat = dict(zip(self.parted.cut.outputs, outputs, strict=True))
-                value = judge(self.parted.packed(flat), rest)
+                flat = dict(zip(self.parts.cut.outputs, outputs, strict=True))
+                value = judge(self.parts.packed(flat), rest)
                 value = value * tf.cast(fraction, value.dtype)
             return value, tape.gradient(value, outputs)
 
@@ -97,18 +100,16 @@ class Stepping:
         """Keras's own update, each variable's on the device where it lies."""
         if id(optimizer) in self._updates:
             return self._updates[id(optimizer)][1]  # type: ignore[no-any-return]
-        variables = self.parted.model.trainable_variables
-        if not optimizer.built:
-            optimizer.build(variables)
-        for state in optimizer.variables:
-            owner = belongs_to(state.name, state.shape, variables)
-            move(state, "CPU:0" if owner is None else self.parted.homes[id(owner)])
+        _check_scale(optimizer)
+        variables = self.parts.trained
+        self.parts.settle(optimizer)
 
         @tf.function  # type: ignore[untyped-decorator]
         def update(gradients: Sequence[Any]) -> None:
-            if self._clip_norm is not None:
-                gradients = clipping.clipped(gradients, self._clip_norm)
-            type(optimizer).apply(optimizer, list(gradients), variables)
+            if variables:
+                type(optimizer).apply(optimizer, list(gradients), variables)
+            else:
+                optimizer.iterations.assign_add(1)
 
         self._updates[id(optimizer)] = optimizer, update
         return self._updates[id(optimizer)][1]  # type: ignore[no-any-return]
@@ -133,6 +134,14 @@ def _fractions(parts: Sequence[Any], samples: int, weight: Weight | None) -> lis
     counts = [float(weight(*part)) for part in parts]
     total = sum(counts)
     return [count / total if total else 0.0 for count in counts]
+
+
+def _check_scale(optimizer: Any) -> None:
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise Unsupported(
+            "The loss of a model in parts is not scaled. Received: LossScaleOptimizer. Use its "
+            "inner optimizer with mixed_bfloat16 or float32, or 'mirrored', which scales it."
+        )
 
 
 def _check_statistics(model: Any) -> None:

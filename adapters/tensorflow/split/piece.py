@@ -80,10 +80,10 @@ class Piece:
     def _run(self, taken: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         model = self.part.model
         if not self._copies:
-            return _listed(model(list(taken), training=True)), list(model.losses)
+            return listed(model(list(taken), training=True)), list(model.losses)
         mapping = [(v, self._copies[id(v)]) for v in model.variables]
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            given, losses = _listed(model(list(taken), training=True)), list(model.losses)
+            given, losses = listed(model(list(taken), training=True)), list(model.losses)
         for variable in model.non_trainable_variables:
             self._copies[id(variable)].assign(scope.get_current_value(variable))
         return given, losses
@@ -92,9 +92,9 @@ class Piece:
 def predict(part: Part, device: str, values: Values) -> None:
     """What the part gives in evaluation."""
     with tf.device(device):
-        given = _listed(part.model([values[t] for t in part.takes], training=False))
+        given = listed(part.model([values[t] for t in part.takes], training=False))
     values.update(zip(part.gives, given, strict=True))
 
 
-def _listed(given: Any) -> list[Any]:
+def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, (list, tuple)) else [given]

@@ -10,28 +10,34 @@ from typing import Any, final
 import keras
 
 from dream._errors import ConfigurationError
+from dream._mesh import Mesh
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.split import cutting
-from dream.adapters.tensorflow.split.parted_adapter import PartedAdapter
+from dream.adapters.tensorflow.split.choice import Choice
 from dream.adapters.tensorflow.split.schedule import Kind
+from dream.communication import Communicator
 
 
 @final
-class Layers(PartedAdapter):
+class Layers(Choice):
     """`model_parallel` with split="layers". A batch goes through in one piece for each row."""
 
-    def _cut(self, model: Any) -> cutting.Cut:
-        place = self._plan.options["place"]
+    def __init__(self, options: Mapping[str, object], axes: Mesh) -> None:
+        place = options["place"]
         assert place is None or isinstance(place, Mapping)
+        self._place = place
+        self._axes = axes
+
+    def cut(self, model: Any, communicator: Communicator) -> cutting.Cut:
         size = self._axes.model
-        return cutting.cut(model, lambda operations: _assign(operations, place, size))
+        return cutting.cut(model, lambda operations: _assign(operations, self._place, size))
 
     @property
-    def _kind(self) -> Kind:
+    def kind(self) -> Kind:
         return "gpipe"
 
     @property
-    def _microbatches(self) -> int:
+    def microbatches(self) -> int:
         return 1
 
 

@@ -24,11 +24,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is scheduled. devices: each part's; before: the parts that each part takes from."""
+    """What is scheduled. devices: each part's; before: the parts that each part takes from;
+    judged: whether the last is the loss, which holds up no microbatch."""
 
     devices: Sequence[int]
     before: Sequence[Sequence[int]]
     microbatches: int
+    judged: bool = False
 
     @property
     def after(self) -> list[list[int]]:
@@ -42,6 +44,8 @@ def order(shape: Shape, kind: Kind) -> dict[int, list[Task]]:
     as there is one, and no more microbatches under way than there are parts to come."""
     after = shape.after
     depth = _depths(after)
+    if shape.judged:
+        depth = [max(1, d - 1) for d in depth]
     done: set[Task] = set()
     orders: dict[int, list[Task]] = {device: [] for device in sorted(set(shape.devices))}
     left = {

@@ -18,15 +18,19 @@ from dream.communication import Communicator
 
 @final
 class Shares:
-    """What this process's loaders dealt last."""
+    """What this process's loaders dealt last.
 
-    def __init__(self, communicator: Communicator) -> None:
+    takers: those that a batch is dealt to, of all that read it; all by default.
+    """
+
+    def __init__(self, communicator: Communicator, takers: Communicator | None = None) -> None:
         self._communicator = communicator
+        self._takers = takers or communicator
         self._dealt: tuple[Any, Any] | None = None
 
     def deal(self, dataset: Any) -> Dealt:
         """A dataset of global batches, of which a rank is given every world_size-th sample."""
-        cut = share_cut(self._communicator.rank, self._communicator.world_size)
+        cut = share_cut(self._takers.rank, self._takers.world_size)
 
         def remembered(batch: Any) -> Any:
             share = cut(batch)
@@ -37,15 +41,13 @@ class Shares:
 
     def whole(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """The global batch of which this is a rank's share."""
-        if self._communicator.world_size == 1:
+        if self._takers.world_size == 1:
             return batch
         if self._dealt is not None and _same(self._dealt[0], batch):
             found: tuple[Any, ...] = self._dealt[1]
             return found
         return tuple(
-            tf.nest.map_structure(
-                lambda x: self._communicator.all_gather(np.asarray(x)), list(batch)
-            )
+            tf.nest.map_structure(lambda x: self._takers.all_gather(np.asarray(x)), list(batch))
         )
 
     def batches(self, data: Iterable[Any]) -> Iterator[tuple[Any, ...]]:

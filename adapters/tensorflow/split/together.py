@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import Desynchronized, WorkerFailed
-from dream.adapters.keras import start
+from dream.adapters.keras import private, start
+from dream.adapters.keras.digest import digest_of
 from dream.communication import Communicator
 
 
@@ -43,20 +45,34 @@ class Together:
     def step(self, kind: str) -> None:
         """Before a step. Values that were set on some ranks only are found out here."""
         if self._communicator.world_size > 1:
-            self._communicator.meet(f"{kind} step, {self._changes} variables set by hand")
+            self._communicator.meet(f"{kind} step", set_by_hand=self._changes)
 
     def read(self, name: str) -> None:
         """Before a variable is made whole."""
         if self._communicator.world_size == 1:
             return
         try:
-            self._communicator.meet(f"read of {name}")
+            self._communicator.meet("read", variable=name)
         except (Desynchronized, WorkerFailed) as error:
             raise type(error)(
                 f"A variable that lies in parts is read by all ranks together. {error} For the "
                 "weights call strategy.full_state(model), or model.save, which writes on rank 0 "
                 "alone, on every rank: not behind a test of the rank."
             ) from error
+
+    def compare(self, batch: Any) -> None:
+        """Raise `Desynchronized` where a rank reads another batch. Every rank calls it."""
+        if self._communicator.world_size == 1:
+            return
+        said = self._communicator.all_gather_object(
+            digest_of([np.asarray(x) for x in private.tree.flatten(batch) if x is not None])
+        )
+        if len(set(said)) > 1:
+            raise Desynchronized(
+                "The ranks read different data. Received: a first batch that differs between "
+                "ranks. Seed what draws or shuffles it, and read the same files in the same order "
+                "on every rank; dream deals the batches out."
+            )
 
 
 @contextmanager

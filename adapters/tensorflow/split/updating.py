@@ -37,6 +37,16 @@ def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
     return optimizer
 
 
+def refuse_by_hand(optimizer: Any) -> Any:
+    """The optimizer, whose `apply` is dream's step's alone."""
+
+    def apply(self: Any, *_: Any, **__: Any) -> None:
+        raise _by_hand(self)
+
+    optimizer.apply = MethodType(apply, optimizer)
+    return optimizer
+
+
 def _laid(gradient: Any, onto: Onto) -> Any:
     if gradient is None:
         return None
@@ -46,7 +56,7 @@ def _laid(gradient: Any, onto: Onto) -> Any:
 
 def _by_hand(optimizer: Any) -> ConfigurationError:
     return ConfigurationError(
-        "The variables of this optimizer lie on a mesh, and only dream's step reaches them. "
+        "The variables of this optimizer lie in parts, and only dream's step reaches them. "
         f"Received: {type(optimizer).__name__}.apply outside a dream step. Take the step by "
         "strategy.train_step(model, loss, optimizer), or use model.fit."
     )
