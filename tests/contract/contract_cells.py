@@ -139,27 +139,39 @@ TORCH: list[Cell] = [
 ]
 
 
-def _split_keras(strategy: str, options: str, *, full: bool, several: bool = True) -> list[Cell]:
-    """One process with 2 devices and with 4, and 2 processes."""
-    cells = [
-        Cell("keras_tf", strategy, "auto", n, 1, core=n > 2 or not full, again=n > 2,
-             options=options)
-        for n in (2, 4)
+def _split_keras(strategy: str, options: str, *, full: bool, copies: int = 2) -> list[Cell]:
+    """2 processes, which are run always; and one process with 2 devices and with 4, which
+    `make exhaustive` runs, since tests/tf_split holds them in smaller. copies: how many of the
+    processes share a batch."""
+    across = Cell("keras_tf", strategy, "auto", copies, 2, core=True, options=options)
+    return [
+        across,
+        *(
+            Cell("keras_tf", strategy, "auto", n, 1, core=n > 2 or not full, again=True,
+                 options=options)
+            for n in (2, 4)
+        ),
     ]  # fmt: skip
-    across = Cell("keras_tf", strategy, "auto", 2, 2, core=True, options=options)
-    return [*cells, across] if several else cells
+
+
+def _keras_rows(split: str, processes: int, *, copies: int) -> Cell:
+    options = f"split={split},model=2"
+    return Cell(
+        "keras_tf", "hybrid", "auto", copies, processes, core=True, again=True, options=options
+    )
 
 
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
     *(Cell("keras_tf", "data_parallel", "auto", n, 1, core=True, again=n > 2) for n in (2, 3)),
     *_split_keras("sharded", "", full=True),
-    *_split_keras("sharded", "zero=1", full=False, several=False),
+    *_split_keras("sharded", "zero=1", full=False)[1:],
     *_split_keras("model_parallel", "split=tensor", full=True),
-    *_split_keras("model_parallel", "split=pipeline", full=True, several=False),
-    *_split_keras("model_parallel", "split=layers", full=False, several=False)[:1],
-    Cell("keras_tf", "hybrid", "auto", 4, 1, core=True, options="split=tensor,model=2"),
-    Cell("keras_tf", "hybrid", "auto", 4, 1, core=True, options="split=pipeline,model=2"),
+    *_split_keras("model_parallel", "split=pipeline", full=True, copies=1),
+    *_split_keras("model_parallel", "split=layers", full=False, copies=1)[1:2],
+    _keras_rows("tensor", 1, copies=4),
+    _keras_rows("pipeline", 1, copies=4),
+    _keras_rows("pipeline", 4, copies=2),
     *_over("keras_tf", "mirrored", "shared_memory"),
     *_hierarchical("keras_tf"),
     *_beside("keras_tf", "mirrored", "grpc"),

@@ -51,6 +51,9 @@ def parts() -> dict[str, Any]:
         found["too many"] = told(lambda: fitted(wide()))
     with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=1):
         found["one microbatch"] = weights(fitted(wide(layers.BatchNormalization())))
+    with dream.strategy("model_parallel", split="pipeline", devices=2, balance="time"):
+        model = fitted(slow())
+        found["timed"] = devices_of(model.variables), weights(model)
     with dream.strategy("model_parallel", split="layers", devices=2, place=PLACE):
         model = fitted(branches())
         found["layers"] = devices_of(model.variables), weights(model)
@@ -60,6 +63,7 @@ def parts() -> dict[str, Any]:
     with dream.strategy("single") as strategy:
         found["one"] = weights(fitted(wide()))
         found["one normalised"] = weights(fitted(wide(layers.BatchNormalization())))
+        found["one slow"] = weights(fitted(slow()))
         found["one branches"] = weights(fitted(branches()))
         found["one counted"] = counted(strategy)
     return found
@@ -101,6 +105,21 @@ def ops_by_device(strategy: Any) -> dict[str, list[str]]:
         seen[piece.device] = given + [g.device[-5:] for g in piece.gradients if g is not None]
         piece.gradients = [None] * len(piece.gradients)
     return seen
+
+
+def slow() -> Any:
+    """Its first layer has few parameters and takes long; by parameters it is in one stage with
+    the second."""
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [keras.Input((8,)), layers.Dense(4, activation=long, name="long"),
+         layers.Dense(8, name="short"), layers.Dense(64, name="wide"), layers.Dense(4, name="head")]
+    )  # fmt: skip
+
+
+def long(x: Any) -> Any:
+    large = keras.ops.ones((1500, 1500))
+    return x + 0.0 * keras.ops.mean(keras.ops.matmul(large, large))
 
 
 class Hidden(keras.Model):

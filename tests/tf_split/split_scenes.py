@@ -111,6 +111,7 @@ def mesh() -> dict[str, Any]:
         found["recurrent"] = told(lambda: fitted(recurrent()))
         found["by hand"] = told(lambda: by_hand(wide()))
         found["weigh"] = told(lambda: strategy.weigh(1.0, 3))
+        found["foreign"] = told(lambda: fitted(wide(Foreign())))
         found["eager"] = np.asarray(clipped(data()[0]))
         found["predicted"] = clipped.predict(data()[0], verbose=0)
     with dream.strategy("sharded", devices=2):
@@ -156,6 +157,39 @@ def entered(name: str, **options: Any) -> None:
         pass
 
 
+class Foreign(layers.Layer):
+    """A variable that Keras is not told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hidden = (lambda kept: lambda: kept)(tf.Variable(2.0))
+
+    def call(self, x: Any) -> Any:
+        return x * self._hidden()
+
+
+def orders() -> dict[str, Any]:
+    """A variable that a tf.function assigns and then reads, as dream has it and as DTensor does."""
+    found: dict[str, Any] = {}
+    with dream.strategy("sharded", devices=2):
+        held = fitted(wide()).variables[0].value
+
+        @tf.function
+        def dreams() -> Any:
+            held.assign(tf.ones_like(held.value()))
+            held.assign_add(tf.ones_like(held.value()))
+            return held.value() + 0.0
+
+        found["dream"] = np.asarray(onto_whole(dreams(), held))
+    return found
+
+
+def onto_whole(tensor: Any, held: Any) -> Any:
+    from dream.adapters.tensorflow.split import dtensor
+
+    return dtensor.whole(tensor, held._mesh)
+
+
 def recurrent() -> Any:
     return keras.Sequential(
         [keras.Input((8,)), layers.Reshape((4, 2)), layers.LSTM(4, name="memory"), layers.Dense(4)]
@@ -178,6 +212,8 @@ def by_hand(model: Any) -> None:
 
 def ranks() -> dict[str, Any]:
     """Two processes."""
+    import split_across  # which builds on this file
+
     found: dict[str, Any] = {}
     with dream.strategy("sharded") as strategy:
         rank = strategy.topology.rank
@@ -186,8 +222,16 @@ def ranks() -> dict[str, Any]:
         found["bytes"] = bytes_held(model.variables), bytes_whole(model.variables)
         found["losses"] = stepped(strategy, wide())
         found["differ"] = told(lambda: fitted(different(rank)))
-    found["pipeline"] = told(lambda: entered("model_parallel", split="pipeline"))
+        found["other data"] = told(lambda: fitted_on(wide(), rank))
+        found["files"] = split_across.files(strategy, model)
+        found["alone"] = split_across.alone(model, rank)
     return found
+
+
+def fitted_on(model: Any, rank: int) -> None:
+    model.compile(momentum(), loss())
+    x, y = data()
+    model.fit(x + rank, y, batch_size=16, verbose=0)
 
 
 def different(rank: int) -> Any:

@@ -74,6 +74,7 @@ def test_a_plan_is_followed_and_found(here: dict[str, Any]) -> None:
         ("recurrent", "Unsupported", ["'memory' (LSTM)", "split='pipeline'"]),
         ("by hand", "ConfigurationError", ["train_step"]),
         ("weigh", "Unsupported", ["train_step"]),
+        ("foreign", "Unsupported", ["has not laid out", "add_weight"]),
         ("groups", "Unsupported", ["data=2", "hybrid"]),
         ("nothing", "ConfigurationError", ["No layer of this model is split", "'sharded'"]),
         ("convolution", "Unsupported", ["'conv' (Conv2D)", "split='pipeline'"]),
@@ -99,7 +100,21 @@ def test_ranks_hold_their_part_and_are_alike(here: dict[str, Any]) -> None:
         assert held == [whole / 2]
         assert rank["losses"] == first["losses"]
         assert rank["differ"].startswith("Desynchronized: The ranks built different models")
-        assert rank["pipeline"].startswith("Unsupported: split='pipeline'")
+        assert rank["other data"].startswith("Desynchronized: The ranks read different data")
+        names, apart, refused = rank["files"]
+        assert (names, apart) == (["best.keras", "whole.keras"], [0.0, 0.0])
+        assert refused.startswith("Unsupported")
+        assert "ModelCheckpoint" in refused
+        read, wrote = rank["alone"]
+        assert "rank 0: read(" in read
+        assert "rank 1: train step(" in read
+        assert "set_by_hand=" in wrote
+
+
+def test_what_a_function_assigned_is_what_it_reads() -> None:
+    """DTensor loses that order: a variable would read as before it was assigned."""
+    (figures,) = found("split_scenes", "orders")
+    assert np.array_equal(figures["dream"], np.full((8, 64), 2.0))
 
 
 def test_the_experimental_names_are_there() -> None:

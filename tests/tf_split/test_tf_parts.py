@@ -21,6 +21,13 @@ def test_every_schedule_is_one_device(here: dict[str, Any], schedule: str) -> No
     close(here[schedule], here["one"])
 
 
+def test_stages_may_be_evened_out_by_time(here: dict[str, Any]) -> None:
+    devices, weights = here["timed"]
+    assert [d for name, d in devices.items() if name.startswith("long")] == ["CPU:0"] * 2
+    assert [d for name, d in devices.items() if name.startswith("short")] == ["CPU:1"] * 2
+    close(weights, here["one slow"])
+
+
 def test_a_stages_variables_and_slots_lie_on_its_device(here: dict[str, Any]) -> None:
     for name, device in here["variables"].items():
         assert device == ("CPU:0" if name.startswith("fc1") else "CPU:1"), name

@@ -35,10 +35,11 @@ from dream.communication import Communicator
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of a mesh. copy, twins: those of this rank's row and column; device: this
-    rank's own."""
+    """The ranks of a mesh. talk: for what goes from one to another; copy, twins: those of this
+    rank's row and column; device: this rank's own."""
 
     everyone: Communicator
+    talk: Communicator
     copy: Communicator
     twins: Communicator
     axes: Mesh
@@ -120,7 +121,7 @@ class Across(Parts):
             for device, rank in enumerate(ranks.of_row(ranks.row))
             if device != ranks.here
         }
-        return Mail(ranks.everyone.unchecked(), coming)
+        return Mail(ranks.talk, coming)
 
     def _summed(self) -> list[Any]:
         """Over the rows; the pieces start anew."""
@@ -141,7 +142,7 @@ class Across(Parts):
     def collected(self, outputs: list[Any]) -> list[Any] | None:
         """All microbatches' outputs, on the teller; None elsewhere."""
         ranks, rank = self.ranks, self.ranks.everyone.rank
-        talk = ranks.everyone.unchecked()
+        talk = ranks.talk
         if rank == self.teller:
             return [
                 own if own is not None else [
@@ -236,7 +237,7 @@ class Across(Parts):
 
     def _joined(self, values: dict[int, Any], bounds: Any) -> dict[int, Any]:
         """The outputs of all rows, which each row's judge sends to all the others."""
-        ranks, talk = self.ranks, self.ranks.everyone.unchecked()
+        ranks, talk = self.ranks, self.ranks.talk
         rows = [row for row in range(self.copies) if bounds[row + 1] > bounds[row]]
         tellers = [ranks.of_row(row)[self.teller] for row in rows]
         if talk.rank in tellers:

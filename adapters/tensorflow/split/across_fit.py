@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dream.adapters.keras import metrics, private
 from dream.adapters.tensorflow.keras_private import compiled_loss
-from dream.adapters.tensorflow.split import updating
+from dream.adapters.tensorflow.split import afar, updating
 from dream.adapters.tensorflow.split.across import Across, Ranks
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted_fit import check_masks, check_own, first, judge_of
@@ -43,7 +43,8 @@ class AcrossRunner:
             if fresh:
                 self._ranks.together.compare(batch)
                 if kind != "predict":
-                    private.build_but_optimizer(model, private.symbolic(batch))
+                    with afar.only_shapes():
+                        private.build_but_optimizer(model, private.symbolic(batch))
                 fresh = False
             return step(batch)
 

@@ -5,7 +5,9 @@ Outside of a tf.function either reads as its owner has it, which all ranks take 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,10 +15,23 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dream._errors import ConfigurationError
 from dream.adapters.tensorflow.keras_private import put_in_place
 from dream.adapters.tensorflow.split.dtensor import Resource
 from dream.adapters.tensorflow.split.together import Together
 from dream.communication import Communicator
+
+_only_shapes: ContextVar[bool] = ContextVar("dream.only_shapes", default=False)
+
+
+@contextmanager
+def only_shapes() -> Iterator[None]:
+    """Inside, a graph is made to learn shapes, and no value counts."""
+    token = _only_shapes.set(True)
+    try:
+        yield
+    finally:
+        _only_shapes.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,16 @@ class Away:
         return self._home.told(self.name[:-2], self._blank)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        return np.asarray(self.numpy(), dtype)
+        return np.asarray(self.numpy() if tf.executing_eagerly() else self._in_graph(), dtype)
+
+    def _in_graph(self) -> NDArray[Any]:
+        if _only_shapes.get():
+            return self._blank()
+        raise ConfigurationError(
+            "A variable of another rank cannot be used in a tf.function. Received: "
+            f"{self.name[:-2]!r}, of rank {self._home.owner}. Call the model by fit, evaluate, "
+            "predict, strategy.train_step or strategy.evaluate."
+        )
 
     def __deepcopy__(self, memo: Any) -> tf.Variable:
         return tf.Variable(self.numpy(), trainable=self.trainable, name=self.name[:-2])

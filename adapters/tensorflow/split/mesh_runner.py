@@ -50,7 +50,7 @@ class MeshRunner:
         """Make all that a step of this kind uses, and put it onto the mesh."""
         example = private.tree.map_structure(_tensor, batch)
         if kind != "predict":
-            private.build(model, private.symbolic(example))
+            private.build_but_optimizer(model, private.symbolic(example))
         elif not model.built:
             model.predict_step(example)
         self._onto.model(model)

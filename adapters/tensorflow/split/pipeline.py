@@ -21,13 +21,14 @@ class Pipeline(Choice):
         self._axes = axes
 
     def cut(self, model: Any, communicator: Communicator) -> cutting.Cut:
+        names = [operation.name for operation in cutting.operations_of(model)]
         wanted = self._stages
-        if isinstance(wanted, int):
-            operations = cutting.operations_of(model)
-            wanted = min(wanted, len(operations)) if self._options["stages"] is None else wanted
+        if isinstance(wanted, int) and self._options["stages"] is None:
+            wanted = min(wanted, len(names))
         measured = self._options["balance"] == "time"
         costs = cutting.seconds(model) if measured else cutting.parameters(model)
-        costs = communicator.broadcast_object(costs)  # ranks measure different times
+        listed = communicator.broadcast_object([costs.get(name, 0.0) for name in names])
+        costs = dict(zip(names, listed, strict=False))  # rank 0's: each measures another time
         return cutting.cut(model, cutting.stages(wanted, self._axes.model, costs))
 
     @property

@@ -107,8 +107,10 @@ class OverRanks(Room):
         copies = [everyone.group(axes.copy_of(row * axes.model)) for row in range(axes.data)]
         columns = [everyone.group(axes.twins_of(place)) for place in range(axes.model)]
         copy, twins = next(filter(None, copies)), next(filter(None, columns))
+        talk = everyone.group(range(everyone.world_size))
+        assert talk is not None
         together = Together(everyone)
-        self._ranks = Ranks(everyone, copy, twins, axes, device, together)
+        self._ranks = Ranks(everyone, talk.unchecked(), copy, twins, axes, device, together)
         self._shares = Shares(everyone, twins)
 
     def parts(self, model: Any, way: Choice) -> Parts:
