@@ -2,6 +2,8 @@
 microbatches follow one another through them.
 
 python examples/pipeline_keras.py                two logical devices of one process
+dream run -n 2 --strategy model_parallel:split=pipeline,devices=1 examples/pipeline_keras.py
+                                                 two ranks, the same result
 
 The text is made up: brackets that open and close, and the question how many are open at the end.
 """

@@ -61,6 +61,30 @@ def test_a_split_model_is_right_and_in_parts(script, most):
     assert 0.5 <= float(held) < most
 
 
+OVER = [*RUN, "--strategy"]
+SPLIT_KERAS = [
+    pytest.param([*RUN], "sharded_keras.py", 0.9, id="sharded"),
+    pytest.param(
+        [*OVER, "model_parallel:split=pipeline,devices=1"], "pipeline_keras.py", 0.6, id="pipeline",
+        marks=pytest.mark.exhaustive,
+    ),
+    pytest.param(
+        [*OVER, "model_parallel:split=tensor,devices=1"], "tensor_keras.py", 0.6, id="tensor",
+        marks=pytest.mark.exhaustive,
+    ),
+    pytest.param(
+        [], "pipeline_keras.py", 0.6, id="pipeline_alone", marks=pytest.mark.exhaustive
+    ),
+    pytest.param([], "tensor_keras.py", 0.6, id="tensor_alone", marks=pytest.mark.exhaustive),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "script", "least"), SPLIT_KERAS)
+def test_a_split_keras_model_learns(line, script, least):
+    assert accuracy("tensorflow", *line, str(EXAMPLES / script)) > least
+
+
 @pytest.mark.parametrize(
     "line", [pytest.param([], id="alone"), pytest.param([*RUN, "--framework", "torch,tensorflow"],
                                                         id="mixed", marks=pytest.mark.slow)]

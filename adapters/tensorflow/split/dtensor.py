@@ -1,4 +1,13 @@
-"""TensorFlow's DTensor: every experimental name that dream uses. tests/tf_split holds them."""
+"""TensorFlow's DTensor: every experimental name that dream uses. tests/tf_split holds them.
+
+What it does not say, and dream goes round:
+- In a tf.function the order of an assignment and a later read of the same variable is lost, and
+  the read gives what was there before: `Held` remembers what was assigned.
+- A variable that does not lie on the mesh is one on each device, which drift apart in silence:
+  `compiled` refuses it.
+- A tensor's dim lies along one axis of the mesh, so a batch cannot be shared out along two.
+- A collective that not all ranks enter waits for ever: `Together` has them agree before.
+"""
 
 from __future__ import annotations
 

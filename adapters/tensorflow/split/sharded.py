@@ -18,9 +18,9 @@ class Sharded(MeshAdapter):
     def _connect(self, plan: Plan) -> Place:
         if plan.options["data"] not in (None, 1):
             raise Unsupported(
-                "DTensor shares a batch out along one axis of the mesh, so there are no groups of "
-                f"shards. Received: data={plan.options['data']}. Leave data out, or use 'hybrid' "
-                "with split='tensor'."
+                "A DTensor's dim lies along one axis of the mesh, so a batch cannot be shared by "
+                f"groups of ranks and again within them. Received: data={plan.options['data']}. "
+                "Leave data out, or use 'hybrid' with split='tensor'."
             )
         return connect(plan, data=None, model=1, spare="data")
 

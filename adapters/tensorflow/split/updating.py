@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from types import MethodType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
@@ -22,6 +23,9 @@ def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
     """The optimizer, whose `apply` from now on takes gradients of variables on the mesh."""
     if "apply" in vars(optimizer):
         return optimizer
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        take(optimizer.inner_optimizer, onto, clip_norm)  # clips what is scaled back
+        clip_norm = None
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if not stepping.get():
