@@ -54,6 +54,7 @@ class Modules:
         self._hook = hook
         self._make = make
         self._offset = False
+        self._told: WeakSet[nn.Module] = WeakSet()
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`Module.__init__` that has the module's calls looked at."""
@@ -87,19 +88,25 @@ class Modules:
         return {id(p) for other in self.roots if other is not root for p in other.trained}
 
     def wrap(self, module: nn.Module, runner: Runner, taken: set[int]) -> DistributedDataParallel:
-        """DDP over a module, after a look at whether every rank built the same."""
-        check_same(self.communicator.all_gather_object(_layout(module)))
-        self._start_as_rank_0(module)
+        """DDP over a module."""
+        self.settle(module)
         ddp = wrap(runner, self._options, self._hook, taken)
         self.begun(module)
         return ddp
+
+    def settle(self, module: nn.Module) -> None:
+        """Rank 0's weights, after a look at whether every rank built the same."""
+        check_same(self.communicator.all_gather_object(_layout(module)))
+        self._start_as_rank_0(module)
 
     def begun(self, module: nn.Module) -> None:
         """A module is about to be trained for the first time."""
         if not self._offset:
             self._offset = True
             randomness.offset_by(self.communicator.rank)
-        buffers.tell_local_statistics(module)
+        if module not in self._told:
+            self._told.add(module)
+            buffers.tell_local_statistics(module)
 
     def _start_as_rank_0(self, module: nn.Module) -> None:
         """Rank 0's parameters and buffers, written only where they differ: a graph that holds

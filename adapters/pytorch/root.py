@@ -69,7 +69,13 @@ class Root(Reducing):
         return carrier.grad.clone()  # the gradient itself is a view of a bucket, soon overwritten
 
     def prepare(self) -> None:
-        self.weigh(1.0)
+        """DDP is made at the first call: by then it is known whether a carrier goes along, and a
+        second DDP would keep the first one's buckets beside its own."""
+        self._claim()
+        self._own = self._untaken()
+        if self._own:
+            self.room.settle(self.module)
+            self.room.begun(self.module)
 
     def weigh_by_hand(self, count: float) -> None:
         """The loss is weighed already, so shares count as equal; but nothing at all must not
@@ -116,20 +122,26 @@ class Root(Reducing):
 
     def _refresh(self) -> None:
         """Make DDP again where what it reduces has changed since."""
-        room = self.room
-        if self._generation != room.generation:
-            self._generation = room.generation
-            claim_parts(self)
-            self._parameters = list(self.module.parameters())
-            self._trained = ()
+        if self._generation != self.room.generation:
+            self._claim()
         trained = tuple(map(_requires_grad, self._parameters))
         if trained != self._trained:
             self._trained = trained
             self._build()
 
+    def _claim(self) -> None:
+        self._generation = self.room.generation
+        claim_parts(self)
+        self._parameters = list(self.module.parameters())
+        self._trained = ()
+
+    def _untaken(self) -> list[nn.Parameter]:
+        taken = self.room.taken(self)
+        return [p for p in self._parameters if p.requires_grad and id(p) not in taken]
+
     def _build(self) -> None:
         taken = self.room.taken(self)
-        self._own = [p for p in self._parameters if p.requires_grad and id(p) not in taken]
+        self._own = self._untaken()
         reduced = tuple(map(id, self.trained))
         if self._ddp is not None and reduced == self._reduced:
             return

@@ -18,6 +18,7 @@ from split_models import (
     adamw,
     alone,
     apart,
+    heard,
     held,
     momentum,
     refused,
@@ -267,24 +268,34 @@ def _state(model: nn.Module) -> Figures:
 
 
 def saved(_: int) -> Figures:
-    """torch.save of parts, and of whole arrays."""
+    """torch.save of parts, in the block and after it, and of whole arrays."""
     found: Figures = {}
-    for name, options in (("sharded", {}), ("sharded", {"zero": 1}), ("model_parallel", _TENSOR)):
+    ways = (("sharded", {}), ("sharded", {"zero": 1}), ("model_parallel", _TENSOR),
+            ("model_parallel", {"split": "pipeline"}))  # fmt: skip
+    for name, options in ways:
         with strategy(name, **options) as made:
             model = Tower(8, 2)
             optimizer = adamw(model.parameters())
-            train(model, optimizer, TensorDataset(torch.ones(8, 8), torch.arange(8) % CLASSES))
-            buffer = io.BytesIO()
-            found[f"{name}{options}"] = {
-                "model": refused(lambda model=model: torch.save(model.state_dict(), io.BytesIO())),
-                "state": refused(lambda o=optimizer: torch.save(o.state_dict(), io.BytesIO())),
-                "whole": refused(
-                    lambda made=made, model=model, buffer=buffer: torch.save(
-                        {n: torch.from_numpy(v) for n, v in made.full_state(model).items()}, buffer
-                    )
-                ),
-            }
+            made.prepare(model, optimizer)
+            made.train_step(model, F.cross_entropy, optimizer)(
+                torch.ones(8, 8), torch.arange(8) % CLASSES
+            )
+            inside = _saves(made, model, optimizer)
+        found[f"{name}{options}"] = {"inside": inside, "after": _saves(made, model, optimizer)}
     return found
+
+
+def _saves(made: Any, model: nn.Module, optimizer: Any) -> Figures:
+    def said(what: Any) -> str:
+        return refused(lambda: torch.save(what, io.BytesIO()))
+
+    copied = copy.deepcopy(model.state_dict())
+    model.load_state_dict(copied)
+    return {
+        "model": said(model.state_dict()), "nested": said({"model": [model.state_dict()]}),
+        "state": said(optimizer.state_dict()), "module": said(model),
+        "whole": said({n: torch.from_numpy(v) for n, v in made.full_state(model).items()}),
+    }  # fmt: skip
 
 
 def prepared(_: int) -> Figures:
@@ -321,25 +332,80 @@ def part_first(_: int) -> Figures:
 
 
 def penalties(_: int) -> Figures:
-    """A penalty beside the model's output is torch's to refuse; in its forward pass it is right."""
+    """A penalty on the parameters beside the output, of which some are cut; its batches are uneven
+    and leave a rank without a sample. Where a loss is weighed it is refused."""
     found: Figures = {}
+    ways = (*(("sharded", {"zero": zero}) for zero in (1, 2, 3)), ("model_parallel", _TENSOR))
+    for when in ("before", "after"):
+        torch.manual_seed(0)
+        plain = Reader()
+        _penalised(plain, momentum(plain.parameters()), when)
+        for name, options in ways:
+            with strategy(name, **options) as made:
+                torch.manual_seed(0)
+                model = Reader()
+                _penalised(model, momentum(model.parameters()), when)
+                ours = made.full_state(model)
+            found[f"{name}{options} {when}"] = apart(ours, _state(plain))
+    return found
 
-    class Penalised(Tower):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.penalty = sum(p.square().sum() for p in self.head.parameters())
-            return super().forward(x)
 
-    def beside() -> None:
-        model = Tower(8, 2)
-        optimizer = momentum(model.parameters())
-        penalty = sum(p.square().sum() for p in model.parameters())
-        (F.cross_entropy(model(torch.ones(4, 8)), torch.arange(4)) + penalty).backward()
+def _penalised(model: nn.Module, optimizer: Any, when: str) -> None:
+    for x, y in DataLoader(sentences(33), batch_size=16):
+        optimizer.zero_grad()
+        early = _penalty(model) if when == "before" else 0.0
+        loss = F.cross_entropy(model(x), y)
+        (loss + (early if when == "before" else _penalty(model))).backward()
         optimizer.step()
 
+
+def _penalty(model: nn.Module) -> Any:
+    return 1e-2 * sum(p.square().sum() + p.abs().mean() for p in model.parameters())
+
+
+def weighed_penalties(_: int) -> Figures:
+    """What the ranks' weights would count unlike."""
+    found: Figures = {}
     for name, options in (("sharded", {}), ("model_parallel", _TENSOR)):
-        with strategy(name, **options):
-            found[f"{name}{options}"] = refused(beside)
+        with strategy(name, **options) as made:
+            model = Tower(8, 2)
+            optimizer = momentum(model.parameters())
+            x, y = torch.ones(4, 8), torch.arange(4)
+
+            def loss(output: Any, target: Any, model: Any = model) -> Any:
+                return F.cross_entropy(output, target) + _penalty(model)
+
+            step = made.train_step(model, loss, optimizer)
+            found[f"{name}{options} step"] = refused(lambda step=step, x=x, y=y: step(x, y))
+            value = loss(model(x), y)
+            found[f"{name}{options} weigh"] = refused(lambda made=made, v=value: made.weigh(v, 3))
     return found
+
+
+class Changing(nn.Module):
+    """What a layer gives is changed in place: a view, of a Linear on three dims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, WIDTH)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.words(x)
+        changed = self.first(hidden)
+        changed += hidden
+        other = self.second(torch.tanh(changed))
+        other += changed
+        return self.head(other.mean(dim=1))
+
+
+def changed_in_place(_: int) -> Figures:
+    one = alone(Changing, momentum)
+    return {
+        f"zero={zero}": apart(split(Changing, momentum, "sharded", zero=zero), one)
+        for zero in (2, 3)
+    }
 
 
 def refusals(_: int) -> Figures:
@@ -358,6 +424,7 @@ def refusals(_: int) -> Figures:
         "tied": (tied, {"head": "column"}),
         "heads": (Reader("attribute", 1), {"*.query": "column", "*.key": "column",
                                            "*.value": "column", "*.out": "row"}),
+        "packed": (nn.ModuleDict({"attend": nn.MultiheadAttention(8, 2)}), {"*.out_proj": "row"}),
         "nobody": (plain, {"fc*": "column"}),
         "word": (plain, {"0": "columns"}),
     }  # fmt: skip
@@ -423,7 +490,9 @@ def plans(_: int) -> Figures:
     ours = split(make_model, momentum, "model_parallel", split="tensor")
     found["dropout"] = apart(ours, alone(make_model, momentum))
     encoder = partial(_Encoder)
-    ours = split(encoder, momentum, "model_parallel", split="tensor")
+    with heard() as lines:
+        ours = split(encoder, momentum, "model_parallel", split="tensor")
+    found["told"] = lines
     found["encoder"] = apart(ours, alone(encoder, momentum))
     found["tied"] = _tied_and_sharded()
     make_model = partial(Reader, "attribute", 1)  # one head has no halves
@@ -476,7 +545,8 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-CASES = (clipped, on_meta, copies, saved, prepared, part_first, penalties, refusals, plans)
+CASES = (clipped, on_meta, copies, saved, prepared, part_first, penalties, weighed_penalties,
+         changed_in_place, refusals, plans)  # fmt: skip
 
 
 def all_at_two() -> Figures:

@@ -13,8 +13,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from dream._errors import ConfigurationError
 from dream.adapters.pytorch.slot import set_slot, slot_of
-from dream.adapters.pytorch.split.root import Part, SplitRoot, copy_parts, refuse_pickling
+from dream.adapters.pytorch.split.in_parts import said_of_module
+from dream.adapters.pytorch.split.root import Part, SplitRoot, copy_parts
 
 _ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
 
@@ -74,7 +76,7 @@ def _is_of_fsdp(name: str) -> bool:
 
 
 def _not_pickled(module: nn.Module, _: int) -> NoReturn:
-    refuse_pickling(type(module).__name__)
+    raise ConfigurationError(said_of_module(type(module).__name__))
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks",

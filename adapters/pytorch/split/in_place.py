@@ -20,6 +20,7 @@ from dream.adapters.pytorch.split.clipping import wrap_clip_norm, wrap_clip_valu
 from dream.adapters.pytorch.split.keras_refusal import refuse_training
 from dream.adapters.pytorch.split.meta import is_meta
 from dream.adapters.pytorch.split.optimizers import Optimizers
+from dream.adapters.pytorch.split.penalties import refuse_cut, wrap_backward
 from dream.adapters.pytorch.split.room import Room
 from dream.adapters.pytorch.split.root import Forward, SplitRoot
 from dream.adapters.pytorch.split.saving import refusing_parts
@@ -66,6 +67,7 @@ class InPlace(SplitAdapter):
             return
         replace(torch, "save", refusing_parts(torch.save))
         refuse_training(self._patches, self._plan.spec.name)
+        replace(torch.autograd, "backward", wrap_backward(torch.autograd.backward))
         replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
         clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
         replace(nn.utils, "clip_grad_norm_", wrap_clip_norm(clip_norm))
@@ -106,6 +108,7 @@ class InPlace(SplitAdapter):
         return evaluation.evaluate(model, data, metrics, self._dealt, together=True)
 
     def weigh(self, loss: Any, count: Any) -> Any:
+        refuse_cut(loss, "strategy.weigh")
         counted = count_of(count)
         for root in self._room.roots:
             root.weigh(0.0 if counted == 0.0 else 1.0)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.split.clipping import clip_to_norm, gradients_of
+from dream.adapters.pytorch.split.in_parts import mark_optimizer
 from dream.adapters.pytorch.split.room import Room
 
 
@@ -44,6 +45,7 @@ class Optimizers:
         if optimizer not in self._known:
             self._known.add(optimizer)
             optimizer.register_step_pre_hook(_Before(self._room, self._clip_norm))
+            mark_optimizer(optimizer)
         self._swap(optimizer)
 
     def _follow(self) -> None:

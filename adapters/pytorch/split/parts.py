@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import state
+from dream.adapters.pytorch.split.in_parts import StateOfStages, mark, mark_states
 from dream.communication import Communicator
 
 
@@ -42,6 +44,7 @@ class Parts:
         }
         own = {id(parameter) for name, parameter in model.named_parameters() if name in self._kept}
         self._own = own
+        self._filtered: WeakSet[Optimizer] = WeakSet()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -55,11 +58,15 @@ class Parts:
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._own:
                     hollow = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+                    mark(hollow)
                     module._parameters[name] = hollow
         for path, buffer in [*self._model.named_buffers()]:
             if self._owners.get(path, self._mine) != self._mine:
                 owner, _, name = path.rpartition(".")
-                self._model.get_submodule(owner)._buffers[name] = buffer.to("meta")
+                hollow_buffer = buffer.to("meta")
+                mark(hollow_buffer)
+                self._model.get_submodule(owner)._buffers[name] = hollow_buffer
+        mark_states(self._model)
 
     def holds(self, parameters: set[int]) -> bool:
         """Whether parameters, by their ids, are the model's, as they were or as they are."""
@@ -86,6 +93,9 @@ class Parts:
             group["params"] = [p for p in group["params"] if id(p) in self._own]
         for parameter in [p for p in optimizer.state if id(p) not in self._own]:
             del optimizer.state[parameter]
+        if optimizer not in self._filtered:
+            self._filtered.add(optimizer)
+            optimizer.register_state_dict_post_hook(lambda _, state: StateOfStages(state))
 
     def whole(self, communicator: Communicator) -> dict[str, NDArray[Any]]:
         """Every tensor of the model's state, from the ranks that hold them."""

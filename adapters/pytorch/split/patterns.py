@@ -35,6 +35,7 @@ def cuts_of(module: nn.Module, plan: Mapping[object, object]) -> dict[str, Cut]:
             if way == "replicate":
                 continue
             _check_layer(name, named[name], str(way))
+            _check_owner(name, module)
             cuts[name] = "column" if way == "column" else "row"
     return cuts
 
@@ -78,6 +79,16 @@ def _check_layer(name: str, layer: nn.Module, way: str) -> None:
         raise Unsupported(
             "An embedding that rescales its rows as it reads them cannot be cut. Received: "
             f"{name} with max_norm={layer.max_norm}. Leave it out of the plan, or use 'mirrored'."
+        )
+
+
+def _check_owner(name: str, module: nn.Module) -> None:
+    owner = module.get_submodule(name.rpartition(".")[0])
+    if isinstance(owner, nn.MultiheadAttention):
+        raise Unsupported(
+            "nn.MultiheadAttention computes with its parameters itself, its query, key and value "
+            f"packed in one, so none is cut. Received: {name} in plan=. Leave it out, which keeps "
+            "the attention whole; write it with a Linear for each; or use 'sharded'."
         )
 
 

@@ -33,6 +33,7 @@ from dream.adapters.pytorch.split.pipeline_plan import (
     step_alone,
 )
 from dream.adapters.pytorch.split.place import Place, connect
+from dream.adapters.pytorch.split.saving import refusing_parts
 from dream.adapters.pytorch.split.stages import Stages, evened, named, parameters_of
 from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.split.timing import measured_on
@@ -65,6 +66,7 @@ class Pipeline(SplitAdapter):
     def enter(self) -> None:
         super().enter()
         forbid_fits(self._patches, self._plan.spec.name)
+        self._patches.replace(torch, "save", refusing_parts(torch.save))
         init = wrap_init(nn.Module.__init__, self._plan.spec.name)
         self._patches.replace(nn.Module, "__init__", init)
 

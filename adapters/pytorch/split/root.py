@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
-from dream._errors import ConfigurationError
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.reducing import call_empty
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.split.in_parts import MARK, InParts, mark_states, said_of_module
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.split.room import Room
@@ -146,35 +146,10 @@ def claim(root: SplitRoot) -> None:
     """The module and its parts are the root's, whatever they were before."""
     for part in root.module.modules():
         set_slot(part, root if part is root.module else Part(part, root))
-        others = {name: value for name, value in vars(part).items() if name != _MARK}
-        vars(part).clear()
-        vars(part).update({_MARK: _InParts(type(part).__name__)} | others)
-
-
-_MARK = "_dream_in_parts"
-
-
-@final
-class _InParts:
-    """A module's first attribute, which a pickler meets before hooks that it cannot take."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __deepcopy__(self, _: dict[int, Any]) -> _InParts:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        refuse_pickling(self._name)
-
-
-def refuse_pickling(name: str) -> NoReturn:
-    """Each rank would write its own parts, in the shape of a whole model."""
-    raise ConfigurationError(
-        "A split model cannot be pickled: each rank holds a part of it. Received: "
-        f"{name}. Save strategy.full_state(model), or model.state_dict() of which "
-        "each value has been made whole with .full_tensor(), on every rank."
-    )
+        others = {name: value for name, value in vars(part).items() if name != MARK}
+        vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
+        vars(part).update({MARK: InParts(said_of_module(type(part).__name__))} | others)
+    mark_states(root.module)
 
 
 def copy_parts(module: nn.Module, memo: dict[int, Any]) -> None:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_leaves
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.split.in_parts import why_not_saved
 
 
 def refusing_parts(save: Any) -> Any:
-    """`torch.save` that writes whole tensors only: a file of shards would be read as a model."""
+    """`torch.save` that writes whole tensors only: a file of shards would be read as a model.
+
+    It raises on every rank, where a pickler would on the one that writes.
+    """
 
     @wraps(save)
     def wrapped(obj: object, *args: Any, **kwargs: Any) -> None:
         for leaf in tree_leaves(obj):
-            if isinstance(leaf, DTensor) and not all(p == Replicate() for p in leaf.placements):
-                raise ConfigurationError(
-                    "This rank holds a part of the tensor, and would write that part alone. "
-                    f"Received: a tensor of shape {tuple(leaf.shape)}, of which "
-                    f"{tuple(leaf.to_local().shape)} is here. Save strategy.full_state(model); or "
-                    "make each tensor whole with .full_tensor(), on every rank, before rank 0 "
-                    "saves it."
-                )
+            said = why_not_saved(leaf)
+            if said is not None:
+                raise ConfigurationError(said)
         save(obj, *args, **kwargs)
 
     return wrapped

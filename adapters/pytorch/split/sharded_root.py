@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
 from dream._errors import Unsupported
@@ -88,6 +89,7 @@ class ShardedRoot(SplitRoot):
         own = _unsharded(module)
         _make_whole(own)
         _check_dtypes(module, own)
+        module.register_forward_hook(_without_views)  # before FSDP2's own
         unit = fsdp.shard(module, self._mesh, reshard=reshard)
         module.register_forward_pre_hook(partial(self._running, own))
         module.register_load_state_dict_pre_hook(cut_loaded)
@@ -113,6 +115,18 @@ class ShardedRoot(SplitRoot):
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._scaled:
                 self._scaled[id(parameter)] = parameter.register_hook(scale)
+
+
+def _without_views(_: nn.Module, __: Any, output: Any) -> Any:
+    """FSDP2 hooks what a unit gives; changed in place, a view would lose that hook, and backward
+    would begin without the unit's parameters."""
+    return tree_map(_without_view, output)
+
+
+def _without_view(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad and value._is_view():
+        return value.clone()
+    return value
 
 
 def _by_id(module: nn.Module) -> dict[int, nn.Parameter]:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
 
 from dream._errors import Unsupported
+from dream.adapters.pytorch.split.in_parts import mark_optimizer
 from dream.adapters.pytorch.split.rows import Rows
 
 _BY_ELEMENT = {
@@ -66,6 +67,7 @@ class ShardedSteps:
             states.cut(optimizer)
             optimizer.register_state_dict_post_hook(states.said)
             optimizer.register_load_state_dict_pre_hook(states.taken)
+            mark_optimizer(optimizer)
 
 
 def _refuse_meta(parameter: torch.Tensor) -> None:

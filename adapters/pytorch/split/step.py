@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._batch import split
+from dream.adapters.pytorch.split.penalties import refuse_cut
 from dream.adapters.pytorch.split.root import SplitRoot
 from dream.adapters.pytorch.step import check_scalar
 from dream.communication import Communicator
@@ -32,6 +33,7 @@ def split_step(
         optimizer.zero_grad(set_to_none=True)
         output = root.run_weighed(root.inner, inputs, {}, 0.0 if counts == 0.0 else 1.0)
         value = check_scalar(loss(output, target))
+        refuse_cut(value, "train_step")
         if counts != 1.0:
             value = value * counts
         value.backward()

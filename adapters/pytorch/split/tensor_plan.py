@@ -16,6 +16,7 @@ from dream.adapters.pytorch.split.patterns import Cut, check_divides, cuts_of, s
 After = Literal["whole", "local", "cut"]
 """What a column-cut layer gives: its whole output; this rank's own columns, as an ordinary tensor;
 or a tensor that knows it is cut."""
+_TOLD = 8  # names in a line
 _ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -58,7 +59,31 @@ def _automatic(
             "in it. Name its layers in plan=, or use 'sharded'",
             type(module).__name__,
         )
+    else:
+        _tell_of_whole(module)
     return plan
+
+
+def _tell_of_whole(module: nn.Module) -> None:
+    """Layers of a kind that is never cut: they are right, but each rank holds all of them."""
+    held = [
+        f"{name} ({type(part).__name__})"
+        for name, part in module.named_modules()
+        if not isinstance(part, (nn.Linear, nn.Embedding)) and _has_matrix(part)
+    ]
+    if held:
+        packed = any(isinstance(part, nn.MultiheadAttention) for part in module.modules())
+        logger.info(
+            "split='tensor' cuts Linear and Embedding layers; whole on every rank of the model "
+            "axis stay %s%s. To cut them too, use 'sharded'",
+            ", ".join([*held[:_TOLD], "..."] if len(held) > _TOLD else held),
+            ", whose query, key and value are packed in one parameter: attention written with a "
+            "Linear for each is cut by heads" if packed else "",
+        )  # fmt: skip
+
+
+def _has_matrix(part: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in part.parameters(recurse=False))
 
 
 def _by_hand(
