@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from dream._adapter import Metric, Plan, Step
 from dream._batch import split
 from dream._errors import ConfigurationError
-from dream._mesh import Mesh
 from dream.adapters.pytorch import evaluation, randomness, state
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.slot import set_slot
@@ -32,7 +31,7 @@ from dream.adapters.pytorch.split.pipeline_plan import (
     stages_of,
     step_alone,
 )
-from dream.adapters.pytorch.split.place import Place, connect
+from dream.adapters.pytorch.split.place import Place, connect, mesh_of
 from dream.adapters.pytorch.split.saving import refusing_parts
 from dream.adapters.pytorch.split.stages import Stages, evened, named, parameters_of
 from dream.adapters.pytorch.split.telling import Telling
@@ -54,14 +53,7 @@ class Pipeline(SplitAdapter):
         self._made: list[tuple[PipelineModel, Parts]] = []
 
     def _connect(self, plan: Plan) -> Place:
-        data, model = plan.options["data"], plan.options["model"]
-        assert data is None or isinstance(data, int)
-        assert model is None or isinstance(model, int)
-        if plan.spec.name == "hybrid" and data is None and model is None:
-            model = 2
-        return connect(
-            plan, Mesh.fit(plan.cluster.world_size, data=data, model=model, spare="model")
-        )
+        return connect(plan, mesh_of(plan))
 
     def enter(self) -> None:
         super().enter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dream import _registry
 from dream._adapter import Plan
@@ -33,6 +34,17 @@ class Place:
     @property
     def model_index(self) -> int:
         return self.mesh.model_index(self.rank)
+
+
+def mesh_of(plan: Plan) -> Mesh:
+    """The mesh that the options ask for. Where they name no axis, a model is split over all ranks,
+    and `hybrid` makes copies of two parts each."""
+    data: Any = plan.options["data"]
+    model: Any = plan.options["model"]
+    ranks = plan.cluster.world_size
+    if plan.spec.name == "hybrid" and data is None and model is None:
+        model = min(2, ranks)
+    return Mesh.fit(ranks, data=data, model=model, spare="model")
 
 
 def connect(plan: Plan, mesh: Mesh) -> Place:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dream._adapter import Plan
-from dream._mesh import Mesh
 from dream.adapters.pytorch.split import place
 from dream.adapters.pytorch.split.in_place import InPlace
 from dream.adapters.pytorch.split.place import Place
@@ -26,10 +25,7 @@ class Tensor(InPlace):
         self._device_mesh = None if self._alone else self._make_mesh()
 
     def _connect(self, plan: Plan) -> Place:
-        data: Any = plan.options["data"]
-        model: Any = plan.options["model"]
-        mesh = Mesh.fit(plan.cluster.world_size, data=data, model=model, spare="model")
-        return place.connect(plan, mesh)
+        return place.connect(plan, place.mesh_of(plan))
 
     def _make_mesh(self) -> DeviceMesh:
         mesh = self._place.mesh
