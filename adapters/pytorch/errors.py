@@ -24,6 +24,18 @@ def unfinished(error: RuntimeError) -> ConfigurationError | None:
     )
 
 
+def share_of_one(error: ValueError, name: str) -> ConfigurationError | None:
+    """What a batch normalisation says of a single sample, in dream's words; None where it says
+    something else."""
+    if "Expected more than 1 value per channel" not in str(error):
+        return None
+    return ConfigurationError(
+        "This rank's share of a batch is one sample, and a batch normalisation needs two. "
+        f"Received: {name}; {error}. Say drop_last=True, or choose a batch_size that leaves "
+        "every rank two samples of the last batch."
+    )
+
+
 @contextmanager
 def peers_may_fail(action: str) -> Iterator[None]:
     """Turn what torch.distributed raises when a peer is gone or late into `WorkerFailed`."""

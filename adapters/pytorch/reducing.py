@@ -12,6 +12,7 @@ from torch import nn
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.backwards import Backwards
+from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 if TYPE_CHECKING:
@@ -63,9 +64,22 @@ class Reducing(Slot):
         try:
             if empty:
                 return call_empty(self.module, forward, args, kwargs)
-            return forward(*args, **kwargs)
+            return call_share(self.module, forward, args, kwargs)
         finally:
             self.room.inside = False
+
+
+def call_share(
+    module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A forward pass on a rank's share of a batch."""
+    try:
+        return forward(*args, **kwargs)
+    except ValueError as error:
+        known = share_of_one(error, type(module).__name__)
+        if known is None:
+            raise
+        raise known from error
 
 
 def call_empty(

@@ -13,10 +13,20 @@ WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sharded", {}),
     ("sharded", {"zero": 1}),
     ("model_parallel", {"split": "tensor"}),
+    ("model_parallel", {"split": "pipeline"}),
+    ("hybrid", {"split": "tensor"}),
+)
+ALONE: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("data_parallel", {"devices": 2}),
+    ("model_parallel", {"split": "layers", "model": 2}),
 )
 
 
-def refusals() -> dict[str, str]:
+def in_one_process() -> dict[str, str]:
+    return refusals(ALONE)
+
+
+def refusals(ways: tuple[tuple[str, dict[str, Any]], ...] = WAYS) -> dict[str, str]:
     import keras  # in the ranks alone: its backend is chosen there
 
     def made() -> Any:
@@ -29,7 +39,7 @@ def refusals() -> dict[str, str]:
 
     before = made()
     found = {}
-    for name, options in WAYS:
+    for name, options in ways:
         with dream.strategy(name, framework="torch", **options) as strategy:
             found[f"{name} {options} made"] = refused(made)
             found[f"{name} {options} prepared"] = refused(lambda s=strategy: s.prepare(before))

@@ -40,8 +40,9 @@ class DataSum:
     def arm(self, weight: float) -> None:
         """What the next gradients count for. Where no axis is to be added along, and everything
         counts in full, nothing is looked at."""
-        self._weight = weight
-        self._hook()
+        before, self._weight = self._weight, weight
+        if self._among.world_size > 1 or weight != before:
+            self._hook()
 
     def _hook(self) -> None:
         needed = self._among.world_size > 1 or self._weight != 1.0

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.reducing import call_empty
+from dream.adapters.pytorch.reducing import call_empty, call_share
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.adapters.pytorch.split.in_parts import MARK, InParts, mark_states, said_of_module
 
@@ -85,7 +85,7 @@ class SplitRoot(Slot):
             if weight == 0.0:
                 output = call_empty(self.module, forward, args, kwargs)
             else:
-                output = forward(*args, **kwargs)
+                output = call_share(self.module, forward, args, kwargs)
         finally:
             self.room.inside = False
         self._average_running()
