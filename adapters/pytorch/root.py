@@ -106,6 +106,7 @@ class Root(Reducing):
         self._unweigh()
         if self._ddp is not None:
             self._ddp._remove_autograd_hooks()
+            vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._forward = self._runner.forward
             self.backwards.stop()
