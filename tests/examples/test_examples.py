@@ -54,9 +54,13 @@ def test_one_word_changes_the_strategy(script, backend, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "most"),
-    [("sharded.py", 0.51), ("tensor.py", 0.54), ("tensor_digits.py", 0.51),
-     ("pipeline_digits.py", 0.7), ("hybrid.py", 0.7)],
-)  # fmt: skip
+    [
+        ("sharded.py", 0.51),
+        ("tensor.py", 0.54),
+        pytest.param("tensor_digits.py", 0.51, marks=pytest.mark.exhaustive),
+        pytest.param("pipeline_digits.py", 0.7, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_split_model_is_right_and_in_parts(script, most):
     assert accuracy("", str(EXAMPLES / script)) > 0.9
     found = output("", *RUN, str(EXAMPLES / script))

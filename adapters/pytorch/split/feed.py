@@ -68,7 +68,7 @@ class Feed:
         if weight == 0.0:  # the mean over nothing is nan
             return _nothing(output)
         target = part_of(self.parts, self._target, index)
-        part = check_scalar(self._loss(self._cut(output, index), target)) * weight
+        part = _here(check_scalar(self._loss(self._cut(output, index), target))) * weight
         self._losses.append(part.detach().clone())
         return part
 
@@ -117,6 +117,16 @@ class Feed:
 
 def _is_batch(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dim() > 0
+
+
+def _here(loss: torch.Tensor) -> torch.Tensor:
+    if loss.is_meta:
+        raise Unsupported(
+            "A pipeline's loss is computed on the last stage, which has no parameters of the "
+            "others. Received: a loss that was taken of some. Give the optimizer weight_decay= "
+            "for a penalty on them, or use 'sharded' or 'mirrored'."
+        )
+    return loss
 
 
 def _nothing(output: Any) -> torch.Tensor:
