@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from dream._adapter import Metric, Plan, Step
@@ -50,6 +51,10 @@ class InPlace(SplitAdapter):
     @abstractmethod
     def _make_root(self, module: nn.Module, room: Room, inner: Forward | None) -> SplitRoot:
         """What splits a module and takes its calls."""
+
+    @abstractmethod
+    def _group(self) -> ProcessGroup | None:
+        """The ranks that batches are dealt to; None where that is one."""
 
     def _make_whole(self, module: nn.Module, room: Room, inner: Forward | None) -> SplitRoot:
         return WholeRoot(module, room, inner, device=self._device)
@@ -100,7 +105,7 @@ class InPlace(SplitAdapter):
         if self._alone:
             return plain_step(model, loss, optimizer)
         counted = BatchWeight(self._dealt, self._shares.weight, weight)
-        return split_step(self._room.split(model), loss, optimizer, counted, self._dealt)
+        return split_step(self._room.split(model), loss, optimizer, counted, self._group())
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]

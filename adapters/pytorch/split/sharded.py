@@ -7,7 +7,8 @@ from functools import wraps
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dream._adapter import Plan
@@ -66,6 +67,9 @@ class Sharded(InPlace):
         return init_device_mesh(
             self._device.type, (mesh.data, mesh.model), mesh_dim_names=("replica", "shard")
         )
+
+    def _group(self) -> ProcessGroup | None:
+        return None if self._alone else distributed.group.WORLD
 
     def _make_root(self, module: nn.Module, room: Room, inner: Forward | None) -> ShardedRoot:
         assert self._device_mesh is not None

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import distributed
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._batch import split
+from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.split.penalties import refuse_cut
 from dream.adapters.pytorch.split.root import SplitRoot
 from dream.adapters.pytorch.step import check_scalar
-from dream.communication import Communicator
 
 
 def split_step(
@@ -21,11 +23,10 @@ def split_step(
     loss: Callable[..., Any],
     optimizer: Optimizer,
     weight: Callable[[tuple[Any, ...]], float],
-    dealt: Communicator,
+    group: ProcessGroup | None,
 ) -> Step:
-    """Each rank of `dealt` has its own share of a batch, and its loss counts for that much."""
-
-    among = dealt.unchecked()
+    """Each rank of the group has its own share of a batch, and its loss counts for that much.
+    None where there is one rank to a batch."""
 
     def step(*batch: Any) -> torch.Tensor:
         inputs, target = split(batch)
@@ -36,10 +37,21 @@ def split_step(
         refuse_cut(value, "train_step")
         if counts != 1.0:
             value = value * counts
+        mean = value.detach().clone() if counts else torch.zeros_like(value)
+        work = None if group is None else _sum_up(mean, group)
         value.backward()
         optimizer.step()
-        local = value.detach() if counts else torch.zeros_like(value)
-        mean: torch.Tensor = among.all_reduce(local) if among.world_size > 1 else local
-        return mean
+        if work is None:
+            return mean
+        with peers_may_fail("the loss of a step"):
+            work.wait()
+        return mean.div_(distributed.get_world_size(group))
 
     return step
+
+
+def _sum_up(loss: torch.Tensor, group: ProcessGroup) -> distributed.Work:
+    """Begun before backward, whose time it takes no part of."""
+    work: distributed.Work | None = distributed.all_reduce(loss, group=group, async_op=True)
+    assert work is not None
+    return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dream._adapter import Plan
@@ -22,6 +23,7 @@ class Tensor(InPlace):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
+        self._data_group: ProcessGroup | None = None
         self._device_mesh = None if self._alone else self._make_mesh()
 
     def _connect(self, plan: Plan) -> Place:
@@ -31,7 +33,11 @@ class Tensor(InPlace):
         mesh = self._place.mesh
         axes = ("data", "model")
         whole = init_device_mesh(self._device.type, (mesh.data, mesh.model), mesh_dim_names=axes)
+        self._data_group = whole["data"].get_group() if mesh.data > 1 else None
         return whole["model"]
+
+    def _group(self) -> ProcessGroup | None:
+        return self._data_group
 
     def _make_root(self, module: nn.Module, room: Room, inner: Forward | None) -> TensorRoot:
         assert self._device_mesh is not None
