@@ -133,10 +133,13 @@ def test_a_penalty_on_parts_gives_the_numbers_of_one_device() -> None:
         assert max(case.values()) <= 1e-6, (what, case)
 
 
-def test_a_penalty_in_a_weighed_loss_is_refused() -> None:
-    for what, said in figures("weighed_penalties"):
-        assert said.startswith("Unsupported: A loss that is weighed"), (what, said)
-        assert "weight_decay=" in said
+def test_a_penalty_counts_once_where_a_loss_is_weighed() -> None:
+    for rank in found(2):
+        for what, case in rank["weighed_penalties"]["apart"].items():
+            assert max(case.values()) <= 1e-6, (what, case)
+        for what, said in rank["weighed_penalties"]["weighed"].items():
+            assert said.startswith("Unsupported: A loss that is weighed"), (what, said)
+            assert "Weigh the loss first" in said
 
 
 def test_what_a_unit_gives_may_be_changed_in_place() -> None:

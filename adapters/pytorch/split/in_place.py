@@ -113,7 +113,7 @@ class InPlace(SplitAdapter):
         return evaluation.evaluate(model, data, metrics, self._dealt, together=True)
 
     def weigh(self, loss: Any, count: Any) -> Any:
-        refuse_cut(loss, "strategy.weigh")
+        refuse_cut(loss)
         counted = count_of(count)
         for root in self._room.roots:
             root.weigh(0.0 if counted == 0.0 else 1.0)

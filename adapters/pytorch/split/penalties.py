@@ -7,8 +7,8 @@ gradient leaves the cut tensors, it is made an ordinary one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -28,25 +28,31 @@ def wrap_backward(backward: Callable[..., None]) -> Callable[..., None]:
     @wraps(backward)
     def wrapped(tensors: Any, *args: Any, **kwargs: Any) -> None:
         starts = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
-        with ExitStack() as hooks:
-            for start in starts:
-                if isinstance(start, DTensor) and start.grad_fn is not None:
-                    for node in _borders(start.grad_fn):
-                        hooks.callback(node.register_prehook(_ordinary).remove)
+        with ordinary_again(starts):
             backward(tensors, *args, **kwargs)
 
     return wrapped
 
 
-def refuse_cut(loss: torch.Tensor, where: str) -> None:
-    """Raise where a loss is weighed that has a penalty on cut parameters in it: the weights make
-    the ranks' samples count alike, and would make their parts of the penalty count unlike."""
+@contextmanager
+def ordinary_again(starts: Iterable[Any]) -> Iterator[None]:
+    """Backward passes from these hand ordinary gradients to ordinary tensors."""
+    with ExitStack() as hooks:
+        for start in starts:
+            if isinstance(start, DTensor) and start.grad_fn is not None:
+                for node in _borders(start.grad_fn):
+                    hooks.callback(node.register_prehook(_ordinary).remove)
+        yield
+
+
+def refuse_cut(loss: Any) -> None:
+    """Raise where a loss is to be weighed by hand: the weights make the ranks' samples count
+    alike, and would make their parts of the penalty count unlike."""
     if isinstance(loss, DTensor):
         raise Unsupported(
             "A loss that is weighed is of samples alone, and this one is of cut parameters too. "
-            f"Received: {where} with a loss that a penalty on the parameters was added to. Give "
-            "the optimizer weight_decay=, or add the penalty in a loop of your own, to a loss "
-            "that is not weighed or that is weighed already."
+            "Received: strategy.weigh with a loss that a penalty on the parameters was added to. "
+            "Weigh the loss first, and add the penalty to what comes back."
         )
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._batch import split
 from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.split.penalties import refuse_cut
+from dream.adapters.pytorch.split.data_sum import local_of
+from dream.adapters.pytorch.split.penalties import ordinary_again
 from dream.adapters.pytorch.split.root import SplitRoot
 from dream.adapters.pytorch.step import check_scalar
 
@@ -34,12 +36,16 @@ def split_step(
         optimizer.zero_grad(set_to_none=True)
         output = root.run_weighed(root.inner, inputs, {}, 0.0 if counts == 0.0 else 1.0)
         value = check_scalar(loss(output, target))
-        refuse_cut(value, "train_step")
-        if counts != 1.0:
-            value = value * counts
-        mean = value.detach().clone() if counts else torch.zeros_like(value)
+        if isinstance(value, DTensor):  # a penalty on cut parameters, which is not to be scaled
+            root.weigh(counts)
+            mean = local_of(value.detach()) * counts
+        else:
+            value = value if counts == 1.0 else value * counts
+            mean = value.detach().clone()
+        mean = mean if counts else torch.zeros_like(mean)
         work = None if group is None else _sum_up(mean, group)
-        value.backward()
+        with ordinary_again([value]):
+            value.backward()
         optimizer.step()
         if work is None:
             return mean
