@@ -278,6 +278,7 @@ def refusals(_: int) -> Figures:
         "one": lambda: pipeline().prepare(nn.Sequential(nn.Linear(8, 5))),
         "search": lambda: _searched(pipeline(), deep()),
         "loss": lambda: _stepped(pipeline(), deep(), Learned(), x, y),
+        "meta": lambda: pipeline().prepare(deep().to("meta")),
         "rows": lambda: _stepped(pipeline(), deep(), F.cross_entropy, x, y[:4]),
         "mesh": lambda: pipeline(data=2, model=2).prepare(deep()),
         "layers": lambda: pipeline(split="layers").prepare(deep()),

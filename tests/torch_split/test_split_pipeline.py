@@ -77,6 +77,7 @@ def test_stages_are_even_in_parameters_or_in_time(two: Found) -> None:
         ("one", "TooFew", ("2 stages", "layers 0", "mirrored")),
         ("search", "Unsupported", ("LBFGS", "mirrored")),
         ("loss", "Unsupported", ("Learned", "mirrored")),
+        ("meta", "Unsupported", ("Sequential", "sharded")),
         ("rows", "ConfigurationError", ("[4, 8]", "dim 0")),
     ],
 )

@@ -18,6 +18,7 @@ from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.split.cutting import Outline, StageGraph
 from dream.adapters.pytorch.split.feed import Feed, Loss, rows_of
 from dream.adapters.pytorch.split.inside import inside
+from dream.adapters.pytorch.split.meta import is_meta
 from dream.adapters.pytorch.split.schedules import Schedule, Shape, allows
 from dream.adapters.pytorch.split.stages import Stages
 from dream.adapters.pytorch.split.traceless import traceless
@@ -200,7 +201,13 @@ def _tensors(inputs: list[Any]) -> list[torch.Tensor]:
 
 
 def refuse_layers(model: nn.Module) -> None:
-    """Layers whose numbers would hang on how a batch is cut."""
+    """Layers whose numbers would hang on how a batch is cut, and those that have none yet."""
+    if is_meta(model):
+        raise Unsupported(
+            "A pipeline is cut by running its layers, which need their values. Received: "
+            f"{type(model).__name__} on the meta device. Make it on its real device, of which each "
+            "rank keeps its stages; or use 'sharded' or split='tensor', which fill it in parts."
+        )
     for name, layer in model.named_modules():
         norm = isinstance(layer, nn.modules.batchnorm._NormBase) and (
             isinstance(layer, nn.modules.batchnorm._BatchNorm) or layer.track_running_stats
