@@ -66,6 +66,8 @@ def _is_mesh(known: Mapping[str, _spec.Option], key: str, name: str) -> bool:
 def _default_name(place: Cluster) -> str:
     if place.alone:
         return "single"
+    if place.servers is not None:
+        return "parameter_server"
     return "mirrored" if len(place.hosts) == 1 else "multi_worker_mirrored"
 
 
@@ -75,6 +77,12 @@ def _check_place(choice: Choice, place: Cluster) -> None:
             f"Strategy {choice.spec.name!r} runs in one process. Received: world size "
             f"{place.world_size} from {place.source}. Start it with `dream run -n 1`, or name "
             "another strategy."
+        )
+    if place.servers is not None and choice.spec.update != "asynchronous":
+        raise ConfigurationError(
+            f"Strategy {choice.spec.name!r} has no servers. Received: {place.servers} of "
+            f"{place.world_size} tasks are servers in {place.source}. Leave them out, or use "
+            "'parameter_server'."
         )
     if place.alone and choice.reduction != "auto":
         raise ConfigurationError(

@@ -31,6 +31,8 @@ class Cluster:
     workers: every rank's own endpoint in rank order, for TensorFlow's gRPC; empty where the
         launcher gave none (they are then exchanged over the rendezvous).
     hosts: one name per node, in node order.
+    servers: how many ranks, the last ones, the launcher names parameter servers; None where it
+        names no roles.
     """
 
     source: str = "nothing"
@@ -45,6 +47,7 @@ class Cluster:
     token: str = field(default="", repr=False)
     serves_rendezvous: bool = False
     workers: tuple[Endpoint, ...] = ()
+    servers: int | None = None
 
     def __post_init__(self) -> None:
         _check_rank("rank", self.rank, "world size", self.world_size, self.source)

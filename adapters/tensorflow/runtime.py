@@ -39,6 +39,8 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
     devices = given.get("devices")
     assert devices is None or isinstance(devices, int)
     reduction = str(given.get("reduction", "auto"))
+    if name == "parameter_server":
+        return
     if place.alone:
         if name != "single":
             replicas(devices)

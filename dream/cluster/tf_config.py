@@ -1,6 +1,7 @@
 """TF_CONFIG set by hand: the workers' list is all there is, and the rest follows from it.
 
-Rank, host and world size are the task's place in the list (a chief comes first). Rank 0 serves
+Rank, host and world size are the task's place in the list (a chief comes first, and is a worker;
+parameter servers, `ps`, come last). Rank 0 serves
 torch's store and dream's own: at the two ports above the highest that the list names on its host,
 or the two below the lowest where those would be past 65535. MASTER_ADDR with MASTER_PORT, and
 DREAM_RENDEZVOUS_PORT, put others in their place.
@@ -21,6 +22,8 @@ from ._read import LARGEST_PORT, endpoint, port, require
 
 TF_CONFIG = "TF_CONFIG"
 _SOURCE = "TF_CONFIG"
+_KINDS = ("chief", "worker", "ps")
+"""Kinds of tasks, in the order of their ranks."""
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
@@ -28,10 +31,12 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """TF_CONFIG, checked. index: this task's place among the workers, a chief being the first."""
+    """TF_CONFIG, checked. workers: every task that takes part; index: this task's place among
+    them, a chief being the first; servers: how many, the last ones, are `ps`."""
 
     workers: tuple[Endpoint, ...]
     index: int
+    servers: int | None
 
 
 def read(environ: Mapping[str, str]) -> Cluster | None:
@@ -57,6 +62,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         token=environ.get(_names.TOKEN) or f"job-{master.port}",
         serves_rendezvous=task.index == 0,
         workers=task.workers,
+        servers=task.servers,
     )
 
 
@@ -74,16 +80,18 @@ def parse(environ: Mapping[str, str]) -> Task | None:
     if not value.get("cluster"):
         return None
     workers = _workers(value["cluster"], text)
-    return Task(workers, _index(value.get("task"), value["cluster"], len(workers), text))
+    index = _index(value.get("task"), value["cluster"], text)
+    return Task(workers, index, len(value["cluster"].get("ps", [])) or None)
 
 
 def _workers(cluster: Any, text: str) -> tuple[Endpoint, ...]:
     if not isinstance(cluster, dict):
         raise _malformed('"cluster" is no JSON object', text)
-    strange = sorted(set(cluster) - {"chief", "worker"})
+    strange = sorted(set(cluster) - set(_KINDS))
     if strange:
-        raise _malformed(f'"cluster" names {strange[0]!r}, and only "chief", "worker" work', text)
-    listed = [cluster.get("chief", []), cluster.get("worker", [])]
+        known = ", ".join(f'"{kind}"' for kind in _KINDS)
+        raise _malformed(f'"cluster" names {strange[0]!r}, and only {known} work', text)
+    listed = [cluster.get(kind, []) for kind in _KINDS]
     if not all(isinstance(part, list) for part in listed):
         raise _malformed('"worker" is no list of "host:port"', text)
     addresses = [address for part in listed for address in part]
@@ -95,7 +103,7 @@ def _workers(cluster: Any, text: str) -> tuple[Endpoint, ...]:
     return workers
 
 
-def _index(task: Any, cluster: Mapping[str, Any], workers: int, text: str) -> int:
+def _index(task: Any, cluster: Mapping[str, Any], text: str) -> int:
     if not isinstance(task, dict) or not {"type", "index"} <= set(task):
         raise _malformed('"task" lacks "type" or "index"', text)
     kind, index = task["type"], task["index"]
@@ -105,9 +113,8 @@ def _index(task: Any, cluster: Mapping[str, Any], workers: int, text: str) -> in
         index = int(index)
     if type(index) is not int or not 0 <= index < len(cluster[kind]):
         raise _malformed(f"the task's index {index!r} is not below {len(cluster[kind])}", text)
-    rank = index if kind == "chief" else len(cluster.get("chief", [])) + index
-    assert rank < workers
-    return rank
+    before = _KINDS[: _KINDS.index(kind)]
+    return index + sum(len(cluster.get(other, [])) for other in before)
 
 
 def _services(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import torch
 from numpy.typing import NDArray
@@ -14,7 +12,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream import cluster
 from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
@@ -26,9 +23,8 @@ from dream.adapters.pytorch.asynchronous.step import pushed_step
 from dream.adapters.pytorch.asynchronous.training import Training
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
+from dream.asynchronous import serving
 from dream.asynchronous.client import Client
-from dream.asynchronous.roles import Roles
-from dream.asynchronous.server import Rules, Server
 from dream.asynchronous.staleness import Staleness
 from dream.communication import Communicator, Loop, Members
 
@@ -39,11 +35,8 @@ class ParameterServer(Asynchronous):
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._place = plan, plan.cluster
-        workers, servers = plan.options["workers"], plan.options["servers"]
-        assert workers is None or isinstance(workers, int)
-        assert isinstance(servers, int)
-        self._roles = Roles.fit(self._place.world_size, workers, servers)
-        self._rules = _rules(plan)
+        self._roles = serving.roles_of(self._place, plan.options)
+        self._rules = serving.rules_of(self._place, plan.options)
         device = devices.choose(plan)
         self._topology = Topology.of(
             self._place, num_replicas=self._roles.workers, device=str(device)
@@ -66,7 +59,7 @@ class ParameterServer(Asynchronous):
 
     def enter(self) -> None:
         if self._roles.serves(self._place.rank):
-            self._serve()
+            serving.serve(self._place, self._roles, self._rules, TorchOwner())
         if self._training is None:
             self._begin()
         assert self._training is not None
@@ -81,11 +74,6 @@ class ParameterServer(Asynchronous):
     def exit(self) -> None:
         self._patches.restore()
 
-    def _serve(self) -> None:
-        """To the end of training, and of this process: nothing of the script runs after it."""
-        Server(self._place, self._roles, self._rules, TorchOwner()).serve()
-        _leave()
-
     def _begin(self) -> None:
         logger.info("parameter_server: %s", self._roles)
         in_step = self._rules.bound == 0
@@ -94,7 +82,7 @@ class ParameterServer(Asynchronous):
             logger.warning(
                 "worker of rank %d came back after the end of training", self._place.rank
             )
-            _leave()
+            serving.leave()
         atexit.register(client.leave)
         self._training = Training(client, self._roles, self._place.rank, in_step=in_step)
         self._dealer = Dealer(self._training, self._plan.seed, self._roles.workers)
@@ -153,24 +141,3 @@ class ParameterServer(Asynchronous):
                 "Call it inside the block or after it."
             )
         return self._training, self._dealer
-
-
-def _leave() -> NoReturn:
-    """End this process well, and nothing of the script after it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _rules(plan: Plan) -> Rules:
-    bound, every = plan.options["staleness"], plan.options["snapshot_every"]
-    assert bound is None or isinstance(bound, int)
-    assert every is None or isinstance(every, int)
-    folder = cluster.snapshot_folder()
-    if every is not None and folder is None:
-        raise ConfigurationError(
-            "Snapshots are kept by `dream run`, which starts the job again from them. Received: "
-            f"snapshot_every={every} under {plan.cluster.source}. Start it with `dream run "
-            "--max-restarts 1`, or leave snapshot_every out."
-        )
-    return Rules(bound, every, folder)
