@@ -32,6 +32,9 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "sharded"): f"{_TENSORFLOW}.split.sharded:Sharded",
     ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.split.choosing:model_parallel",
+    ("tensorflow", "parameter_server"): (
+        f"{_TENSORFLOW}.asynchronous.parameter_server:ParameterServer"
+    ),
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""

@@ -68,7 +68,12 @@ class Resynchronise(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
 
 def for_rank(given: Any, engine: Engine) -> Any:
     """The callbacks that run here. given: None, a callback, a list or a CallbackList."""
-    if isinstance(given, keras.callbacks.CallbackList) or engine.rank == 0:
+    return of_rank(given, engine.rank)
+
+
+def of_rank(given: Any, rank: int) -> Any:
+    """The same, for a rank."""
+    if isinstance(given, keras.callbacks.CallbackList) or rank == 0:
         return given
     return [c for c in private.tree.flatten(given or []) if not isinstance(c, _WRITERS)]
 

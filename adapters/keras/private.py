@@ -140,5 +140,25 @@ def symbolic(batch: Any) -> Any:
     )
 
 
+def counter(optimizer: Any) -> Any:
+    """The variable in which an optimizer counts the gradients that it was given."""
+    return optimizer._iterations
+
+
+def decays(optimizer: Any, variable: Any) -> bool:
+    """Whether an optimizer's weight decay acts on a variable."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def results(model: Any, logs: Any) -> dict[str, Any]:
+    """The figures of an epoch, as `fit` tells them. logs: those of its last step."""
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+def validates(model: Any, epoch: int, frequency: Any) -> bool:
+    """Whether `fit` validates after an epoch."""
+    return bool(model._should_eval(epoch, frequency))
+
+
 def _dtype(tensor: Any) -> str:
     return str(keras.backend.standardize_dtype(tensor.dtype))

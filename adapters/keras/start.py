@@ -26,7 +26,7 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     metrics.check_starts(model)
-    _check_losses(model)
+    check_losses(model)
 
 
 def agree(model: Any, engine: Engine) -> None:
@@ -89,7 +89,7 @@ def optimizers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def _check_losses(model: Any) -> None:
+def check_losses(model: Any) -> None:
     """Only a loss that is a mean over samples is the mean of the replicas' means."""
     for loss in private.compiled_losses(model):
         if loss.reduction not in ("sum_over_batch_size", "mean"):

@@ -25,6 +25,10 @@ assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) 
 adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
 assert isinstance(adapter, private.ArrayDataAdapter)
 assert private.array_facts(adapter)[1:] == (5, 2, True)
+assert int(private.counter(model.optimizer)) == 0
+assert private.decays(model.optimizer, model.layers[1].kernel)
+assert set(private.results(model, {"own": 1})) == {"own"}
+assert private.validates(model, 1, 2) and not private.validates(model, 0, 2)
 assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
 private.backend_random.dropout = lambda x, *_, **__: x
 assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1

@@ -1,0 +1,64 @@
+"""A server's parameters under the Keras optimizer that the script made on the workers."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dream.adapters.keras import private
+from dream.adapters.keras.asynchronous.machine import Machine
+from dream.adapters.keras.asynchronous.recipe import (
+    Recipe,
+    load,
+    made_of,
+    state_of,
+    take_state,
+)
+from dream.asynchronous.owner import Owner
+
+
+@final
+class KerasOwner(Owner):
+    """One update at a time, so Keras's own count of them is right, and with it bias correction and
+    schedules."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._values: NDArray[Any] = np.empty(0, np.float32)
+        self._optimizer: Any = None
+        self._update: Any = None
+        self._rate: float | None = None
+        self._current: float | None = None
+
+    def build(self, recipe: bytes, values: NDArray[Any]) -> None:
+        told: Recipe = load(recipe)
+        self._optimizer, variables = made_of(told)
+        counter = private.counter(self._optimizer)
+        self._machine.load(variables, counter)(values, int(counter))
+        self._values = values
+        self._update = self._machine.update(self._optimizer, variables)
+        rate = told.config["learning_rate"]
+        self._rate = self._current = rate if isinstance(rate, float) else None
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self._values
+
+    def read_settings(self, settings: bytes) -> Any:
+        return pickle.loads(settings)
+
+    def step(self, gradient: NDArray[Any], present: bytes, settings: Any) -> None:
+        """settings: the learning rate of the worker that pushes."""
+        rate = self._rate if settings is None else settings
+        if rate is not None and rate != self._current:
+            self._optimizer.learning_rate = self._current = rate
+        self._values = self._update(gradient, present)
+
+    def save(self) -> bytes:
+        return pickle.dumps(state_of(self._optimizer))
+
+    def restore(self, state: bytes) -> None:
+        take_state(self._optimizer, pickle.loads(state))

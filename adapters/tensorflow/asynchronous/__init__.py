@@ -1,0 +1,1 @@
+"""`parameter_server` and `local_sgd` in TensorFlow."""

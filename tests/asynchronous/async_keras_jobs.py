@@ -1,0 +1,174 @@
+"""What ranks of the Keras jobs run, under dream.launch. Keras comes with the backend that the
+job's framework names."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+import dream
+
+EPOCHS, BATCH, SAMPLES = 5, 16, 52  # 20 steps; the last batch has 4 samples
+
+
+def data() -> tuple[Any, Any]:
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(SAMPLES, 8)).astype("float32")
+    x *= draw.uniform(0.5, 2.0, size=(SAMPLES, 1)).astype("float32")
+    return x, np.abs(x[:, :4]).argmax(1)
+
+
+def net() -> Any:
+    """Other weights on each rank: rank 0's are to start."""
+    keras.utils.set_random_seed(int(os.environ.get("RANK", "0")))
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, "tanh", kernel_constraint=keras.constraints.MaxNorm(1.5)),
+            keras.layers.Dense(4),
+        ]
+    )
+
+
+def optimizer_of(name: str, global_norm: bool = True) -> Any:
+    clip = {"global_clipnorm": 0.7} if global_norm else {"clipnorm": 0.5}
+    if name == "adamw":
+        made = keras.optimizers.AdamW(0.02, weight_decay=0.01, **clip)
+        made.exclude_from_weight_decay(var_names=["bias"])
+        return made
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.7)
+    return keras.optimizers.SGD(rate, momentum=0.9, **clip)
+
+
+def loss() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def told(strategy: Any, name: str) -> Any:
+    return strategy.staleness() if name == "parameter_server" else None
+
+
+def by_path(model: Any) -> dict[str, Any]:
+    """Without the model's own, numbered name."""
+    return {v.path.partition("/")[2]: np.asarray(v) for v in model.trainable_variables}
+
+
+def fitted(
+    name: str, options: dict[str, Any], optimizer: str, global_norm: bool = True
+) -> dict[str, Any]:
+    """`fit` as it stands, twice, with validation."""
+    x, y = data()
+    with dream.strategy(name, **options) as strategy:
+        model = net()
+        made = optimizer_of(optimizer, global_norm)
+        model.compile(made, loss(), metrics=["accuracy"])
+        first = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS - 2, verbose=0)
+        second = model.fit(
+            x, y, batch_size=BATCH, initial_epoch=EPOCHS - 2, epochs=EPOCHS, verbose=0,
+            validation_data=(x, y),
+        )  # fmt: skip
+        figures = model.evaluate(x, y, verbose=0, return_dict=True)
+        strategy.full_state(model)
+    return {
+        "parameters": by_path(model),
+        "state": {v.name: np.asarray(v) for v in made.variables},
+        "history": {**first.history, **second.history},
+        "figures": figures,
+        "told": told(strategy, name),
+    }
+
+
+def explicit(name: str, options: dict[str, Any], optimizer: str, norm: bool) -> dict[str, Any]:
+    """`train_step` to its end."""
+    import tensorflow as tf
+
+    x, y = data()
+    with dream.strategy(name, **options) as strategy:
+        model, made = net(), optimizer_of(optimizer, norm)
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=3).batch(BATCH)
+        batches = strategy.prepare(dataset)
+        step = strategy.train_step(model, loss(), made)
+        losses = [float(step(*batch)) for _ in range(EPOCHS) for batch in batches]
+        right = strategy.evaluate(model, dataset, {"right": _right})["right"]
+        strategy.full_state(model)
+    return {
+        "parameters": by_path(model),
+        "losses": losses,
+        "right": right,
+        "told": told(strategy, name),
+    }
+
+
+def _right(prediction: Any, target: Any) -> Any:
+    return keras.metrics.sparse_categorical_accuracy(target, prediction)
+
+
+class Slow(keras.callbacks.Callback):
+    """Takes its time on each batch."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        time.sleep(self._seconds)
+
+
+def uneven(staleness: int | None, seconds: float) -> Any:
+    """Rank 1 is slow on purpose."""
+    x, y = data()
+    with dream.strategy("parameter_server", staleness=staleness) as strategy:
+        model = net()
+        model.compile(optimizer_of("sgd"), loss())
+        slow = [Slow(seconds)] if strategy.topology.rank == 1 else []
+        model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=slow)
+        strategy.full_state(model)
+    return strategy.staleness(), by_path(model), int(model.optimizer.iterations)
+
+
+def refused(what: str) -> str:
+    """The message of what a worker may not do."""
+    x, y = data()
+    with dream.strategy("parameter_server", staleness=0) as strategy:
+        model = net()
+        made = keras.optimizers.SGD(0.1, use_ema=what == "ema")
+        model.compile(made, loss())
+        try:
+            if what == "loop":
+                made.apply([v.value for v in model.trainable_variables], model.trainable_variables)
+            elif what == "batch":
+                model.train_on_batch(x[:4], y[:4])
+            elif what == "steps":
+                model.fit(x, y, steps_per_epoch=3, verbose=0)
+            elif what == "ema":
+                model.fit(x, y, verbose=0)
+            elif what == "communicator":
+                strategy.communicator.barrier()
+            elif what == "loaded":
+                model.fit(x, y, verbose=0)
+                model.set_weights([w * 0 for w in model.get_weights()])
+                model.fit(x, y, verbose=0)
+        except dream.DreamError as error:
+            return str(error)
+    return ""
+
+
+def digits(name: str, options: dict[str, Any], seed: int) -> float:
+    """Accuracy on the digits' test part."""
+    from dream.compare import tasks
+
+    task = tasks.find("digits")
+    held, weights = task.load(), tasks.first_weights(task, seed)
+    with dream.strategy(name, seed=seed, **options):
+        model = keras.Sequential(
+            [keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
+        )
+        model.set_weights([np.asarray(value) for value in weights.values()])
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss(), metrics=["accuracy"])
+        model.fit(held.x, held.y, batch_size=64, epochs=15, verbose=0)
+        figures = model.evaluate(held.x_test, held.y_test, verbose=0, return_dict=True)
+    return float(figures["accuracy"])

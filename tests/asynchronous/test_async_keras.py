@@ -1,0 +1,124 @@
+"""The laws of `parameter_server` in Keras on TensorFlow: real jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import async_keras_jobs
+import numpy as np
+import pytest
+
+import dream
+
+
+def launch(function: Any, *args: Any, n: int) -> list[Any]:
+    return dream.launch(function, *args, n=n, framework="tensorflow", timeout=240)
+
+
+def apart(one: dict[str, Any], other: dict[str, Any], what: str = "parameters") -> float:
+    """The largest difference of any parameter."""
+    assert one[what].keys() == other[what].keys()
+    return max(float(np.abs(one[what][n] - other[what][n]).max()) for n in one[what])
+
+
+@pytest.fixture(scope="module")
+def singles() -> dict[Any, Any]:
+    """What one device makes of each way to train, made when it is asked for."""
+
+    class Made(dict[Any, Any]):
+        def __missing__(self, key: Any) -> Any:
+            job, *args = key
+            (self[key],) = launch(getattr(async_keras_jobs, job), "single", {}, *args, n=1)
+            return self[key]
+
+    return Made()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
+def test_one_worker_is_one_device_to_the_bit(singles: dict[Any, Any], optimizer: str) -> None:
+    rank, nothing = launch(async_keras_jobs.fitted, "parameter_server", {}, optimizer, n=2)
+    alone = singles["fitted", optimizer]
+    assert nothing is None  # a server never comes out of the block
+    assert apart(rank, alone) == 0.0
+    assert apart(rank, alone, "state") == 0.0
+    assert rank["history"] == alone["history"]
+    assert rank["figures"] == alone["figures"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "workers", "servers"),
+    [("sgd", 2, 1), pytest.param("adamw", 3, 2, marks=pytest.mark.slow)],
+)
+def test_in_step_fit_is_that_of_one_device(
+    singles: dict[Any, Any], optimizer: str, workers: int, servers: int
+) -> None:
+    options = {"workers": workers, "servers": servers, "staleness": 0}
+    norm = servers == 1
+    ranks = launch(
+        async_keras_jobs.fitted, "parameter_server", options, optimizer, norm, n=workers + servers
+    )
+    alone = singles["fitted", optimizer, norm]
+    for rank in ranks[:workers]:
+        assert apart(rank, alone) <= 1e-6
+        assert apart(rank, alone, "state") <= 1e-6
+        assert rank["told"].histogram == {0: 20}
+        assert rank["history"]["val_loss"] == pytest.approx(alone["history"]["val_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "staleness"),
+    [(2, 1, 0), pytest.param(1, 2, 8, marks=pytest.mark.slow)],
+)
+def test_the_explicit_step_is_that_of_one_device(
+    singles: dict[Any, Any], workers: int, servers: int, staleness: int
+) -> None:
+    options = {"workers": workers, "servers": servers, "staleness": staleness}
+    args = ("adamw", servers == 1)
+    n = workers + servers
+    ranks = launch(async_keras_jobs.explicit, "parameter_server", options, *args, n=n)
+    alone = singles["explicit", *args]
+    for rank in ranks[:workers]:
+        assert apart(rank, alone) <= (0.0 if workers == 1 else 1e-6)
+        assert rank["right"] == alone["right"]
+    np.testing.assert_allclose(ranks[0]["losses"], alone["losses"][: len(ranks[0]["losses"])],
+                               atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("staleness", [None, 2])
+def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(staleness: int | None) -> None:
+    first, second, _ = launch(async_keras_jobs.uneven, staleness, 0.1, n=3)
+    told, parameters, counted = first
+    assert told.updates == counted == second[2] == 26  # Keras's own count, too
+    assert told == second[0]
+    assert apart({"parameters": parameters}, {"parameters": second[1]}) == 0.0
+    if staleness is None:
+        assert told.by_worker[0] > 2 * told.by_worker[1]
+    else:
+        assert told.lead <= staleness
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("loop", "outside a dream step"),
+        ("loaded", "set or loaded after"),
+        pytest.param("batch", "train_on_batch", marks=pytest.mark.exhaustive),
+        pytest.param("steps", "steps_per_epoch=3", marks=pytest.mark.exhaustive),
+        pytest.param("ema", "use_ema=True", marks=pytest.mark.exhaustive),
+        pytest.param("communicator", "do not wait for one another", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_what_cannot_be_is_refused(what: str, words: str) -> None:
+    said = launch(async_keras_jobs.refused, what, n=3)
+    for message in said[:2]:
+        assert message and re.search(words, message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
+    (alone,) = launch(async_keras_jobs.digits, "single", {}, seed, n=1)
+    options = {"staleness": 8}
+    first, _, _ = launch(async_keras_jobs.digits, "parameter_server", options, seed, n=3)
+    assert first >= alone - 0.01
