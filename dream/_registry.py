@@ -35,6 +35,7 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "parameter_server"): (
         f"{_TENSORFLOW}.asynchronous.parameter_server:ParameterServer"
     ),
+    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.asynchronous.local_sgd:LocalSgd",
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""

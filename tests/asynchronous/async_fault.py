@@ -34,6 +34,11 @@ def go_wrong(done: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL if MODE == "kill" else signal.SIGSTOP)
 
 
+def note(what: str, epoch: int, samples: torch.Tensor) -> None:
+    with (FOLDER / f"{what}{RANK}-{epoch}").open("a") as file:
+        file.write(" ".join(map(str, samples.tolist())) + "\n")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -52,11 +57,11 @@ def main() -> None:
                 done += 1
                 go_wrong(done)
                 time.sleep(SECONDS)
+                note("began", epoch, index)
                 optimizer.zero_grad()
                 F.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
-                with (FOLDER / f"done{RANK}-{epoch}").open("a") as file:
-                    file.write(" ".join(map(str, index.tolist())) + "\n")
+                note("done", epoch, index)
     if RANK == 0:
         print(strategy.staleness())
 

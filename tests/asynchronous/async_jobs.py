@@ -136,8 +136,9 @@ def refused(what: str) -> str:
                 model.half()
                 next(iter(loader))
             elif what == "two":
-                SGD(model.parameters(), lr=0.1)
+                second = SGD(model.parameters(), lr=0.1)
                 next(iter(loader))
+                second.step()
         except dream.DreamError as error:
             return str(error)
     return ""
@@ -145,9 +146,10 @@ def refused(what: str) -> str:
 
 def digits(name: str, options: dict[str, Any], seed: int) -> float:
     """Accuracy on the digits' test part."""
-    from dream.compare.digits import first_weights, load
+    from dream.compare import tasks
 
-    held, weights = load(), first_weights(seed)
+    task = tasks.find("digits-mlp")
+    held, weights = task.load(), tasks.first_weights(task, seed)
     with dream.strategy(name, seed=seed, **options) as strategy:
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
         with torch.no_grad():

@@ -161,7 +161,7 @@ def digits(name: str, options: dict[str, Any], seed: int) -> float:
     """Accuracy on the digits' test part."""
     from dream.compare import tasks
 
-    task = tasks.find("digits")
+    task = tasks.find("digits-mlp")
     held, weights = task.load(), tasks.first_weights(task, seed)
     with dream.strategy(name, seed=seed, **options):
         model = keras.Sequential(

@@ -112,7 +112,7 @@ def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(staleness: i
 def test_what_cannot_be_is_refused(what: str, words: str) -> None:
     said = launch(async_keras_jobs.refused, what, n=3)
     for message in said[:2]:
-        assert message and re.search(words, message)
+        assert re.search(words, message), message
 
 
 @pytest.mark.slow
@@ -122,3 +122,36 @@ def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
     options = {"staleness": 8}
     first, _, _ = launch(async_keras_jobs.digits, "parameter_server", options, seed, n=3)
     assert first >= alone - 0.01
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
+def test_an_average_at_every_step_is_what_mirrored_does(
+    singles: dict[Any, Any], optimizer: str
+) -> None:
+    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": 1}, optimizer, n=2)
+    alone = singles["fitted", optimizer]
+    assert apart(local[0], local[1]) == 0.0
+    assert apart(local[0], alone) <= 1e-6
+    assert apart(local[0], alone, "state") <= 1e-6
+    for name, values in alone["history"].items():
+        assert local[1]["history"][name] == pytest.approx(values, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_explicit_step_averages_too(singles: dict[Any, Any]) -> None:
+    args = ("sgd", True)
+    local = launch(async_keras_jobs.explicit, "local_sgd", {"every": 1}, *args, n=3)
+    alone = singles["explicit", *args]
+    assert apart(local[0], local[2]) == 0.0
+    assert apart(local[0], alone) <= 1e-6
+    assert local[0]["right"] == local[1]["right"] == alone["right"]
+
+
+def test_replicas_are_alike_after_each_pass_whatever_the_interval(
+    singles: dict[Any, Any],
+) -> None:
+    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": 3}, "sgd", n=2)
+    assert apart(local[0], local[1]) == 0.0
+    assert apart(local[0], local[1], "state") == 0.0
+    assert local[0]["history"] == local[1]["history"]
+    assert 1e-5 < apart(local[0], singles["fitted", "sgd"]) < 1.0

@@ -1,4 +1,4 @@
-"""`fit` where a worker takes some of the batches, and knows how many only at the end of an epoch."""
+"""Keras's `fit` with steps that are not Keras's: how many there are, the epoch's end tells."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ class Steps(Protocol):
 
     def refresh(self, model: Any) -> None:
         """Before figures are taken: the newest parameters."""
+
+    def end_epoch(self, model: Any) -> None:
+        """The same after an epoch's batches, before its figures are told."""
+
+    def told(self, model: Any) -> None:
+        """The callbacks have been told of an epoch; one may have asked to stop."""
 
     def finish(self, model: Any) -> None:
         """After the last epoch."""
@@ -90,12 +96,13 @@ def _epoch(run: Fit, epoch: int, step: Callable[[Any, int], Any], listed: Any, e
         if model.stop_training:
             break
     dealt.close()  # type: ignore[attr-defined]
+    run.steps.end_epoch(model)
     told = private.results(model, logs)
-    run.steps.refresh(model)
     if run.validation is not None and private.validates(model, epoch, every):
         found = model.evaluate(**run.validation, callbacks=listed, return_dict=True)
         told.update({f"val_{name}": value for name, value in found.items()})
     listed.on_epoch_end(epoch, told)
+    run.steps.told(model)
     return told
 
 
@@ -141,9 +148,8 @@ def _check(model: Any, given: Arguments) -> None:
         isinstance(c, keras.callbacks.BackupAndRestore)
         for c in private.tree.flatten(given["callbacks"] or [])
     ):
-        what = "BackupAndRestore", "Use snapshot_every= and `dream run --max-restarts`"
+        what = "BackupAndRestore", "Save with ModelCheckpoint, or use snapshot_every="
     if what is not None:
         raise Unsupported(
-            "Workers that do not wait for one another cannot do this. Received: "
-            f"{what[0]}. {what[1]}."
+            f"Replicas that step alone cannot do this. Received: {what[0]}. {what[1]}."
         )

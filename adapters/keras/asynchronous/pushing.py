@@ -53,12 +53,18 @@ class Pushing:
     def refresh(self, model: Any) -> None:
         self._training.refresh()
 
+    def end_epoch(self, model: Any) -> None:
+        self.refresh(model)
+
+    def told(self, model: Any) -> None:
+        """Each worker stops for itself."""
+
     def finish(self, model: Any) -> None:
         self._training.fetch_state(model.optimizer)
 
     def _local(self, model: Any, held: Held) -> Callable[[Any], tuple[Any, list[Any]]]:
         def local(batch: Any) -> tuple[Any, list[Any]]:
-            with self._training.catching(held.order) as gradients:
+            with self._training.catching.gradients(held.order) as gradients:
                 logs = type(model).train_step(model, batch)
             return logs, gradients
 

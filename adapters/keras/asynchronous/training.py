@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from types import MethodType
 from typing import Any, final
 
@@ -11,6 +9,7 @@ import keras
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
+from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.machine import Machine
 from dream.asynchronous.client import Client
@@ -29,11 +28,11 @@ class Training:
         self, client: Client, roles: Roles, rank: int, machine: Machine, *, in_step: bool
     ) -> None:
         self.client, self.machine, self.rank = client, machine, rank
+        self.catching = Catching(_by_hand)
         self.work = Work(client, self._load, roles.workers, in_step=in_step)
         self.shared = in_step and roles.workers > 1
         self._servers = roles.servers
         self._held: Held | None = None
-        self._caught: list[tuple[Sequence[Any], Sequence[Any]]] | None = None
         self._loaders = 0
 
     def next_loader(self) -> int:
@@ -43,22 +42,16 @@ class Training:
 
     def take(self, optimizer: Any) -> Any:
         """The optimizer, whose `apply` from now on is the servers'."""
-        if "apply" in vars(optimizer):
+        if "save_own_variables" in vars(optimizer):
             return optimizer
         training = self
-
-        def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-            if training._caught is None:
-                raise _by_hand(self)
-            training._caught.append((list(grads), list(trainable_variables or [])))
 
         def save_own_variables(self: Any, store: Any) -> None:
             training.fetch_state(self)
             type(self).save_own_variables(self, store)
 
-        optimizer.apply = MethodType(apply, optimizer)
         optimizer.save_own_variables = MethodType(save_own_variables, optimizer)
-        return optimizer
+        return self.catching.take(optimizer)
 
     def ready(self, model: Any, optimizer: Any) -> Held:
         """Before a batch is trained on: the servers know the parameters, and this rank has
@@ -75,25 +68,6 @@ class Training:
                 f"{type(optimizer).__name__} over {model.name!r}. Train one model in a job."
             )
         return held
-
-    @contextmanager
-    def catching(self, order: Sequence[Any]) -> Iterator[list[Any]]:
-        """What optimizers are given inside, as gradients in this order of variables; the list is
-        filled at the end."""
-        found: list[Any] = []
-        before, self._caught = self._caught, []
-        try:
-            yield found
-            if len(self._caught) != 1:
-                raise Unsupported(
-                    "A step brings the servers one gradient. Received: a step that applied "
-                    f"{len(self._caught)}. Call the optimizer once in train_step."
-                )
-            ((gradients, variables),) = self._caught
-            by_variable = dict(zip(map(id, variables), gradients, strict=True))
-            found.extend(by_variable.get(id(v)) for v in order)
-        finally:
-            self._caught = before
 
     def push(self, held: Held, loss: float, weight: float | None, present: bytes) -> float:
         """A step, whose gradient is in the client's `gradient`. The loss of the update, once the

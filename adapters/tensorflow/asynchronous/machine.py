@@ -28,7 +28,7 @@ class TensorFlowMachine(Machine):
                 if not present or present[index]
             ]
             if there:
-                optimizer.apply(*zip(*there, strict=True))
+                type(optimizer).apply(optimizer, *zip(*there, strict=True))
             else:
                 private.counter(optimizer).assign_add(1)
             return _joined(variables)

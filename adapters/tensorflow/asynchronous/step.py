@@ -29,7 +29,7 @@ def pushed_step(
 
     def local(held: Held) -> Callable[..., tuple[Any, list[Any]]]:
         def call(*batch: Any) -> tuple[Any, list[Any]]:
-            with training.catching(held.order) as gradients:
+            with training.catching.gradients(held.order) as gradients:
                 value = inner(*batch)
             return value, gradients
 

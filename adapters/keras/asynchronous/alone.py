@@ -1,0 +1,87 @@
+"""The steps of `fit` under `local_sgd`: each replica's own, on its share of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import numpy as np
+
+from dream.adapters.keras import metrics, private, start
+from dream.adapters.keras.asynchronous.averaging import Averages
+from dream.adapters.keras.asynchronous.catching import Catching
+from dream.adapters.keras.asynchronous.feeds import feed_of
+from dream.adapters.keras.asynchronous.machine import Machine
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.sources import Arrays, Batches
+from dream.asynchronous.client import Lease
+
+
+@final
+class Alone:
+    """One a rank."""
+
+    def __init__(
+        self, engine: Engine, machine: Machine, averages: Averages, catching: Catching
+    ) -> None:
+        self.rank = engine.rank
+        self._engine, self._machine = engine, machine
+        self._averages, self._catching = averages, catching
+
+    def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
+        private.build(model, private.symbolic(self._engine.example(source)))
+        metrics.check_kinds(model)
+        start.check_losses(model)
+        averages = self._averages
+        averages.begin(model, model.optimizer)
+        differentiate = self._machine.differentiate(
+            self._local(model), averages.order, eager=model.run_eagerly, one_length=False
+        )
+        logs: Any = {}
+
+        def step(batch: Any, samples: int) -> Any:
+            nonlocal logs
+            present = b""
+            if samples:
+                tensors = self._machine.tensors(batch)
+                logs, present = differentiate((tensors,), averages.gradient)
+            averages.step(float(samples), present)
+            return logs
+
+        return step
+
+    def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
+        feed = feed_of(source)
+        for index in range(feed.epoch.batches):
+            yield feed.batch(Lease((0, epoch), index, index, self.rank, self._engine.parts))
+
+    def refresh(self, model: Any) -> None:
+        self._averages.settle()
+
+    def end_epoch(self, model: Any) -> None:
+        """The replicas alike, and the figures of all of them."""
+        self._averages.settle()
+        states = metrics.states(model)
+        if states and self._engine.parts > 1:
+            values = [np.array(v) for v in states]
+            sums = self._engine.communicator.all_reduce(values, "sum")
+            for variable, total in zip(states, sums, strict=True):
+                variable.assign(total)
+
+    def told(self, model: Any) -> None:
+        if self._engine.parts > 1:
+            wishes = self._engine.communicator.all_gather_object(bool(model.stop_training))
+            model.stop_training = any(wishes)
+
+    def finish(self, model: Any) -> None:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if self._engine.parts > 1:
+            self._engine.communicator.barrier()  # what rank 0 wrote is there for all to read
+
+    def _local(self, model: Any) -> Callable[[Any], tuple[Any, list[Any]]]:
+        def local(batch: Any) -> tuple[Any, list[Any]]:
+            with self._catching.gradients(self._averages.order) as gradients:
+                logs = type(model).train_step(model, batch)
+            return logs, gradients
+
+        return local
