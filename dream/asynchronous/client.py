@@ -122,7 +122,7 @@ class Client:
     def ask(self, key: Key, epoch: Epoch, *, wait: bool) -> Answer:
         """The next lease of an epoch. wait: until there is one, or the epoch is done by all."""
         numbers = (*key, self._pulled, int(wait), epoch.samples, epoch.batch_size)
-        frame = Frame(Kind.ASK, numbers, (float(epoch.drop_last), 0.0))
+        frame = Frame(Kind.ASK, numbers, (float(epoch.drop_last), float(epoch.mark)))
         return self._steadily(key, lambda: self._call(frame), again=frame)
 
     def push(self, push: Push) -> Answer:

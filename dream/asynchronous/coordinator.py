@@ -80,8 +80,9 @@ class Coordinator:
         known = self._deals.setdefault(key, Deal(epoch, self.split))
         if known.epoch != epoch:
             raise Desynchronized(
-                f"The workers' loaders differ. Received: {epoch}, and {known.epoch} of another "
-                "worker. Make the same loaders, in the same order, on every rank."
+                f"The workers' data differ. Received: {epoch}, and {known.epoch} of another "
+                "worker. Make the same loaders, in the same order, on every rank, and give what "
+                "shuffles the same seed."
             )
 
     def holds(self, worker: int, key: Key, lease: int) -> bool:

@@ -11,9 +11,10 @@ from dream import cluster
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
 
+from .holding import Rules
 from .owner import Owner
 from .roles import Roles
-from .server import Rules, Server
+from .server import Server
 
 
 def serve(place: Cluster, roles: Roles, rules: Rules, owner: Owner) -> NoReturn:

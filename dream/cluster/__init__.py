@@ -14,7 +14,16 @@ from dream._topology import Cluster
 
 from . import horovod, tf_config, torchrun
 from ._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
-from .exchange import exchange, exchange_endpoints, found, meet, own_host, post, posted
+from .exchange import (
+    exchange,
+    exchange_endpoints,
+    found,
+    leave_word,
+    meet,
+    own_host,
+    post,
+    posted,
+)
 from .export import (
     export_dtensor,
     export_horovod,
@@ -37,6 +46,7 @@ __all__ = [
     "found",
     "frameworks_differ",
     "horovod_environment",
+    "leave_word",
     "meet",
     "own_host",
     "post",

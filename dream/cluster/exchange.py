@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 
 from dream._errors import WorkerFailed
@@ -38,6 +39,12 @@ def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) ->
 def post(cluster: Cluster, key: str, value: bytes) -> None:
     """Leave a value under SCOPE/NAME for whoever asks."""
     _put(rendezvous(cluster), key, value, startup_seconds())
+
+
+def leave_word(cluster: Cluster, key: str, value: bytes) -> None:
+    """Post a value for whoever is still there: a store that rank 0 serves goes with it."""
+    with suppress(OSError):
+        rendezvous(cluster).put(key, value)
 
 
 def posted(cluster: Cluster, key: str) -> bytes:

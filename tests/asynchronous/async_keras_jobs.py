@@ -86,10 +86,9 @@ def explicit(name: str, options: dict[str, Any], optimizer: str, norm: bool) -> 
     """`train_step` to its end."""
     import tensorflow as tf
 
-    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices(data()).shuffle(64, seed=3).batch(BATCH)
     with dream.strategy(name, **options) as strategy:
         model, made = net(), optimizer_of(optimizer, norm)
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=3).batch(BATCH)
         batches = strategy.prepare(dataset)
         step = strategy.train_step(model, loss(), made)
         losses = [float(step(*batch)) for _ in range(EPOCHS) for batch in batches]
@@ -132,6 +131,8 @@ def uneven(staleness: int | None, seconds: float) -> Any:
 
 def refused(what: str) -> str:
     """The message of what a worker may not do."""
+    import tensorflow as tf
+
     x, y = data()
     with dream.strategy("parameter_server", staleness=0) as strategy:
         model = net()
@@ -146,6 +147,9 @@ def refused(what: str) -> str:
                 model.fit(x, y, steps_per_epoch=3, verbose=0)
             elif what == "ema":
                 model.fit(x, y, verbose=0)
+            elif what == "shuffled":  # by each rank's own seed
+                dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(BATCH)
+                model.fit(dataset, verbose=0)
             elif what == "communicator":
                 strategy.communicator.barrier()
             elif what == "loaded":

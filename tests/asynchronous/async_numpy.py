@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from dream._topology import Cluster, Endpoint
 from dream.asynchronous.client import Client, Lease, Shard
 from dream.asynchronous.deals import Epoch
+from dream.asynchronous.holding import Rules
 from dream.asynchronous.owner import Owner
 from dream.asynchronous.roles import Roles
-from dream.asynchronous.server import Rules, Server
+from dream.asynchronous.server import Server
 from dream.asynchronous.work import Work
 from dream.cluster.store import Store
 

@@ -282,3 +282,12 @@ def test_a_stranger_is_turned_away() -> None:
             assert stranger.recv(1) == b""
         worker.epoch(0, EPOCH)
         worker.client.leave()
+
+
+def test_a_second_server_stays_however_long_training_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a call may stall."""
+    monkeypatch.setenv("DREAM_STALL_SECONDS", "1")
+    with job(workers=1, servers=2) as running:
+        worker = running.worker(0)
+        worker.epoch(0, Epoch(8, 4, drop_last=False), lambda _: time.sleep(0.8))
+        worker.client.leave()

@@ -103,6 +103,7 @@ def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(staleness: i
     [
         ("loop", "outside a dream step"),
         ("loaded", "set or loaded after"),
+        ("shuffled", "data differ.*seed"),
         pytest.param("batch", "train_on_batch", marks=pytest.mark.exhaustive),
         pytest.param("steps", "steps_per_epoch=3", marks=pytest.mark.exhaustive),
         pytest.param("ema", "use_ema=True", marks=pytest.mark.exhaustive),
@@ -112,7 +113,9 @@ def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(staleness: i
 def test_what_cannot_be_is_refused(what: str, words: str) -> None:
     said = launch(async_keras_jobs.refused, what, n=3)
     for message in said[:2]:
-        assert re.search(words, message), message
+        if what != "shuffled" or message:  # the first worker to ask is right
+            assert re.search(words, message), message
+    assert any(said[:2])
 
 
 @pytest.mark.slow

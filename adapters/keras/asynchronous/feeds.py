@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import keras
@@ -11,6 +12,7 @@ import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import private
+from dream.adapters.keras.digest import digest_of
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.asynchronous.client import Lease
 from dream.asynchronous.deals import Epoch
@@ -35,13 +37,14 @@ class ArrayFeed(Feed):
         self.epoch = Epoch(source.samples, source.batch_size, drop_last=False)
         self._order = source.order()
         self._inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, backend))
+        first, _ = self.batch(Lease((0, 0), 0, 0, 0, 1))
+        self.epoch = replace(self.epoch, mark=_mark(first))
 
     def batch(self, lease: Lease) -> tuple[Any, int]:
         size = self.epoch.batch_size
         places = self._order[lease.index * size : (lease.index + 1) * size]
         mine = places[lease.part :: lease.parts]
-        taken = private.tree.map_structure(lambda a: None if a is None else a[mine], self._inputs)
-        return taken, len(mine)
+        return private.tree.map_structure(lambda a: _taken(a, mine), self._inputs), len(mine)
 
 
 @final
@@ -60,7 +63,7 @@ class WalkFeed(Feed):
         self.epoch = Epoch(count, 1, drop_last=False)
         if count:
             size = _samples(self._at(0))
-            self.epoch = Epoch(count * size, size, drop_last=False)
+            self.epoch = Epoch(count * size, size, False, _mark(self._at(0)))
 
     def batch(self, lease: Lease) -> tuple[Any, int]:
         whole = self._at(lease.index)
@@ -105,6 +108,18 @@ def leased(work: Work, loader: int, number: int, feed: Feed) -> Iterator[tuple[A
             yield batch
     finally:
         current.abandon()
+
+
+def _taken(array: Any, places: Any) -> Any:
+    if array is None or isinstance(array, np.ndarray):
+        return None if array is None else array[places]
+    return keras.ops.take(array, places, axis=0)
+
+
+def _mark(batch: Any) -> int:
+    """What tells batches of other content apart."""
+    flat = [np.asarray(a) for a in private.tree.flatten(batch) if a is not None]
+    return digest_of(a for a in flat if a.dtype.kind in "fiub")
 
 
 def _samples(batch: Any) -> int:

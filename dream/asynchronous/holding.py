@@ -1,0 +1,104 @@
+"""What a server holds: its shard of the parameters under an optimizer, and its snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from dream._log import logger
+
+from .coordinator import Coordinator
+from .owner import Owner
+from .parts import Part
+from .snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """bound: the `staleness=` option; every: updates between snapshots; folder: where they go."""
+
+    bound: int | None
+    every: int | None
+    folder: Path | None
+
+
+@final
+class Holding:
+    """version: how many updates were made; loss: of the last one; layout: what the parameters are,
+    once a worker has told; rest: what else of the model starts alike."""
+
+    def __init__(
+        self, owner: Owner, rules: Rules, server: int, servers: int, coordinator: Coordinator | None
+    ) -> None:
+        self._owner, self._every, self._coordinator = owner, rules.every or 1, coordinator
+        self.layout: Any = None
+        self.rest = b""
+        self.version = 0
+        self.loss = 0.0
+        self._recipe = b""
+        self._snapshots: Snapshots | None = None
+        if rules.every is not None and rules.folder is not None:
+            self._snapshots = Snapshots(rules.folder, server, servers)
+            self._resume(self._snapshots)
+
+    def begin(self, layout: Any, recipe: bytes, values: NDArray[Any], rest: bytes) -> None:
+        """The parameters that start, and the optimizer over them."""
+        self._owner.build(recipe, values)
+        self.layout, self._recipe, self.rest = layout, recipe, rest
+        if self._snapshots is not None:
+            self._snapshot(self._snapshots)
+
+    def update(self, whole: Part, settings: Any, staleness: int) -> None:
+        """One update by the gradient of a whole batch."""
+        self._owner.step(whole.gradient, whole.present, settings)
+        self.version += 1
+        self.loss = whole.loss
+        if self._coordinator is not None:
+            self._coordinator.updated(staleness)
+        if self._snapshots is not None and self.version % self._every == 0:
+            self._snapshot(self._snapshots)
+
+    def read_settings(self, settings: bytes) -> Any:
+        return self._owner.read_settings(settings)
+
+    def state(self) -> bytes:
+        return self._owner.save()
+
+    def copied(self, into: memoryview | None) -> memoryview:
+        """The parameters as they are now; `into`, if it was made before."""
+        import numpy as np
+
+        values = self._owner.values
+        if into is None:
+            into = np.empty_like(values).data
+        np.copyto(np.asarray(into), values)
+        return into
+
+    def _snapshot(self, snapshots: Snapshots) -> None:
+        coordinator = self._coordinator
+        content = {
+            "layout": self.layout,
+            "recipe": self._recipe,
+            "rest": self.rest,
+            "values": self._owner.values.copy(),
+            "optimizer": self._owner.save(),
+            "coordinator": None if coordinator is None else coordinator.save(),
+        }
+        snapshots.write(self.version, content)
+
+    def _resume(self, snapshots: Snapshots) -> None:
+        found = snapshots.newest()
+        if found is None:
+            return
+        self.version, content = found
+        self.layout, self._recipe = content["layout"], content["recipe"]
+        self.rest = content["rest"]
+        self._owner.build(self._recipe, content["values"])
+        self._owner.restore(content["optimizer"])
+        if self._coordinator is not None:
+            self._coordinator.restore(content["coordinator"])
+            logger.warning("training goes on from the snapshot after %d updates", self.version)
