@@ -180,8 +180,7 @@ SERVERS = (
         "leave by default", minimum=1, mesh=True,
     ),
     Option(
-        "servers", int, None, "ranks that own the parameters, the last ones; 1 by default, or what "
-        "TF_CONFIG names `ps`", minimum=1, mesh=True,
+        "servers", int, 1, "ranks that own the parameters, the last ones", minimum=1, mesh=True
     ),
     Option(
         "staleness", int, None, "batches by which the fastest worker may lead the slowest; 0 makes "

@@ -23,7 +23,7 @@ x, x_test, y, y_test = map(torch.tensor, train_test_split(x / 16, y, random_stat
 
 with dream.strategy("parameter_server", servers=1) as strategy:
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     batches = DataLoader(TensorDataset(x.float(), y), batch_size=64, shuffle=True)
     step = strategy.train_step(model, F.cross_entropy, optimizer)
 

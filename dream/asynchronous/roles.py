@@ -17,23 +17,16 @@ class Roles:
 
     @classmethod
     def fit(
-        cls,
-        world_size: int,
-        workers: int | None = None,
-        servers: int | None = None,
-        *,
-        named: int | None = None,
+        cls, world_size: int, workers: int | None, servers: int, *, named: int | None = None
     ) -> Self:
-        """The roles of a job. workers: None takes what the servers leave; servers: None takes what
-        the launcher named, or 1; named: how many ranks the launcher names servers."""
-        if named is not None and servers not in (None, named):
+        """The roles of a job. workers: None takes what the servers leave; named: how many ranks
+        the launcher names servers, None where it names no roles."""
+        if named not in (None, servers):
             raise ConfigurationError(
                 "The cluster names another number of servers than the strategy. Received: "
-                f"servers={servers}, {named} of {world_size} tasks are servers. Leave servers out, "
-                "or change the cluster."
+                f"servers={servers}, and {named} of {world_size} tasks are servers. Write "
+                f"servers={named}."
             )
-        if servers is None:
-            servers = named if named is not None else 1
         if workers is None:
             workers = max(1, world_size - servers)
         if workers + servers != world_size:

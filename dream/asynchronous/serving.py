@@ -34,7 +34,7 @@ def roles_of(place: Cluster, options: Mapping[str, object]) -> Roles:
     """Who works and who serves, by the options `workers` and `servers` and by the launcher."""
     workers, servers = options["workers"], options["servers"]
     assert workers is None or isinstance(workers, int)
-    assert servers is None or isinstance(servers, int)
+    assert isinstance(servers, int)
     return Roles.fit(place.world_size, workers, servers, named=place.servers)
 
 

@@ -155,11 +155,11 @@ def digits(name: str, options: dict[str, Any], seed: int) -> float:
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), weights.values(), strict=True):
                 parameter.copy_(torch.from_numpy(value.T.copy()))
-        made = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        made = SGD(model.parameters(), lr=0.02, momentum=0.9)
         step = strategy.train_step(model, F.cross_entropy, made)
         train = TensorDataset(torch.from_numpy(held.x), torch.from_numpy(held.y))
         loader = DataLoader(train, batch_size=64, shuffle=True)
-        for _ in range(15):
+        for _ in range(20):
             for batch in loader:
                 step(*batch)
     test = TensorDataset(torch.from_numpy(held.x_test), torch.from_numpy(held.y_test))

@@ -172,7 +172,7 @@ def digits(name: str, options: dict[str, Any], seed: int) -> float:
             [keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
         )
         model.set_weights([np.asarray(value) for value in weights.values()])
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss(), metrics=["accuracy"])
-        model.fit(held.x, held.y, batch_size=64, epochs=15, verbose=0)
+        model.compile(keras.optimizers.SGD(0.02, momentum=0.9), loss(), metrics=["accuracy"])
+        model.fit(held.x, held.y, batch_size=64, epochs=20, verbose=0)
         figures = model.evaluate(held.x_test, held.y_test, verbose=0, return_dict=True)
     return float(figures["accuracy"])

@@ -117,6 +117,15 @@ def test_a_chief_comes_first() -> None:
     assert place.hosts == ("a", "b")
 
 
+def test_servers_come_last() -> None:
+    cluster = {"ps": ["c:1"], "worker": ["b:1", "b:2"], "chief": ["a:1"]}
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+    for rank, (kind, index) in enumerate(tasks):
+        text = {"cluster": cluster, "task": {"type": kind, "index": index}}
+        place = detect({"TF_CONFIG": json.dumps(text)})
+        assert (place.rank, place.world_size, place.servers) == (rank, 4, 1)
+
+
 def test_one_worker_is_alone() -> None:
     assert detect(tf_config(["a:1"])).alone
 
@@ -136,7 +145,7 @@ def test_one_worker_is_alone() -> None:
         (tf_config(["a:1", "b:1"], index=2), "index 2 is not below 2"),
         (tf_config(["a:1", "b:1"], index=-1), "index -1"),
         (tf_config(["a:1", "b:1"], kind="evaluator"), "'evaluator'"),
-        ({"TF_CONFIG": '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}}'}, "'ps'"),
+        ({"TF_CONFIG": '{"cluster": {"evaluator": ["a:1"], "worker": ["b:1"]}}'}, "'evaluator'"),
     ],
 )
 def test_malformed_tf_config(environ: dict[str, str], words: str) -> None:

@@ -142,3 +142,15 @@ def test_a_transformer_in_stages(line, held):
     ((parameters, right),) = re.findall(r"holds (\d+) of 116082 .* letters right ([\d.]+)", found)
     assert int(parameters) == held
     assert float(right) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["async_torch.py", "async_keras.py"])
+def test_the_slow_worker_holds_nobody_back(script):
+    found = output("tensorflow", "-m", "dream", "run", "-n", "3", str(EXAMPLES / script))
+    ((right, updates, fast, slow),) = re.findall(
+        r"accuracy ([\d.]+).*\n(\d+) updates.*by worker {0: (\d+), 1: (\d+)}", found
+    )
+    assert float(right) > 0.9
+    assert int(updates) == int(fast) + int(slow)
+    assert int(fast) > 2 * int(slow)
