@@ -14,9 +14,15 @@ from dream.communication import Communicator
 
 @final
 class KerasEntry:
-    """Opens and closes the Keras room along with the block."""
+    """Opens and closes the Keras room along with the block. opener: what makes it."""
 
-    def __init__(self, plan: Plan, communicator: Communicator) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        communicator: Communicator,
+        opener: str = "dream.adapters.pytorch.keras_block:open_block",
+    ) -> None:
+        self._opener = opener
         self._plan = plan
         self._communicator = communicator
         self._watch = ImportWatch(self._found)
@@ -59,7 +65,6 @@ class KerasEntry:
         if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":
             return
         if self._block is None:
-            place = "dream.adapters.pytorch.keras_block:open_block"
-            self._block = load(place)(self._plan, self._communicator)
+            self._block = load(self._opener)(self._plan, self._communicator)
         self._open = True
         self._block.enter()

@@ -19,12 +19,15 @@ from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving, state
 from dream.adapters.pytorch.averaging import Averages
+from dream.adapters.pytorch.keras_entry import KerasEntry
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.communication import Communicator, Loop, Members
+
+_KERAS = "dream.adapters.pytorch.asynchronous.keras_local_sgd:open_block"
 
 
 @final
@@ -45,6 +48,7 @@ class LocalSgd(Adapter):
         self._averages = Averages(self._communicator, self._shares, every)
         self._dealer = Dealer(self._communicator, self._shares, plan.seed)
         self._patches = Patches()
+        self._keras = KerasEntry(plan, self._communicator, _KERAS)
 
     @property
     def topology(self) -> Topology:
@@ -61,8 +65,10 @@ class LocalSgd(Adapter):
         replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
         if self._topology.world_size > 1:
             replace(Optimizer, "__init__", self._watched(Optimizer.__init__))
+        self._keras.enter()
 
     def exit(self) -> None:
+        self._keras.exit()
         self._patches.restore()
 
     def _watched(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -77,6 +83,8 @@ class LocalSgd(Adapter):
         return tuple(self._prepare(item) for item in objects)
 
     def _prepare(self, item: Any) -> Any:
+        if (prepared := self._keras.prepare(item)) is not None:
+            return prepared
         if isinstance(item, DataLoader):
             self._dealer.deal(item)
             self._averages.end_passes(item)
@@ -95,6 +103,11 @@ class LocalSgd(Adapter):
             raise Unsupported(
                 "Replicas that step alone do not know each other's counts. Received: weight= under "
                 "'local_sgd'. Use 'mirrored', or leave weight out."
+            )
+        if not isinstance(optimizer, Optimizer):
+            raise Unsupported(
+                "Under 'local_sgd' Keras models on torch train by fit. Received: train_step with "
+                f"{type(optimizer).__name__}. Use model.fit, or Keras on TensorFlow."
             )
         self._prepare(optimizer)
 

@@ -12,8 +12,8 @@ import pytest
 import dream
 
 
-def launch(function: Any, *args: Any, n: int) -> list[Any]:
-    return dream.launch(function, *args, n=n, framework="tensorflow", timeout=240)
+def launch(function: Any, *args: Any, n: int, on: str = "tensorflow") -> list[Any]:
+    return dream.launch(function, *args, n=n, framework=on, timeout=240)
 
 
 def apart(one: dict[str, Any], other: dict[str, Any], what: str = "parameters") -> float:
@@ -29,7 +29,8 @@ def singles() -> dict[Any, Any]:
     class Made(dict[Any, Any]):
         def __missing__(self, key: Any) -> Any:
             job, *args = key
-            (self[key],) = launch(getattr(async_keras_jobs, job), "single", {}, *args, n=1)
+            on = args.pop() if args[-1] == "torch" else "tensorflow"
+            (self[key],) = launch(getattr(async_keras_jobs, job), "single", {}, *args, n=1, on=on)
             return self[key]
 
     return Made()
@@ -138,6 +139,20 @@ def test_an_average_at_every_step_is_what_mirrored_does(
     assert apart(local[0], alone, "state") <= 1e-6
     for name, values in alone["history"].items():
         assert local[1]["history"][name] == pytest.approx(values, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 3])
+def test_keras_on_torch_averages_too(singles: dict[Any, Any], every: int) -> None:
+    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": every}, "adamw", n=2, on="torch")
+    alone = singles["fitted", "adamw", "torch"]
+    assert apart(local[0], local[1]) == 0.0
+    assert (apart(local[0], alone) <= 1e-6) == (every == 1)
+
+
+def test_keras_on_torch_is_refused_by_servers() -> None:
+    with pytest.raises(dream.WorkerFailed, match="Keras models do not train on torch"):
+        launch(async_keras_jobs.fitted, "parameter_server", {}, "sgd", n=2, on="torch")
 
 
 @pytest.mark.slow

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import numpy as np
 
+from dream._errors import ConfigurationError
 from dream.adapters.keras import metrics, private, start
 from dream.adapters.keras.asynchronous.averaging import Averages
 from dream.adapters.keras.asynchronous.catching import Catching
@@ -28,12 +30,16 @@ class Alone:
         self._engine, self._machine = engine, machine
         self._averages, self._catching = averages, catching
 
+    def looping(self) -> AbstractContextManager[Any]:
+        return self._engine.looping()
+
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         private.build(model, private.symbolic(self._engine.example(source)))
         metrics.check_kinds(model)
         start.check_losses(model)
         averages = self._averages
         averages.begin(model, model.optimizer)
+        self._engine.take_over(model)
         differentiate = self._machine.differentiate(
             self._local(model), averages.order, eager=model.run_eagerly, one_length=False
         )
@@ -85,3 +91,12 @@ class Alone:
             return logs, gradients
 
         return local
+
+
+def by_hand(optimizer: Any) -> ConfigurationError:
+    """For an optimizer that is applied outside of dream's steps."""
+    return ConfigurationError(
+        "Replicas are averaged in dream's steps. Received: "
+        f"{type(optimizer).__name__}.apply outside one. Use model.fit, or in TensorFlow take the "
+        "step by strategy.train_step(model, loss, optimizer)."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,9 @@ class Steps(Protocol):
     """How a worker steps on what it is dealt."""
 
     rank: int
+
+    def looping(self) -> AbstractContextManager[Any]:
+        """Around fit, evaluate and predict as a whole."""
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         """Before the first batch of a fit. A function that steps on a batch of so many samples,

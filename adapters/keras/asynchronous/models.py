@@ -45,7 +45,8 @@ class Models:
             given = signature(keras.Model.fit).bind(model, *args, **kwargs)
             given.apply_defaults()
             del given.arguments["self"]
-            return fit(model, steps, passes, seed, dict(given.arguments))
+            with steps.looping():
+                return fit(model, steps, passes, seed, dict(given.arguments))
 
         call.__name__ = "fit"
         return call
@@ -59,7 +60,8 @@ class Models:
             steps.refresh(model)
             if shows and steps.rank:
                 kwargs["verbose"] = 0
-            return getattr(type(model), name)(model, *args, **kwargs)
+            with steps.looping():
+                return getattr(type(model), name)(model, *args, **kwargs)
 
         call.__name__ = name
         return call

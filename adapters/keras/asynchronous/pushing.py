@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any, final
 
@@ -18,12 +19,22 @@ from dream.adapters.keras.sources import Arrays, Batches
 
 @final
 class Pushing:
-    """One a worker. example: a source's batch as a structure of specs."""
+    """One a worker. example: a source's batch as a structure of specs; looping: what a backend
+    needs around its loops."""
 
-    def __init__(self, training: Training, example: Callable[[Arrays | Batches], Any]) -> None:
+    def __init__(
+        self,
+        training: Training,
+        example: Callable[[Arrays | Batches], Any],
+        looping: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
         self.rank = training.rank
+        self._looping = looping
         self._training, self._example = training, example
         self._loader = 0
+
+    def looping(self) -> AbstractContextManager[Any]:
+        return self._looping()
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         training = self._training

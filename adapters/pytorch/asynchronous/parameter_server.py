@@ -21,6 +21,7 @@ from dream.adapters.pytorch.asynchronous.loader import Dealer
 from dream.adapters.pytorch.asynchronous.owner import TorchOwner
 from dream.adapters.pytorch.asynchronous.step import pushed_step
 from dream.adapters.pytorch.asynchronous.training import Training
+from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.asynchronous import serving
@@ -64,6 +65,7 @@ class ParameterServer(Asynchronous):
             self._begin()
         assert self._training is not None
         assert self._dealer is not None
+        forbid_fits(self._patches, "parameter_server")
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
         replace(Optimizer, "__init__", self._training.wrap_init(Optimizer.__init__))
@@ -92,6 +94,7 @@ class ParameterServer(Asynchronous):
 
     def _prepare(self, item: Any) -> Any:
         training, dealer = self._working()
+        refuse_keras(item, "parameter_server")
         if isinstance(item, DataLoader):
             dealer.deal(item)
         elif isinstance(item, Optimizer):
@@ -108,6 +111,8 @@ class ParameterServer(Asynchronous):
         weight: Callable[..., Any] | None,
     ) -> Step:
         training, _ = self._working()
+        refuse_keras(model, "parameter_server")
+        refuse_keras(optimizer, "parameter_server")
         training.take(optimizer)
         training.rest.add(model)
         return pushed_step(training, model, loss, optimizer, weight)

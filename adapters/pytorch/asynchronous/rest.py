@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.asynchronous.recipe import dump
+from dream.adapters.pytorch.keras_refusal import refuse_keras
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 
@@ -30,6 +31,7 @@ class Rest:
 
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            refuse_keras(module, "parameter_server")
             init(module, *args, **kwargs)
             self._modules.append(weakref.ref(module))
 

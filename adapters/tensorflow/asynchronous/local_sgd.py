@@ -11,10 +11,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
-from dream._errors import ConfigurationError, Unsupported
+from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras.asynchronous.alone import Alone
+from dream.adapters.keras.asynchronous.alone import Alone, by_hand
 from dream.adapters.keras.asynchronous.averaging import Averages
+from dream.adapters.keras.asynchronous.block import Block
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.models import Models
 from dream.adapters.tensorflow import calling, evaluation, replicas, starting
@@ -22,7 +23,6 @@ from dream.adapters.tensorflow.asynchronous.machine import TensorFlowMachine
 from dream.adapters.tensorflow.dealing import Dealt, share_cut
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
-from dream.adapters.tensorflow.split.block import Block
 from dream.adapters.tensorflow.training import LocalStep
 from dream.communication import Communicator
 
@@ -45,7 +45,7 @@ class LocalSgd(Adapter):
         engine = ProcessEngine(self._who.communicator, plan)
         self._machine = TensorFlowMachine()
         self._averages = Averages(engine, self._machine, every)
-        self._catching = Catching(_by_hand)
+        self._catching = Catching(by_hand)
         steps = Alone(engine, self._machine, self._averages, self._catching)
         self._models = Models(steps, plan.seed, self._catching.take, "local_sgd")
         self._block = Block(self._models, engine.rank)
@@ -151,11 +151,3 @@ class Settled:
 
 def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
     return [function(*batch)]
-
-
-def _by_hand(optimizer: Any) -> ConfigurationError:
-    return ConfigurationError(
-        "Replicas are averaged in dream's steps. Received: "
-        f"{type(optimizer).__name__}.apply outside one. Take the step by "
-        "strategy.train_step(model, loss, optimizer), or use model.fit."
-    )

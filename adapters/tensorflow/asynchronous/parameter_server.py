@@ -19,6 +19,7 @@ from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._topology import Cluster, Topology
+from dream.adapters.keras.asynchronous.block import Block
 from dream.adapters.keras.asynchronous.models import Models
 from dream.adapters.keras.asynchronous.owner import KerasOwner
 from dream.adapters.keras.asynchronous.pushing import Pushing
@@ -28,8 +29,7 @@ from dream.adapters.tensorflow.asynchronous.dealing import Leased
 from dream.adapters.tensorflow.asynchronous.machine import TensorFlowMachine
 from dream.adapters.tensorflow.asynchronous.step import pushed_step
 from dream.adapters.tensorflow.dealing import share_cut
-from dream.adapters.tensorflow.keras_engine import example
-from dream.adapters.tensorflow.split.block import Block
+from dream.adapters.tensorflow.keras_engine import example, explained
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.asynchronous import serving
 from dream.asynchronous.client import Client
@@ -88,7 +88,7 @@ class ParameterServer(Asynchronous):
         atexit.register(client.leave)
         training = Training(client, self._roles, rank, TensorFlowMachine(), in_step=in_step)
         self._training = training
-        steps = Pushing(training, example)
+        steps = Pushing(training, example, explained)
         self._models = Models(steps, self._plan.seed, training.take, "parameter_server")
         self._block = Block(self._models, rank)
 
