@@ -1,6 +1,8 @@
-"""`parameter_server` in PyTorch beside a bare push and pull, and what a slow worker costs.
+"""`parameter_server` beside a bare push and pull in PyTorch and beside TensorFlow's own strategy,
+and what a slow worker costs.
 
-python benchmarks/asynchronous.py            both figures
+python benchmarks/asynchronous.py            all figures
+python benchmarks/asynchronous.py --only torch
 python benchmarks/asynchronous.py --steps 300 --rounds 5
 
 The bare loop pushes a flat gradient over a socket to a process that steps the same optimizer and
@@ -141,9 +143,44 @@ def with_a_slow_one(name: str, options: dict[str, object], seconds: float) -> fl
     return 120 / taken
 
 
-def launch(function: object, *args: object, n: int) -> float:
-    found = dream.launch(function, *args, n=n, framework="torch", timeout=200)  # type: ignore[arg-type]
+def launch(function: object, *args: object, n: int, on: str = "torch") -> float:
+    found = dream.launch(function, *args, n=n, framework=on, timeout=200)  # type: ignore[arg-type]
     return float(found[0])
+
+
+def beside_bare(rounds: int, steps: int) -> None:
+    ratios = []
+    for index in range(rounds):
+        raw = launch(bare, steps, n=2)
+        ours = launch(dreamt, steps, n=2)
+        ratios.append(ours / raw)
+        print(f"round {index}: bare {raw:.0f} updates/s, dream {ours:.0f}, {ours / raw:.3f}")
+    print(f"torch, updates a second of a worker, dream / bare: {statistics.median(ratios):.3f}")
+
+
+def beside_tensorflow(rounds: int, steps: int) -> None:
+    import _asynchronous_tensorflow as ranks
+
+    ratios = []
+    for index in range(rounds):
+        raw = launch(ranks.raw, steps, n=3, on="tensorflow")
+        ours = launch(ranks.dreamt, steps, n=2, on="tensorflow")
+        ratios.append(ours / raw)
+        print(f"round {index}: raw {raw:.0f} updates/s, dream {ours:.0f}, {ours / raw:.3f}")
+    print(
+        "TensorFlow, updates a second of a worker, dream / ParameterServerStrategy: "
+        f"{statistics.median(ratios):.3f}"
+    )
+
+
+def beside_synchronous(seconds: float) -> None:
+    synchronous = launch(with_a_slow_one, "mirrored", {}, seconds, n=2)
+    for bound in (None, 8):
+        free = launch(with_a_slow_one, "parameter_server", {"staleness": bound}, seconds, n=3)
+        print(
+            f"one of two workers 4x slower, staleness={bound}: {free:.1f} batches/s, synchronous "
+            f"{synchronous:.1f}, {free / synchronous:.2f} x"
+        )
 
 
 def main() -> None:
@@ -151,21 +188,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--only", choices=("torch", "tensorflow", "slow"))
     given = parser.parse_args()
-    ratios = []
-    for index in range(given.rounds):
-        raw = launch(bare, given.steps, n=2)
-        ours = launch(dreamt, given.steps, n=2)
-        ratios.append(ours / raw)
-        print(f"round {index}: bare {raw:.0f} updates/s, dream {ours:.0f}, {ours / raw:.3f}")
-    print(f"updates a second of a worker, dream / bare: {statistics.median(ratios):.3f}")
-    synchronous = launch(with_a_slow_one, "mirrored", {}, given.seconds, n=2)
-    for bound in (None, 8):
-        free = launch(with_a_slow_one, "parameter_server", {"staleness": bound}, given.seconds, n=3)
-        print(
-            f"one of two workers 4x slower, staleness={bound}: {free:.1f} batches/s, synchronous "
-            f"{synchronous:.1f}, {free / synchronous:.2f} x"
-        )
+    if given.only in (None, "torch"):
+        beside_bare(given.rounds, given.steps)
+    if given.only in (None, "tensorflow"):
+        beside_tensorflow(given.rounds, given.steps)
+    if given.only in (None, "slow"):
+        beside_synchronous(given.seconds)
 
 
 if __name__ == "__main__":
