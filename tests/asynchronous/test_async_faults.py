@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,14 +12,18 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("async_fault.py")
+KERAS = Path(__file__).with_name("async_fault_keras.py")
 pytestmark = pytest.mark.slow
 
 
-def run(mode: str, folder: Path, seconds: float, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    mode: str, folder: Path, seconds: float, *options: str, script: Path = SCRIPT
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dream", "run", "-n", "3", "--all-output", *options, str(SCRIPT),
+        [sys.executable, "-m", "dream", "run", "-n", "3", "--all-output", *options, str(script),
          mode, str(folder), str(seconds)],
         capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"KERAS_BACKEND": "tensorflow"},
     )  # fmt: skip
 
 
@@ -70,3 +75,21 @@ def test_a_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -
     assert unsaid <= set(read(tmp_path, 0, "began"))
     assert everything(read(tmp_path, 1))
     assert first.total() < 2 * 200  # what was in the snapshot was not done again
+
+
+def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
+    """It may come back before the others are done, or after."""
+    end = run("kill", tmp_path, 0.1, script=KERAS)
+    assert end.returncode == 0, end.stderr
+    assert "Worker 1 was killed by SIGKILL" in end.stderr
+    assert "1 workers lost" in end.stdout
+    assert "80 updates" in end.stdout
+    assert "optimizer counts 80" in end.stdout
+
+
+def test_a_keras_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -> None:
+    end = run("server", tmp_path, 0.05, "--max-restarts", "1", script=KERAS)
+    assert end.returncode == 0, end.stderr
+    assert "training goes on from the snapshot after 5 updates" in end.stderr
+    assert "80 updates" in end.stdout
+    assert "optimizer counts 80" in end.stdout

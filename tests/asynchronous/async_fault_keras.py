@@ -1,0 +1,48 @@
+"""A Keras script for `dream run`, in which something goes wrong once.
+
+Usage: async_fault_keras.py MODE FOLDER SECONDS, MODE one of kill, server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import dream
+
+MODE, FOLDER, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+RANK = int(os.environ["RANK"])
+(FOLDER / f"pid{RANK}").write_text(str(os.getpid()))
+
+
+class Wrong(keras.callbacks.Callback):
+    """The first time that rank 1 begins its fourth batch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        time.sleep(SECONDS)
+        once = FOLDER / "once"
+        if RANK == 1 and batch == 3 and not once.exists():
+            once.write_text("")
+            victim = int((FOLDER / "pid2").read_text()) if MODE == "server" else os.getpid()
+            os.kill(victim, signal.SIGKILL)
+
+
+draw = np.random.default_rng(0)
+x = draw.normal(size=(200, 8)).astype("float32")
+every = 5 if MODE == "server" else None
+with dream.strategy(
+    "parameter_server", workers=2, servers=1, staleness=8, snapshot_every=every
+) as strategy:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss)
+    model.fit(x, np.abs(x).argmax(1), batch_size=5, epochs=2, verbose=0, callbacks=[Wrong()])
+if RANK == 0:
+    print(strategy.staleness(), "optimizer counts", int(model.optimizer.iterations))
