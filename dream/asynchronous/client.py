@@ -2,75 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
-import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from dream import _errors, cluster
-from dream._errors import DreamError, WorkerFailed
+from dream import cluster
+from dream._errors import WorkerFailed
 from dream._topology import Cluster
 
 from .coordinator import Key
 from .deals import Epoch
-from .door import gone, knock
-from .frames import Channel, Frame, Kind
+from .door import gone
+from .frames import Frame, Kind
+from .lines import Lines
+from .messages import Answer, Lease, Push, Shard
 from .roles import Roles
 from .staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-BEAT_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What one server holds. start, stop: its elements in the flat parameters; layout: names and
-    shapes, for comparison; recipe: for its `Owner`."""
-
-    start: int
-    stop: int
-    layout: tuple[Any, ...]
-    recipe: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A batch, or a part of one, that this worker is to do. number: as the coordinator counts;
-    index: the batch; part of parts: every parts-th sample of it, beginning at `part`."""
-
-    key: Key
-    number: int
-    index: int
-    part: int
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """ended: whether the epoch is done by all; fresh: whether the parameters have changed."""
-
-    lease: Lease | None
-    ended: bool
-    fresh: bool
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """What a step brings. leases: what it is of, the last of which is the batch itself; loss: the
-    mean over `weight` things; settings: hyper-parameters, where they have changed; present: as in
-    `Owner.step`, all servers' end to end; wants: whether to answer with the next lease."""
-
-    leases: list[Lease]
-    loss: float
-    weight: float
-    settings: bytes | None
-    present: list[bytes]
-    wants: bool
 
 
 @final
@@ -85,12 +35,9 @@ class Client:
         self._pulled = -1
         self._shards: list[Shard] = []
         self._rest = b""
-        self._channels: list[Channel] = []
-        self._closed = threading.Event()
+        self._lines = Lines(place, roles)
         self.values: NDArray[Any]
         self.gradient: NDArray[Any]
-        self._connect()
-        threading.Thread(target=self._beat, name="dream-beat", daemon=True).start()
 
     @property
     def version(self) -> int:
@@ -123,7 +70,7 @@ class Client:
         """The next lease of an epoch. wait: until there is one, or the epoch is done by all."""
         numbers = (*key, self._pulled, int(wait), epoch.samples, epoch.batch_size)
         frame = Frame(Kind.ASK, numbers, (float(epoch.drop_last), float(epoch.mark)))
-        return self._steadily(key, lambda: self._call(frame), again=frame)
+        return self._steadily(key, lambda: self._lines.call(frame), again=frame)
 
     def push(self, push: Push) -> Answer:
         """A step's gradient, out of `gradient`. The answer comes once the worker may go on."""
@@ -139,8 +86,8 @@ class Client:
                     text = pickle.dumps((also, push.settings, present))
                 frame = Frame(Kind.PUSH, numbers, (push.loss, push.weight), text)
                 part = self.gradient[shard.start : shard.stop]
-                self._channels[server].send(frame, part.data.cast("B"))
-            return self._hear(0)
+                self._lines.send(server, frame, part.data.cast("B"))
+            return self._lines.hear(0)
 
         return self._steadily(last.key, call, again=None)
 
@@ -156,48 +103,26 @@ class Client:
         """Take the newest parameters; whether they have changed."""
         before = self._pulled
         for server in range(len(self._shards)):
-            self._channels[server].send(Frame(Kind.PULL))
+            self._lines.send(server, Frame(Kind.PULL))
         for server in range(len(self._shards)):
-            self._take_values(server, self._hear(server))
+            self._take_values(server, self._lines.hear(server))
         return self._pulled != before
 
     def staleness(self) -> Staleness:
-        self._channels[0].send(Frame(Kind.REPORT))
-        return Staleness.of_json(json.loads(self._hear(0).text))
+        self._lines.send(0, Frame(Kind.REPORT))
+        return Staleness.of_json(json.loads(self._lines.hear(0).text))
 
     def state(self) -> list[bytes]:
         """What each server's `Owner.save` gives."""
-        for channel in self._channels:
-            channel.send(Frame(Kind.STATE))
-        return [self._hear(server).text for server in range(len(self._channels))]
+        for server in self._lines.servers:
+            self._lines.send(server, Frame(Kind.STATE))
+        return [self._lines.hear(server).text for server in self._lines.servers]
 
     def leave(self) -> None:
         """This worker has finished. Idempotent."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        for channel in self._channels:
-            with contextlib.suppress(OSError):
-                channel.send(Frame(Kind.BYE))
-            channel.close()
+        self._lines.leave()
 
     # ---- how
-
-    def _connect(self) -> None:
-        seconds = cluster.stall_seconds()
-        self._channels = [knock(self._place, s, "work", seconds) for s in self._roles.serving]
-
-    def _beat(self) -> None:
-        """Tell the coordinator that this process is alive, from a thread of its own."""
-        while not self._closed.is_set():
-            with contextlib.suppress(OSError, DreamError):
-                channel = knock(self._place, self._roles.coordinator, "beat", BEAT_SECONDS)
-                try:
-                    while not self._closed.wait(BEAT_SECONDS):
-                        channel.send(Frame(Kind.BEAT))
-                finally:
-                    channel.close()
-            self._closed.wait(BEAT_SECONDS)
 
     def _introduce(self) -> bytes:
         first = self._place.rank == 0
@@ -206,10 +131,10 @@ class Client:
             rest = self._rest if first and not server else b""
             text = pickle.dumps((shard.layout, self.values.dtype.str, shard.recipe, rest))
             data = mine.data.cast("B") if first else None
-            self._channels[server].send(Frame(Kind.REGISTER, text=text), data)
+            self._lines.send(server, Frame(Kind.REGISTER, text=text), data)
         told = b""
         for server in range(len(self._shards)):
-            frame = self._hear(server)
+            frame = self._lines.hear(server)
             self._take_values(server, frame)
             told += frame.text
         return told
@@ -224,7 +149,7 @@ class Client:
             frame, lost = None, True
         if lost:
             self._come_back()
-            frame = None if again is None else self._call(again)
+            frame = None if again is None else self._lines.call(again)
         if frame is None:
             return Answer(None, ended=False, fresh=True, loss=0.0)
         lease, ended, version, parts, has_values, _ = frame.numbers
@@ -239,9 +164,7 @@ class Client:
         return Answer(granted, bool(ended), fresh, frame.reals[0])
 
     def _come_back(self) -> None:
-        for channel in self._channels:
-            channel.close()
-        self._connect()
+        self._lines.connect()
         try:
             self._introduce()
         except OSError as error:
@@ -251,38 +174,22 @@ class Client:
         """The other shards; in step, after the update that the coordinator's is of."""
         wanted = self._pulled if self._in_step else 0
         for server in range(1, len(self._shards)):
-            self._channels[server].send(Frame(Kind.PULL, (wanted, 0, 0, 0, 0, 0)))
+            self._lines.send(server, Frame(Kind.PULL, (wanted, 0, 0, 0, 0, 0)))
         for server in range(1, len(self._shards)):
-            self._take_values(server, self._hear(server))
+            self._take_values(server, self._lines.hear(server))
 
     def _take_values(self, server: int, frame: Frame) -> None:
         if frame.size:
             shard = self._shards[server]
             view = self.values[shard.start : shard.stop].data.cast("B")
-            self._channels[server].receive_into(view)
+            self._lines.receive_into(server, view)
         if server == 0:
             self._pulled = frame.numbers[2]
 
     def _return(self, kind: Kind, leases: list[Lease]) -> None:
-        if leases and not self._closed.is_set():
+        if leases and not self._lines.closed:
             numbers = [lease.number for lease in leases]
             try:
-                self._channels[0].send(Frame(kind, text=pickle.dumps((leases[0].key, numbers))))
+                self._lines.send(0, Frame(kind, text=pickle.dumps((leases[0].key, numbers))))
             except OSError:
                 return  # given up: they have been dealt again
-
-    def _call(self, frame: Frame) -> Frame:
-        self._channels[0].send(frame)
-        return self._hear(0)
-
-    def _hear(self, server: int) -> Frame:
-        """The next answer of a server."""
-        channel = self._channels[server]
-        channel.settimeout(cluster.stall_seconds())
-        frame = channel.receive()
-        while frame.kind == Kind.WAIT:
-            frame = channel.receive()
-        if frame.kind == Kind.ERROR:
-            name, words = pickle.loads(frame.text)
-            raise getattr(_errors, name, WorkerFailed)(words)
-        return frame

@@ -8,9 +8,10 @@ from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
 
-from .client import Answer, Client, Lease, Push
+from .client import Client
 from .coordinator import Key
 from .deals import Epoch
+from .messages import Answer, Lease, Push
 
 
 @final

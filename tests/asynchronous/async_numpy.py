@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._topology import Cluster, Endpoint
-from dream.asynchronous.client import Client, Lease, Shard
+from dream.asynchronous.client import Client
 from dream.asynchronous.deals import Epoch
 from dream.asynchronous.holding import Rules
+from dream.asynchronous.messages import Lease, Shard
 from dream.asynchronous.owner import Owner
 from dream.asynchronous.roles import Roles
 from dream.asynchronous.server import Server
@@ -149,8 +150,8 @@ class Worker:
 
     def vanish(self) -> None:
         """Its connections close without a word, as those of a process that was killed do."""
-        self.client._closed.set()
-        for channel in self.client._channels:
+        self.client._lines._closed.set()
+        for channel in self.client._lines._channels:
             channel.close()
 
     def _loaded(self) -> None:

@@ -12,8 +12,9 @@ import pytest
 from async_numpy import SIZE, Worker, job, together
 
 from dream import ConfigurationError, Desynchronized, Unsupported
-from dream.asynchronous.client import Client, Lease
+from dream.asynchronous.client import Client
 from dream.asynchronous.deals import Epoch
+from dream.asynchronous.messages import Lease
 from dream.asynchronous.snapshots import Snapshots
 
 EPOCH = Epoch(samples=43, batch_size=4, drop_last=False)

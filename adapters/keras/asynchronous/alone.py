@@ -16,7 +16,7 @@ from dream.adapters.keras.asynchronous.feeds import feed_of
 from dream.adapters.keras.asynchronous.machine import Machine
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
-from dream.asynchronous.client import Lease
+from dream.asynchronous.messages import Lease
 
 
 @final

@@ -14,7 +14,8 @@ from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous import recipe
 from dream.adapters.keras.asynchronous.machine import Machine
-from dream.asynchronous.client import Client, Shard
+from dream.asynchronous.client import Client
+from dream.asynchronous.messages import Shard
 from dream.asynchronous.sharding import shards
 
 

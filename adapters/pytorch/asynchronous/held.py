@@ -20,7 +20,8 @@ from dream.adapters.pytorch.asynchronous.recipe import (
     settings_of,
 )
 from dream.adapters.pytorch.asynchronous.rest import Rest
-from dream.asynchronous.client import Client, Shard
+from dream.asynchronous.client import Client
+from dream.asynchronous.messages import Shard
 from dream.asynchronous.sharding import shards
 
 _DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}

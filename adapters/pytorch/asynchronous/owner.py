@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections import defaultdict
 from typing import Any, final
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from dream.adapters.pytorch.asynchronous.recipe import Recipe, load
 from dream.asynchronous.owner import Owner
@@ -23,6 +24,7 @@ class TorchOwner(Owner):
     """The optimizer's own class and groups, rebuilt over this server's parameters."""
 
     def __init__(self) -> None:
+        threading.Thread(target=_warm_up, name="dream-warm-up", daemon=True).start()
         self._values: NDArray[Any] = np.empty(0, np.float32)
         self._optimizer: Optimizer
         self._parameters: list[nn.Parameter] = []
@@ -86,6 +88,11 @@ class TorchOwner(Owner):
     def restore(self, state: bytes) -> None:
         for index, value in load(state).items():
             self._optimizer.state[self._parameters[index]] = value
+
+
+def _warm_up() -> None:
+    """torch loads its compiler with the first optimizer: while the workers still come."""
+    SGD([nn.Parameter(torch.zeros(1))], lr=0.1).step()
 
 
 def _views(flat: torch.Tensor, shapes: Any) -> list[torch.Tensor]:
