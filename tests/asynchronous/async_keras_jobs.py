@@ -129,36 +129,49 @@ def uneven(staleness: int | None, seconds: float) -> Any:
     return strategy.staleness(), by_path(model), int(model.optimizer.iterations)
 
 
-def refused(what: str) -> str:
-    """The message of what a worker may not do."""
-    import tensorflow as tf
-
+def refused() -> dict[str, str]:
+    """The messages of what a worker may not do."""
     x, y = data()
     with dream.strategy("parameter_server", staleness=0) as strategy:
-        model = net()
-        made = keras.optimizers.SGD(0.1, use_ema=what == "ema")
+        model, averaged = net(), net()
+        made = keras.optimizers.SGD(0.1)
         model.compile(made, loss())
-        try:
-            if what == "loop":
-                made.apply([v.value for v in model.trainable_variables], model.trainable_variables)
-            elif what == "batch":
-                model.train_on_batch(x[:4], y[:4])
-            elif what == "steps":
-                model.fit(x, y, steps_per_epoch=3, verbose=0)
-            elif what == "ema":
-                model.fit(x, y, verbose=0)
-            elif what == "shuffled":  # by each rank's own seed
-                dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(BATCH)
-                model.fit(dataset, verbose=0)
-            elif what == "communicator":
-                strategy.communicator.barrier()
-            elif what == "loaded":
-                model.fit(x, y, verbose=0)
-                model.set_weights([w * 0 for w in model.get_weights()])
-                model.fit(x, y, verbose=0)
-        except dream.DreamError as error:
-            return str(error)
+        averaged.compile(keras.optimizers.SGD(0.1, use_ema=True), loss())
+        variables = model.trainable_variables
+        return {
+            "loop": _said(lambda: made.apply([v.value for v in variables], variables)),
+            "batch": _said(lambda: model.train_on_batch(x[:4], y[:4])),
+            "steps": _said(lambda: model.fit(x, y, steps_per_epoch=3, verbose=0)),
+            "communicator": _said(lambda: strategy.communicator.barrier()),
+            "ema": _said(lambda: averaged.fit(x, y, verbose=0)),
+            "loaded": _said(lambda: _loads(model, x, y)),
+        }
+
+
+def _loads(model: Any, x: Any, y: Any) -> None:
+    """Weights are set between two fits."""
+    model.fit(x, y, verbose=0)
+    model.set_weights([w * 0 for w in model.get_weights()])
+    model.fit(x, y, verbose=0)
+
+
+def _said(act: Any) -> str:
+    try:
+        act()
+    except dream.DreamError as error:
+        return str(error)
     return ""
+
+
+def shuffled() -> str:
+    """The message of what a worker may not do: it shuffles by a seed of its own."""
+    import tensorflow as tf
+
+    with dream.strategy("parameter_server", staleness=0):
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), loss())
+        dataset = tf.data.Dataset.from_tensor_slices(data()).shuffle(64).batch(BATCH)
+        return _said(lambda: model.fit(dataset, verbose=0))
 
 
 def digits(name: str, options: dict[str, Any], seed: int) -> float:
