@@ -101,7 +101,7 @@ class Answers:
         loader, number, pulled, wait, samples, batch_size = frame.numbers
         key = loader, number
         drop_last, mark = frame.reals
-        coordinator.begin(key, Epoch(samples, batch_size, drop_last != 0.0, int(mark)))
+        coordinator.begin(guest.rank, key, Epoch(samples, batch_size, drop_last != 0.0, int(mark)))
         batches = coordinator.holding(guest.rank, key) + 1 if wait else None
         return self._grant(
             guest, key, coordinator, since=pulled, batches=batches, wants=True, wait=bool(wait)
@@ -131,6 +131,7 @@ class Answers:
                 lease = coordinator.next_lease(rank, key)
                 if lease is not None:
                     break
+                coordinator.check_together(rank)
             elif there or (coordinator.holding(rank, key) and not wait):
                 if batches is None or coordinator.may_start(rank, key, batches):
                     lease = coordinator.next_lease(rank, key) if wants and there else None

@@ -29,6 +29,7 @@ class Coordinator:
         self._seen: set[int] = set()
         self._gone: set[int] = set()
         self._waits_for: dict[int, tuple[Key, int]] = {}
+        self._passes: dict[int, list[Key]] = {}
         self._histogram: Counter[int] = Counter()
         self._by_worker: Counter[int] = Counter()
         self._repeated = self._lost = self._joined = 0
@@ -51,6 +52,7 @@ class Coordinator:
         self._seen.add(worker)
         self._gone.discard(worker)
         self._present.add(worker)
+        self._passes.pop(worker, None)
         self._clocks.join(worker)
 
     def leave(self, worker: int, *, lost: bool) -> int:
@@ -75,8 +77,11 @@ class Coordinator:
         if worker not in self._present:
             self._gone.add(worker)
 
-    def begin(self, key: Key, epoch: Epoch) -> None:
+    def begin(self, worker: int, key: Key, epoch: Epoch) -> None:
         """A worker begins an epoch of a loader; the first one to do so says what it is."""
+        begun = self._passes.setdefault(worker, [])
+        if begun[-1:] != [key]:
+            begun.append(key)
         known = self._deals.setdefault(key, Deal(epoch, self.split))
         if known.epoch != epoch:
             raise Desynchronized(
@@ -121,6 +126,19 @@ class Coordinator:
     def waits(self, worker: int) -> bool:
         """Whether the worker's last gradient is in no update yet."""
         return worker in self._waits_for
+
+    def check_together(self, worker: int) -> None:
+        """Raise where the worker waits, in step, for one that has gone on to another pass."""
+        key, batch = self._waits_for[worker]
+        deal = self._deals[key]
+        for other in sorted(self._present - {worker}):
+            left = key in self._passes.get(other, [])[:-1]
+            if left and deal.peek([other], batch) is not None:
+                raise Desynchronized(
+                    "Workers that share each batch make each pass together. Received: rank "
+                    f"{other} went on to another pass, and rank {worker} waits for its part of "
+                    f"batch {batch}. Stop early on all ranks alike, or use staleness=1 or more."
+                )
 
     def next_lease(self, worker: int, key: Key) -> int | None:
         """The lease that the worker may start on now, which it then holds; None for none."""

@@ -189,6 +189,22 @@ def test_a_loop_that_breaks_off_leaves_its_batch_to_the_others() -> None:
             worker.client.leave()
 
 
+def test_in_step_a_pass_that_one_worker_alone_leaves_is_told() -> None:
+    """The other would wait for its part without end."""
+    with job(workers=2, bound=0) as running:
+        stays, leaves = running.worker(0), running.worker(1)
+
+        def leave() -> None:
+            current = leaves.work.begin((0, 0), EPOCH, ahead=False)
+            current.take()
+            leaves.work.begin((0, 1), EPOCH, ahead=False).take()
+
+        with pytest.raises(Desynchronized, match="rank 1 went on to another pass"):
+            together(lambda: stays.epoch(0, EPOCH), leave)
+        for worker in (stays, leaves):
+            worker.client.leave()
+
+
 def test_snapshots_bring_back_parameters_and_what_is_done(tmp_path: Path) -> None:
     with job(workers=1, bound=None, every=3, folder=tmp_path) as running:
         worker = running.worker(0)

@@ -37,7 +37,7 @@ def test_every_sample_is_done_whoever_dies(
     held: dict[int, list[int]] = {worker: [] for worker in range(workers)}
     for worker in held:
         desk.join(worker)
-    desk.begin(KEY, epoch)
+    desk.begin(0, KEY, epoch)
     done: list[int] = []
 
     def work(worker: int) -> None:
