@@ -40,9 +40,11 @@ class Alone:
         averages = self._averages
         averages.begin(model, model.optimizer)
         self._engine.take_over(model)
-        differentiate = self._machine.differentiate(
-            self._local(model), averages.order, eager=model.run_eagerly, one_length=False
-        )
+        if model.train_function is None:  # kept, as Keras's own is, until the next compile
+            model.train_function = self._machine.differentiate(
+                self._local(model), averages.order, eager=model.run_eagerly, one_length=False
+            )
+        differentiate = model.train_function
         logs: Any = {}
 
         def step(batch: Any, samples: int) -> Any:

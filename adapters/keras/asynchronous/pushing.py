@@ -46,9 +46,11 @@ class Pushing:
         held.check_untouched()
         self._loader = training.next_loader()
         one_length = not training.shared and _one_length(source)
-        differentiate = training.machine.differentiate(
-            self._local(model, held), held.order, eager=model.run_eagerly, one_length=one_length
-        )
+        if model.train_function is None:  # kept, as Keras's own is, until the next compile
+            model.train_function = training.machine.differentiate(
+                self._local(model, held), held.order, eager=model.run_eagerly, one_length=one_length
+            )
+        differentiate = model.train_function
 
         def step(batch: Any, samples: int) -> Any:
             tensors = training.machine.tensors(batch)
