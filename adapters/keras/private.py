@@ -145,6 +145,11 @@ def counter(optimizer: Any) -> Any:
     return optimizer._iterations
 
 
+def known_to(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built over."""
+    return list(optimizer._trainable_variables)
+
+
 def decays(optimizer: Any, variable: Any) -> bool:
     """Whether an optimizer's weight decay acts on a variable."""
     return bool(optimizer._use_weight_decay(variable))

@@ -66,7 +66,11 @@ def fitted(
         model = net()
         made = optimizer_of(optimizer, global_norm)
         model.compile(made, loss(), metrics=["accuracy"])
-        first = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS - 2, verbose=0)
+        changing = [keras.callbacks.LearningRateScheduler(lambda _, rate: rate * 0.8)]
+        first = model.fit(
+            x, y, batch_size=BATCH, epochs=EPOCHS - 2, verbose=0,
+            callbacks=changing if optimizer == "adamw" else None,
+        )  # fmt: skip
         second = model.fit(
             x, y, batch_size=BATCH, initial_epoch=EPOCHS - 2, epochs=EPOCHS, verbose=0,
             validation_data=(x, y),

@@ -26,6 +26,7 @@ adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, 
 assert isinstance(adapter, private.ArrayDataAdapter)
 assert private.array_facts(adapter)[1:] == (5, 2, True)
 assert int(private.counter(model.optimizer)) == 0
+assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
 assert set(private.results(model, {"own": 1})) == {"own"}
 assert private.validates(model, 1, 2) and not private.validates(model, 0, 2)

@@ -8,6 +8,7 @@ from types import MethodType
 from typing import Any, final
 
 from dream._errors import DreamError, Unsupported
+from dream.adapters.keras import private
 
 
 @final
@@ -28,7 +29,9 @@ class Catching:
         def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
             if catching._caught is None:
                 raise catching._by_hand(self)
-            catching._caught.append((list(grads), list(trainable_variables or [])))
+            variables = private.known_to(self) if trainable_variables is None else \
+                trainable_variables  # fmt: skip
+            catching._caught.append((list(grads), list(variables)))
 
         optimizer.apply = MethodType(apply, optimizer)
         return optimizer

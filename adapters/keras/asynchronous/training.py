@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import private
+from dream.adapters.keras import private, start
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.machine import Machine
@@ -62,6 +62,8 @@ class Training:
             held = Held(model, optimizer, self.client, self._servers, self.machine)
             self._held = held
             self._offset_seeds(model)
+            if self.shared:
+                start.tell_of_statistics(model)
         if held.model is not model or held.optimizer is not optimizer:
             raise Unsupported(
                 "The servers run one optimizer over one model. Received: another one, "
