@@ -106,6 +106,39 @@ def explicit(name: str, options: dict[str, Any], optimizer: str, norm: bool) -> 
     }
 
 
+class Table(keras.utils.PyDataset):
+    """The data in batches, which counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.y = data()
+        self.begun = self.ended = 0
+
+    @property
+    def num_batches(self) -> int:
+        return -(-SAMPLES // BATCH)
+
+    def __getitem__(self, index: int) -> Any:
+        at = slice(index * BATCH, (index + 1) * BATCH)
+        return self.x[at], self.y[at]
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+
+
+def tables(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """`fit` on a PyDataset, shuffled."""
+    with dream.strategy(name, **options) as strategy:
+        model, table = net(), Table()
+        model.compile(optimizer_of("sgd"), loss())
+        model.fit(table, epochs=2, verbose=0)
+        strategy.full_state(model)
+    return {"parameters": by_path(model), "passes": (table.begun, table.ended)}
+
+
 def _right(prediction: Any, target: Any) -> Any:
     return keras.metrics.sparse_categorical_accuracy(target, prediction)
 

@@ -29,7 +29,7 @@ def singles() -> dict[Any, Any]:
     class Made(dict[Any, Any]):
         def __missing__(self, key: Any) -> Any:
             job, *args = key
-            on = args.pop() if args[-1] == "torch" else "tensorflow"
+            on = args.pop() if args[-1:] == ["torch"] else "tensorflow"
             (self[key],) = launch(getattr(async_keras_jobs, job), "single", {}, *args, n=1, on=on)
             return self[key]
 
@@ -84,6 +84,23 @@ def test_the_explicit_step_is_that_of_one_device(
         assert rank["right"] == alone["right"]
     np.testing.assert_allclose(ranks[0]["losses"], alone["losses"][: len(ranks[0]["losses"])],
                                atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "n"),
+    [
+        ("parameter_server", {"staleness": 0}, 3),
+        pytest.param("local_sgd", {"every": 1}, 2, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_pydataset_is_read_pass_by_pass(
+    singles: dict[Any, Any], name: str, options: dict[str, Any], n: int
+) -> None:
+    ranks = launch(async_keras_jobs.tables, name, options, n=n)[:2]
+    for rank in ranks:
+        assert apart(rank, singles["tables",]) <= 1e-6
+        assert rank["passes"] == singles["tables",]["passes"]
 
 
 @pytest.mark.parametrize("staleness", [None, pytest.param(2, marks=pytest.mark.exhaustive)])

@@ -62,6 +62,7 @@ class Alone:
         feed = feed_of(source)
         for index in range(feed.epoch.batches):
             yield feed.batch(Lease((0, epoch), index, index, self.rank, self._engine.parts))
+        feed.close()
 
     def refresh(self, model: Any) -> None:
         self._averages.settle()

@@ -29,9 +29,9 @@ class Catching:
         def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
             if catching._caught is None:
                 raise catching._by_hand(self)
-            variables = private.known_to(self) if trainable_variables is None else \
-                trainable_variables  # fmt: skip
-            catching._caught.append((list(grads), list(variables)))
+            if trainable_variables is None:
+                trainable_variables = private.known_to(self)
+            catching._caught.append((list(grads), list(trainable_variables)))
 
         optimizer.apply = MethodType(apply, optimizer)
         return optimizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
@@ -28,6 +28,10 @@ class Feed(ABC):
     def batch(self, lease: Lease) -> tuple[Any, int]:
         """What was leased, and how many samples it has."""
 
+    def close(self) -> None:
+        """The pass has ended."""
+        return
+
 
 @final
 class ArrayFeed(Feed):
@@ -50,15 +54,21 @@ class ArrayFeed(Feed):
 @final
 class WalkFeed(Feed):
     """A source of batches that is read in order on every worker. Batches that others have are
-    kept to the end of the pass, since they may be dealt again."""
+    kept to the end of the pass, since they may be dealt again. ended: called then."""
 
-    def __init__(self, source: Iterable[Any], count: int | None) -> None:
+    def __init__(
+        self,
+        source: Iterable[Any],
+        count: int | None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         if count is None or count < 0:
             raise Unsupported(
                 "Servers deal batches by their numbers. Received: data of unknown length. Say it "
                 "with dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass arrays."
             )
         self._batches = iter(source)
+        self._ended = ended
         self._read: list[Any] = []
         self.epoch = Epoch(count, 1, drop_last=False)
         if count:
@@ -71,6 +81,9 @@ class WalkFeed(Feed):
             lambda a: None if a is None else a[lease.part :: lease.parts], whole
         )
         return mine, _samples(mine)
+
+    def close(self) -> None:
+        self._ended()
 
     def _at(self, index: int) -> Any:
         while len(self._read) <= index:
@@ -91,9 +104,10 @@ def feed_of(source: Arrays | Batches) -> Feed:
     if source.ordered is not None:
         source.ordered.begin_pass()
     adapter = source.adapter
+    adapter.on_epoch_begin()
     torch = keras.backend.backend() == "torch"
     batches = adapter.get_torch_dataloader() if torch else adapter.get_tf_dataset()
-    return WalkFeed(batches, adapter.num_batches)
+    return WalkFeed(batches, adapter.num_batches, adapter.on_epoch_end)
 
 
 def leased(work: Work, loader: int, number: int, feed: Feed) -> Iterator[tuple[Any, int]]:
@@ -108,6 +122,7 @@ def leased(work: Work, loader: int, number: int, feed: Feed) -> Iterator[tuple[A
             yield batch
     finally:
         current.abandon()
+        feed.close()
 
 
 def _taken(array: Any, places: Any) -> Any:

@@ -99,6 +99,7 @@ def _unmasked_loss(model: Any, *args: Any, **kwargs: Any) -> Any:
 def _one_length(source: Arrays | Batches) -> bool:
     if isinstance(source, Arrays):
         return source.samples % source.batch_size == 0
-    specs = private.tree.flatten(source.adapter.get_tf_dataset().element_spec) \
-        if keras.backend.backend() == "tensorflow" else []  # fmt: skip
-    return bool(specs) and all(s is None or s.shape[0] is not None for s in specs)
+    if keras.backend.backend() != "tensorflow":
+        return False
+    specs = private.tree.flatten(source.adapter.get_tf_dataset().element_spec)
+    return all(spec is None or spec.shape[0] is not None for spec in specs)

@@ -47,9 +47,8 @@ class TorchMachine(Machine):
 
     def flat(self, variables: Sequence[Any]) -> NDArray[Any]:
         with torch.no_grad():
-            joined: NDArray[Any] = torch.cat([v.value.detach().reshape(-1) for v in variables])\
-                .cpu().numpy()  # fmt: skip
-        return joined
+            joined = torch.cat([v.value.detach().reshape(-1) for v in variables])
+        return joined.cpu().numpy()
 
     def differentiate(
         self, local: Local, variables: Sequence[Any], *, eager: bool, one_length: bool
