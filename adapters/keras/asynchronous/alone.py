@@ -60,9 +60,12 @@ class Alone:
 
     def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
         feed = feed_of(source)
-        for index in range(feed.epoch.batches):
-            yield feed.batch(Lease((0, epoch), index, index, self.rank, self._engine.parts))
-        feed.close()
+        parts = self._engine.parts
+        try:
+            for index in range(feed.epoch.batches):
+                yield feed.batch(Lease((0, epoch), index, index, self.rank, parts))
+        finally:
+            feed.close()
 
     def refresh(self, model: Any) -> None:
         self._averages.settle()
