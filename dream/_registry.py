@@ -74,7 +74,10 @@ GRADIENTS: Mapping[str, str] = {
 }
 """A backward pass of a Keras model, by Keras's backend."""
 
-OBSERVERS: Mapping[str, str] = {"torch": f"{_TORCH}.observing:observe"}
+OBSERVERS: Mapping[str, str] = {
+    "torch": f"{_TORCH}.observing:observe",
+    "tensorflow": f"{_TENSORFLOW}.observing:observe",
+}
 """What tells a Recorder of a framework's own training loops."""
 
 TRAITS: Mapping[str, str] = {

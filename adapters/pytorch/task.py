@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 from dream.adapters.pytorch import task_networks as networks
+from dream.adapters.pytorch.task_steps import loss_of
 from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
@@ -27,12 +28,13 @@ def train(job: Job, meter: Meter) -> Learned:
         device = strategy.topology.device
         model = networks.build(task, tasks.first_weights(task, job.seed)).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
+        criterion = loss_of(task)
         loader = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
         for _ in range(job.epochs):
             total = torch.zeros((), dtype=torch.float64, device=device)
             for x, y in loader:
                 optimizer.zero_grad()
-                loss = _loss(task, model(x.to(device)), y.to(device))
+                loss = criterion(model(x.to(device)), y.to(device))
                 loss.backward()
                 optimizer.step()
                 meter.step(job.batch_size)
@@ -51,12 +53,6 @@ def train(job: Job, meter: Meter) -> Learned:
         batches=lambda: loader,
         gradient=torch.zeros(elements, device=device),
     )
-
-
-def _loss(task: Task, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    if task.loss == "squares":
-        return F.mse_loss(output, y)
-    return F.cross_entropy(output.movedim(-1, 1), y)
 
 
 def _score(task: Task, model: nn.Module, batches: _Loader, device: str) -> float:

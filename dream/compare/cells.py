@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _registry, _spec
+from dream import _placing, _registry, _spec
 from dream._errors import ConfigurationError, unknown
 from dream._spec import Framework
 
@@ -78,13 +79,14 @@ class Cell:
     """One row.
 
     framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options
-    included; devices: per process.
+    included; devices: per process; servers: of the processes, the last ones, which train nothing.
     """
 
     framework: str
     strategy: str
     processes: int
     devices: int = 1
+    servers: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -102,12 +104,26 @@ class Cell:
 
     @property
     def replicas(self) -> int:
-        return self.processes * self.devices
+        """Or parts of a model."""
+        return self.trained * self.devices
+
+    @property
+    def trained(self) -> int:
+        """The processes that train, the first ones."""
+        return self.processes - self.servers
+
+    @property
+    def splits(self) -> bool:
+        """Whether the model is split, so that there are fewer replicas than places."""
+        return "model" in _spec.find(self.name).mesh
 
     @property
     def title(self) -> str:
         """The strategy for people; where the replicas are is said when they share a process."""
-        return f"{self.name} in 1 process" if self.devices > 1 else self.strategy
+        if self.devices == 1:
+            return self.strategy
+        plain = re.sub(rf"[:,]devices={self.devices}$", "", self.strategy)
+        return f"{plain} in 1 process"
 
     @property
     def reduction(self) -> str:
@@ -117,6 +133,8 @@ class Cell:
         asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)
+        if self.servers:
+            return "servers"
         choices = _spec.find(self.name).reductions[self.kind.backends[0]]
         return choices[0] if len(choices) == 1 else "auto"
 
@@ -191,18 +209,15 @@ def check_framework(name: str) -> Kind:
 
 
 def _cells(framework: str, request: str, n: int) -> list[Cell]:
-    name, options = _spec.parse_request(request)
-    devices = options.get("devices", 1)
-    if name == SINGLE:
-        return [Cell(framework, request, 1)]
-    if isinstance(devices, int) and devices > 1:
-        return [Cell(framework, request, 1, devices)]
-    if not _spec.find(name).several:
-        return [Cell(framework, f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)]
-    cells = [Cell(framework, request, n)]
+    cells = [_cell(framework, request, n)]
     if framework == "tensorflow" and request == "mirrored" and n > 1:
-        cells.append(Cell(framework, f"mirrored:devices={n}", 1, n))
+        cells.append(_cell(framework, f"mirrored:devices={n}", n))
     return cells
+
+
+def _cell(framework: str, request: str, n: int) -> Cell:
+    found = _placing.places(request, n, KINDS[framework].backends[0])
+    return Cell(framework, found.strategy, found.processes, found.devices, found.servers)
 
 
 def split(text: str) -> list[str]:

@@ -41,6 +41,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "unit": settings.unit,
         "notes": {
             "trained": notes.trained(settings),
+            "proof": notes.proof(rows, settings),
             "timing": notes.timing(settings),
             "worth": notes.worth(rows, settings, machine),
         },

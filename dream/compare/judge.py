@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from dream import _spec
+from dream import _placing
 from dream.compare.cells import SINGLE, Cell
 from dream.compare.outcome import Broken, Finished, Outcome, Skipped
 
@@ -20,6 +20,9 @@ MIXED_LIMIT = 1e-5
 """The same where ranks are of two frameworks, whose arithmetic differs in the last bit."""
 LOSS_LIMIT = 1e-5
 """The same for an epoch's loss, a float32 mean over all its samples."""
+CONVERGED = 0.5
+"""How far the loss must come down at least, where nothing is meant to equal `single`: the part of
+the way that single's own goes, from its first figure to its last."""
 SCORE_LIMIT = 0.01
 """Rounding may tip a sample that lies on the border between two classes; not one in a hundred."""
 
@@ -27,10 +30,12 @@ SCORE_LIMIT = 0.01
 class Verdict(StrEnum):
     ORACLE = "the oracle"
     EQUAL = "equal"
+    LEARNS = "learns"
     DIFFERS = "DIFFERS"
     RANKS_DIFFER = "RANKS DIFFER"
     WRONG_FIGURES = "WRONG FIGURES"
     WRONG_PLACE = "WRONG PLACE"
+    LEARNS_NOT = "DOES NOT LEARN"
     UNPROVEN = "UNPROVEN"
     CRASHED = "CRASHED"
     TIMED_OUT = "TIMED OUT"
@@ -39,7 +44,10 @@ class Verdict(StrEnum):
 
     @property
     def good(self) -> bool:
-        return self in (Verdict.ORACLE, Verdict.EQUAL, Verdict.SKIPPED, Verdict.REFUSED)
+        return self in _GOOD
+
+
+_GOOD = (Verdict.ORACLE, Verdict.EQUAL, Verdict.LEARNS, Verdict.SKIPPED, Verdict.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
     if single is None:
         reason = f"{cell.oracle} has no single to be held against."
         return Row(cell, outcome, Verdict.UNPROVEN, reason)
-    law = LAWS[_spec.find(cell.name).update]
+    law = _converges if _placing.departs(cell.strategy) else _exact
     gap = largest_difference if single.limits is None else largest_relative
     differences = [gap(each.parameters[0], single.parameters[0]) for each in outcome.rounds]
     verdict, reason = _first_bad(
@@ -168,7 +176,8 @@ def _exact(
 ) -> tuple[Verdict, str]:
     """The first law that is broken, or none. Comparisons are written so that nan breaks them."""
     first = outcome.first
-    if (first.world_size, first.replicas) != (cell.processes, cell.replicas):
+    replicas = first.replicas if cell.splits else cell.replicas
+    if (first.world_size, first.replicas) != (cell.processes, replicas):
         return Verdict.WRONG_PLACE, (
             f"Ran as {first.replicas} replicas in {first.world_size} processes, not as "
             f"{cell.replicas} in {cell.processes}."
@@ -191,11 +200,23 @@ def _exact(
     return (Verdict.ORACLE if cell.name == SINGLE else Verdict.EQUAL), ""
 
 
-Law = Callable[[Cell, Finished, float, Finished], tuple[Verdict, str]]
-"""(cell, one round, its difference from single, single) -> the verdict and why it is a bad one."""
-LAWS: Mapping[str, Law] = {"none": _exact, "synchronous": _exact}
-"""By the strategy's update rule. An update that is not synchronous cannot equal `single`: it is
-judged by another law than this one, say by how far its loss comes down."""
+def _converges(cell: Cell, outcome: Finished, _: float, single: Finished) -> tuple[Verdict, str]:
+    """Of updates that cannot equal single's: how far the loss comes down."""
+    if outcome.first.world_size != cell.processes:
+        return Verdict.WRONG_PLACE, (
+            f"Ran in {outcome.first.world_size} processes, not in {cell.processes}."
+        )
+    theirs = single.first.losses
+    start, end, last = theirs[0], theirs[-1], outcome.first.losses[-1]
+    if len(theirs) < 2 or not end < start:
+        return Verdict.UNPROVEN, "The loss of single does not come down, so nothing can be told."
+    came = (start - last) / (start - end)
+    if not came >= CONVERGED:
+        return Verdict.LEARNS_NOT, (
+            f"The loss ends at {last:.4g}, single's at {end:.4g}: {came:.0%} of the way from "
+            f"{start:.4g}, and at least {CONVERGED:.0%} is asked for."
+        )
+    return Verdict.LEARNS, ""
 
 
 def _curve_gap(ours: list[float], theirs: list[float]) -> float:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from rich.console import Console
 from rich.text import Text
 
+from dream import recording
 from dream._errors import ConfigurationError
 from dream.compare import available, cells, document, judge, page, progress, report, runner, scripts
 from dream.compare.cells import Cell
@@ -64,7 +65,7 @@ def _trained_with(settings: Settings) -> list[str]:
     with TemporaryDirectory(prefix="dream-compare-") as root:
         outcome = scripts.run(scripts.UNKNOWN, settings, Path(root))
         found = scripts.framework(Path(root), Path(script))
-    if isinstance(outcome, Broken) and (outcome.reason == scripts.NO_BLOCK or not found):
+    if isinstance(outcome, Broken) and (outcome.reason == recording.NO_BLOCK or not found):
         raise ConfigurationError(
             f"The script cannot be compared. Received: {script}. {outcome.reason}"
         )

@@ -23,7 +23,7 @@ class Learned:
 
     parameters: named and laid out alike in every framework (kernels (inputs, outputs)).
     score: over the whole test set: accuracy, or R2.
-    communicator: what adds the gradients up among the ranks.
+    communicator: what adds the gradients up among the ranks; None where servers do.
     batches: one pass over what this rank was fed; gradient: a tensor of the framework's own with
         as many elements as all gradients together. Both for timing after the training.
     """
@@ -31,7 +31,7 @@ class Learned:
     parameters: Mapping[str, NDArray[np.float32]]
     score: float
     topology: Topology
-    communicator: Communicator
+    communicator: Communicator | None
     batches: Callable[[], Iterable[Any]]
     gradient: Any
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dream import _placing
 from dream.compare import judge, tasks
 from dream.compare.judge import Row
 from dream.compare.machine import Machine
@@ -16,9 +17,24 @@ def caption(rows: Sequence[Row], settings: Settings) -> str:
         f"{trained(settings)} {timing(settings)} Start-up: from the command to the end of the "
         "first step. Peak: resident memory of the largest rank. Final loss: "
         f"{_final(settings)}. "
-        f"{_score(settings)}Largest difference: of any parameter from the same framework's single, "
-        f"in any round; {_equal(settings)}{_mixed(rows)}"
+        f"{_score(settings)}{proof(rows, settings)}"
     )
+
+
+def proof(rows: Sequence[Row], settings: Settings) -> str:
+    """What the verdicts mean."""
+    said = (
+        "Largest difference: of any parameter from the same framework's single, in any round; "
+        f"{_equal(settings)}{_mixed(rows)}"
+    )
+    if any(_placing.departs(row.cell.strategy) for row in rows):
+        said += (
+            " Learns: not meant to equal single, for replicas do not wait for each other; the loss "
+            f"comes down at least {judge.CONVERGED:.0%} of the way that single's does."
+        )
+    if any(row.cell.splits for row in rows):
+        said += " Where a model is split, replicas are its parts, times its copies."
+    return said
 
 
 def trained(settings: Settings) -> str:

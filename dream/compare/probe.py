@@ -45,7 +45,7 @@ def _feeding(learned: Learned, steps: int) -> float:
 
 
 def _reducing(learned: Learned) -> float | None:
-    if learned.topology.world_size == 1:
+    if learned.communicator is None or learned.topology.world_size == 1:
         return None
     alike = learned.communicator.unchecked()  # as in a step, nobody asks what the others reduce
     return median([_timed(alike, learned.gradient) for _ in range(_CALLS + 1)][1:])

@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
+from dream import _placing
 from dream.compare import record, scripts, worker
-from dream.compare.cells import Cell
+from dream.compare.cells import Cell, Side
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
 from dream.launch import start
@@ -20,7 +21,7 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     """Run the cell to its end, in a folder of its own. Never raises for what the job does."""
     if settings.script:
         return scripts.run(cell, settings, folder)
-    tasks = {side.backend: settings.tasks[side.flavour] for side in cell.kind.sides}
+    tasks = {side.backend: settings.tasks[_flavour(cell, side)] for side in cell.kind.sides}
     said = {"tasks": tasks, "job": asdict(settings.job)}
     (folder / worker.JOB).write_text(json.dumps(said))
     started = time()
@@ -28,6 +29,12 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     if ended.exit_code != 0:
         return Broken(explain(ended), timed_out=bool(ended.lost))
     return _collect(cell, folder, started)
+
+
+def _flavour(cell: Cell, side: Side) -> str:
+    """Which of a task's programs: torch's loop, where the strategy leaves the step to it."""
+    owned = side.flavour == "torch" and _placing.owns_step(cell.strategy)
+    return "owned" if owned else side.flavour
 
 
 def _job(cell: Cell, settings: Settings, folder: Path) -> Job:
@@ -46,7 +53,7 @@ def _job(cell: Cell, settings: Settings, folder: Path) -> Job:
 
 
 def _collect(cell: Cell, folder: Path, started: float) -> Outcome:
-    ranks = range(cell.processes)
+    ranks = range(cell.trained)
     try:
         records = tuple(record.read(folder, rank) for rank in ranks)
     except FileNotFoundError as error:

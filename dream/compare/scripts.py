@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from time import time
 
+from dream import recording
 from dream.cluster import _names
 from dream.compare import record
 from dream.compare.cells import SINGLE, Cell
@@ -24,11 +25,7 @@ from dream.verify.tolerance import Tolerance
 
 UNKNOWN = Cell("torch", SINGLE, 1)
 """`single` before one knows what the script trains with."""
-NO_BLOCK = 'The script entered no block. Put what trains into `with dream.strategy("mirrored"):`.'
-NO_LOSS = (
-    "No loss was computed: the script entered a block and ended. Seen are backward() from a "
-    "number, strategy.train_step, and Keras's fit and train_on_batch."
-)
+NO_LOSS = f"No loss was computed: the script entered a block and ended. {recording.SEEN}"
 _EVERY_STEP = 2**62
 
 
@@ -47,11 +44,11 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     if ended.exit_code != 0:
         return Broken(explain(ended), timed_out=bool(ended.lost))
     try:
-        told = [recorded.read(folder, rank) for rank in range(cell.processes)]
+        told = [recorded.read(folder, rank) for rank in range(cell.trained)]
     except FileNotFoundError as error:
         return Broken(f"A rank left no record: {Path(error.filename).name} is not there.")
     if not told[0].framework:
-        return Broken(NO_BLOCK)
+        return Broken(recording.NO_BLOCK)
     if not all(each.steps for each in told):
         return Broken(NO_LOSS)
     return _finished(told, folder, started)

@@ -11,6 +11,7 @@ from dream.compare.tasks import DEFAULT
 
 PROGRAMS: Mapping[str, str] = {
     "torch": "dream.adapters.pytorch.task:train",
+    "owned": "dream.adapters.pytorch.task_steps:train",
     "keras": "dream.adapters.keras.task:train",
     "step": "dream.adapters.tensorflow.task:train",
 }

@@ -69,9 +69,16 @@ def differs(rows: Sequence[Row]) -> str:
             f"{len(bad)} of {len(ran)} rows broke a law or did not finish.{rest} "
             f"Not to be trusted: {named}{more}."
         )
-    found = [row.difference for row in ran if row.difference is not None]
+    exact = [row for row in ran if row.verdict is not Verdict.LEARNS]
+    found = [row.difference for row in exact if row.difference is not None]
     worst = f", the largest difference {max(found):.1e}" if found else ""
-    return f"All {len(ran)} rows learned the weights of single{worst}.{rest}"
+    every = f"All {len(exact)}" if len(exact) == len(ran) else f"{len(exact)} of {len(ran)}"
+    free = (
+        f" {len(ran) - len(exact)} are not meant to, and learn by their own way."
+        if len(exact) < len(ran)
+        else ""
+    )
+    return f"{every} rows learned the weights of single{worst}.{free}{rest}"
 
 
 def _best(

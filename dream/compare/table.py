@@ -15,7 +15,12 @@ from dream.compare.judge import Row, Verdict
 from dream.compare.outcome import Finished
 from dream.compare.spread import number
 
-_STYLES = {Verdict.ORACLE: "bold", Verdict.EQUAL: "green", Verdict.SKIPPED: "dim"}
+_STYLES = {
+    Verdict.ORACLE: "bold",
+    Verdict.EQUAL: "green",
+    Verdict.LEARNS: "green",
+    Verdict.SKIPPED: "dim",
+}
 
 Column = tuple[str, Callable[[Row], str]]
 

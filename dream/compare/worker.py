@@ -35,7 +35,7 @@ def _record(
         world_size=place.world_size,
         replicas=place.num_replicas,
         device=place.device,
-        reduction=learned.communicator.reduction,
+        reduction=learned.communicator.reduction if learned.communicator else "servers",
         losses=meter.losses,
         score=learned.score,
         samples_per_second=meter.samples_per_second,

@@ -15,6 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .recorder import Recorder
 
+SEEN = (
+    "Seen are backward() from a number, a GradientTape's gradient() of one, strategy.train_step, "
+    "and Keras's fit and train_on_batch."
+)
+"""Which steps are recorded, for people."""
+NO_BLOCK = (
+    "The script entered no block, or one in which no framework was imported. Put what trains into "
+    '`with dream.strategy("mirrored"):`.'
+)
+
 _active: Recorder | None = None
 
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, final
 
 from dream import _registry
-from dream._adapter import Adapter
+from dream._adapter import Adapter, Asynchronous
 from dream._topology import Cluster
 
 from . import reading, record
@@ -144,7 +144,7 @@ class Recorder:
             rank=self._place.rank,
             world_size=self._place.world_size,
             replicas=1 if who is None else who.topology.num_replicas,
-            reduction="" if who is None else who.communicator.reduction,
+            reduction=_reduction(who),
             keras=any(reading.is_of(model, _KERAS) for model, _, _ in self._models),
             stopped=stopped,
             dtype=reading.coarsest([*self._dtypes, *(each.dtype for each in traits)]),
@@ -156,3 +156,10 @@ class Recorder:
             pace=self._clock.pace(),
             **self._said,
         )
+
+
+def _reduction(adapter: Adapter | None) -> str:
+    """Who adds the gradients up."""
+    if adapter is None:
+        return ""
+    return "servers" if isinstance(adapter, Asynchronous) else adapter.communicator.reduction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dream import _here, _spec
+from dream import _here, _placing, _spec
 from dream._errors import ConfigurationError
 from dream._spec import FRAMEWORKS, Framework
 
@@ -14,11 +14,13 @@ SINGLE_NAME = "single"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """strategy: as `dream run --strategy` takes it; devices: per process."""
+    """strategy: as `dream run --strategy` takes it; devices: per process; servers: of the
+    processes, the last ones, which train nothing."""
 
     strategy: str
     processes: int
     devices: int = 1
+    servers: int = 0
 
     @property
     def name(self) -> str:
@@ -28,7 +30,12 @@ class Cell:
     @property
     def parts(self) -> int:
         """In how many parts a batch may be summed."""
-        return self.processes * self.devices
+        return self.trained * self.devices
+
+    @property
+    def trained(self) -> int:
+        """The processes that train, the first ones."""
+        return self.processes - self.servers
 
     def __str__(self) -> str:
         return f"{self.strategy} x {self.parts}"
@@ -37,17 +44,24 @@ class Cell:
 SINGLE = Cell(SINGLE_NAME, 1)
 
 
-def named(requests: Sequence[str], n: int) -> list[Cell]:
-    """The cells of strategies as they were asked for. Raises ConfigurationError."""
-    return [_cell(request, n) for request in requests if _checked(request) != SINGLE_NAME]
+def check(requests: Sequence[str], n: int) -> None:
+    """Refuse what is no strategy, and what would be single. Raises ConfigurationError."""
+    for request in requests:
+        cells = [_cell(request, n, framework) for framework in FRAMEWORKS]
+        if all(cell.name != SINGLE_NAME and cell.parts < 2 for cell in cells):
+            raise ConfigurationError(
+                f"One replica is single. Received: --strategy {request}, -n {n}. Give -n 2 or more."
+            )
 
 
-def sensible(framework: Framework, n: int) -> list[Cell]:
-    """What is worth holding a script under where nothing was asked for."""
-    cells = [_cell("mirrored", n)]
-    if _here.horovod_status().serves(framework):
-        cells.append(_cell("horovod", n))
-    return cells
+def chosen(requests: Sequence[str], framework: Framework, n: int) -> list[Cell]:
+    """The cells of strategies as they were asked for; where none was, of what is worth holding a
+    script under."""
+    names = list(requests) or ["mirrored"]
+    if not requests and _here.horovod_status().serves(framework):
+        names.append("horovod")
+    cells = [_cell(name, n, framework) for name in names]
+    return [cell for cell in cells if cell.name != SINGLE_NAME]
 
 
 def obstacle(cell: Cell, framework: Framework) -> str:
@@ -64,20 +78,6 @@ def framework_of(name: str) -> Framework:
     return next(framework for framework in FRAMEWORKS if framework == name)
 
 
-def _checked(request: str) -> str:
-    name, _ = _spec.parse_request(request)
-    return name
-
-
-def _cell(request: str, n: int) -> Cell:
-    name, options = _spec.parse_request(request)
-    devices = options.get("devices", 1)
-    if isinstance(devices, int) and devices > 1:
-        return Cell(request, 1, devices)
-    if not _spec.find(name).several:
-        return Cell(f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)
-    if n < 2:
-        raise ConfigurationError(
-            f"One replica is single. Received: --strategy {request}, -n {n}. Give -n 2 or more."
-        )
-    return Cell(request, n)
+def _cell(request: str, n: int, framework: Framework) -> Cell:
+    found = _placing.places(request, n, framework)
+    return Cell(found.strategy, found.processes, found.devices, found.servers)

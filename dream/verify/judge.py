@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     WRONG_PLACE = "WRONG PLACE"
     FAILED = "FAILED"
     UNAVAILABLE = "CANNOT RUN"
+    INEXACT = "NOT EXACT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
+from dream import _placing, recording
 from dream._errors import ConfigurationError
 
 from . import arguments, cells, document, noise, report
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     """The exit code: 0 where all are equal, 1 where not. Raises ConfigurationError where there is
     nothing to hold anything against."""
     asked = arguments.parse(argv)
-    given = cells.named(asked.strategies, asked.n)
+    cells.check(asked.strategies or ["mirrored"], asked.n)
     console = Console(stderr=True)
 
     def say(line: str) -> None:
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         laboratory = Laboratory(asked, Path(root))
         single = _single(laboratory, asked, say)
         framework = cells.framework_of(single.first.framework)
-        chosen = given or ([] if asked.strategies else cells.sensible(framework, asked.n))
+        chosen = cells.chosen(asked.strategies, framework, asked.n)
         rows = [_row(cell, single, laboratory, say) for cell in chosen or [SINGLE]]
         causes = {r.cell.strategy: _causes(r, single, laboratory, say) for r in rows if not r.good}
     report.show(rows, single, causes, _screen())
@@ -56,13 +57,12 @@ def _single(laboratory: Laboratory, asked: Asked, say: Say) -> Ran:
         )
     if not ran.first.framework:
         raise ConfigurationError(
-            f"The script entered no block. Received: {script}. Put what trains into "
-            '`with dream.strategy("mirrored"):`.'
+            f"The script cannot be verified. Received: {script}. {recording.NO_BLOCK}"
         )
     if not ran.losses:
         raise ConfigurationError(
-            f"No loss was computed. Received: {script}, which entered a block and ended. Seen are "
-            "backward() from a number, strategy.train_step, and Keras's fit and train_on_batch."
+            f"No loss was computed. Received: {script}, which entered a block and ended. "
+            f"{recording.SEEN}"
         )
     say(f"single: {len(ran.losses)} steps, {ran.seconds:.1f} s")
     return ran
@@ -73,6 +73,11 @@ def _row(cell: Cell, single: Ran, laboratory: Laboratory, say: Say) -> Judged:
     if blocked:
         say(f"{cell}: cannot run, {blocked}")
         return Judged(cell, Verdict.UNAVAILABLE, f"It cannot run here: {blocked}.")
+    why = _placing.departs(cell.strategy)
+    if why:
+        said = "It is not meant to learn exactly what one device does"
+        say(f"{cell}: not run, {why}")
+        return Judged(cell, Verdict.INEXACT, f"{said}: {why}. dream compare judges how it learns.")
     start = monotonic()
     judged = judge(
         cell,

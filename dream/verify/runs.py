@@ -94,7 +94,7 @@ class Laboratory:
 
 
 def _collected(folder: Path, cell: Cell, seconds: float) -> Outcome:
-    ranks = range(cell.processes)
+    ranks = range(cell.trained)
     try:
         records = tuple(record.read(folder, rank) for rank in ranks)
         return Ran(records, tuple(record.read_parameters(folder, r) for r in ranks), seconds)

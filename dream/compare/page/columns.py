@@ -13,10 +13,12 @@ Said = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """text: as shown; key: what it sorts by, a number where `number`; empty where nothing was
-    read, which sorts last. mark: a class that says how it is meant."""
+    """text: as shown; below: in small letters below it; key: what it sorts by, a number where
+    `number`; empty where nothing was read, which sorts last. mark: a class that says how it is
+    meant."""
 
     text: str
+    below: str
     key: str
     number: bool
     mark: str = ""
@@ -46,7 +48,7 @@ def _speed(said: Said) -> tuple[str, Any]:
     if not rounds:
         return "", ""
     value = said["samples_per_second"]
-    return f"{number(value)} ({number(min(rounds))} to {number(max(rounds))})", value
+    return f"{number(value)}\n{number(min(rounds))} to {number(max(rounds))}", value
 
 
 def _against(said: Said) -> tuple[str, Any]:
@@ -77,7 +79,7 @@ _COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
     (Header("replicas", "", number=True), _figure("{:.0f}", "replicas")),
     (Header("verdict", "", number=False), _words("verdict")),
     (
-        Header("difference", "largest, of any parameter, from single", number=True),
+        Header("difference", "largest of any parameter from single", number=True),
         _figure("{:.1e}", "largest_parameter_difference"),
     ),
     (Header("speed", "median, slowest to fastest round", number=True), _speed),
@@ -106,5 +108,7 @@ def row(said: Said) -> list[Field]:
 def _field(header: Header, text: str, key: Any, said: Said) -> Field:
     mark = ""
     if header.name == "verdict":
-        mark = "good" if said["good"] else "bad"
-    return Field(text, str(key), header.number, mark)
+        ran = said.get("losses") is not None
+        mark = ("good" if ran else "faint") if said["good"] else "bad"
+    shown, _, below = text.partition("\n")
+    return Field(shown, below, str(key), header.number, mark)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from dream.compare import cost
 from dream.compare.page import style
 from dream.compare.page.shown import Shown, split
 
@@ -72,6 +73,8 @@ def sent(rows: Sequence[Shown]) -> Figure:
             panel.barh(
                 place, mean(known) / _KB, color=style.colour(row.framework), height=0.65, alpha=0.85
             )
+        if not known or row.said["reduction"] in cost.UNSEEN:
+            panel.annotate(" in no socket", (0, place), va="center", fontsize=8)
         if formula is not None:
             panel.plot(formula / _KB, place, "|", color=style.INK, markersize=13, markeredgewidth=2)
     panel.plot([], [], "|", color=style.INK, markersize=10, markeredgewidth=2, label="formula")

@@ -1,0 +1,78 @@
+"""Where a strategy's replicas, or the parts of its model, go: how many processes, and how many
+devices in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dream import _spec
+from dream._spec import Framework
+
+_IN_ONE_PROCESS = {("torch", "layers"), ("tensorflow", "layers"), ("tensorflow", "pipeline")}
+"""Ways to split a model whose parts are devices of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """strategy: as `dream run --strategy` takes it. processes: ranks of the job, the servers, which
+    are the last ones, among them. devices: per process."""
+
+    strategy: str
+    processes: int
+    devices: int = 1
+    servers: int = 0
+
+    @property
+    def parts(self) -> int:
+        """Replicas, or parts of a model, in all."""
+        return (self.processes - self.servers) * self.devices
+
+
+def places(request: str, n: int, framework: Framework) -> Places:
+    """The places of a strategy `NAME[:option=value,...]` on n replicas; a mesh that names both its
+    axes says itself how many there are. Raises for what is no strategy or option."""
+    name, given = _spec.parse_request(request)
+    spec = _spec.find(name)
+    if spec.update == "none":
+        return Places(request, 1)
+    options = {"devices": 1} | dict(spec.resolve(_own(given))) | given
+    axes = options.get("data"), options.get("model")
+    if isinstance(axes[0], int) and isinstance(axes[1], int):
+        n = axes[0] * axes[1]
+    devices, servers = options["devices"], options.get("servers", 0)
+    if isinstance(devices, int) and devices > 1:
+        return Places(request, 1, devices)
+    if not spec.several or (framework, options.get("split")) in _IN_ONE_PROCESS:
+        return Places(f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)
+    if isinstance(servers, int) and servers:
+        workers = options["workers"]
+        return Places(request, (workers if isinstance(workers, int) else n) + servers, 1, servers)
+    return Places(request, n)
+
+
+def owns_step(request: str) -> bool:
+    """Whether a torch loop must leave the step, or the sums over ranks, to the strategy."""
+    name, given = _spec.parse_request(request)
+    spec = _spec.find(name)
+    split = spec.resolve(_own(given)).get("split")
+    return split == "pipeline" or spec.update == "asynchronous"
+
+
+def departs(request: str) -> str:
+    """Why a strategy is not meant to learn exactly what one device does, and what would be; empty
+    where it is."""
+    name, given = _spec.parse_request(request)
+    spec = _spec.find(name)
+    options = spec.resolve(_own(given))
+    if spec.update == "asynchronous" and options["staleness"] != 0:
+        return "its workers do not wait for one another; with staleness=0 they do"
+    every = options.get("every", 1)
+    if every != 1:
+        return f"its replicas are averaged every {every} steps only; with every=1 after each"
+    return ""
+
+
+def _own(given: Mapping[str, object]) -> Mapping[str, object]:
+    """Without what every strategy takes."""
+    return {name: value for name, value in given.items() if name not in _spec.COMMON}
