@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean
 
 demo: horovod
-	$(BIN)/dream compare --rounds 1
+	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
 
 # Half of the tests run beside the others, whose output is shown first: either half alone leaves a
 # core idle now and then.

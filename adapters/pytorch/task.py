@@ -31,7 +31,7 @@ def train(job: Job, meter: Meter) -> Learned:
         criterion = loss_of(task)
         loader = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
         for _ in range(job.epochs):
-            total = torch.zeros((), dtype=torch.float64, device=device)
+            sums = torch.zeros(2, dtype=torch.float64, device=device)  # of losses, of samples
             for x, y in loader:
                 optimizer.zero_grad()
                 loss = criterion(model(x.to(device)), y.to(device))
@@ -39,9 +39,10 @@ def train(job: Job, meter: Meter) -> Learned:
                 optimizer.step()
                 meter.step(job.batch_size)
                 if len(y):  # the mean over no sample is nan
-                    total += loss.detach() * len(y)
-            total = strategy.communicator.all_reduce(total, "sum")
-            meter.epoch(float(total) / len(samples), len(samples))
+                    sums[0] += loss.detach() * len(y)
+                    sums[1] += len(y)
+            total, count = strategy.communicator.all_reduce(sums, "sum").tolist()
+            meter.epoch(total / count, len(samples))  # parts of one model count the same samples
         score = _score(task, model, DataLoader(test, batch_size=job.batch_size), device)
         state = strategy.full_state(model)
     elements = sum(p.numel() for p in model.parameters())

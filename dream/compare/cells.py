@@ -72,6 +72,21 @@ MIXED: Mapping[str, Kind] = MappingProxyType(
 )
 """What `--mixed` adds."""
 SINGLE = "single"
+_ALL, _TWO = ("torch", "tensorflow", "keras-torch"), ("torch", "tensorflow")
+DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "mirrored": _ALL,
+        "horovod": _ALL,
+        "data_parallel": _TWO,
+        "sharded": _TWO,
+        "model_parallel:split=tensor": _TWO,
+        "model_parallel:split=pipeline": _TWO,
+        "local_sgd": _TWO,
+        "parameter_server": _TWO,
+    }
+)
+"""Strategies that are compared where none is named, and in which frameworks. Not among them: what
+on one host is `mirrored` by another name, and `hybrid`, which takes four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +176,27 @@ def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[C
     ]
 
 
-def offered(frameworks: Iterable[str]) -> list[str]:
-    """The strategies that one of the frameworks has: what runs where none is named."""
-    backends = {backend for name in frameworks for backend in check_framework(name).backends}
+def offered(framework: str) -> list[str]:
+    """What a framework is shown under where no strategy is named: what it has of DEFAULT."""
+    backend = check_framework(framework).backends[0]
     return [
-        name
-        for name in _spec.SPECS
-        if any((backend, name) in _registry.STRATEGIES for backend in backends)
+        request
+        for request, among in DEFAULT.items()
+        if framework in among and (backend, request.partition(":")[0]) in _registry.STRATEGIES
     ]
 
 
 def scaled(
     frameworks: Sequence[str], strategies: Sequence[str], counts: Sequence[int]
 ) -> list[Cell]:
-    """The grid at every count of replicas, framework by framework."""
+    """The grid at every count of replicas, framework by framework. strategies: empty for those
+    that each is shown under."""
     return list(
         dict.fromkeys(
             cell
             for framework in frameworks
             for n in counts
-            for cell in grid([framework], strategies, n)
+            for cell in grid([framework], strategies or offered(framework), n)
         )
     )
 

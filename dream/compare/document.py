@@ -93,7 +93,9 @@ def _finished(cell: Cell, done: Finished) -> Figures:
         "steps": first.steps,
         "step_seconds": _number(done.over_rounds(lambda r: r.first.step_seconds).median),
         "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
-        "reducing_seconds": _read(done, lambda record: record.reducing_seconds),
+        "reducing_seconds": (
+            None if cell.splits else _read(done, lambda record: record.reducing_seconds)
+        ),
         "start_up_seconds": _number(done.over_rounds(lambda r: r.start_up).median),
         "start_up_seconds_by_round": [_number(r.start_up) for r in done.rounds],
         "peak_bytes_per_rank": [record.peak_bytes for record in ranks],

@@ -39,7 +39,7 @@ def main(
     if folder is not None:
         page.check(folder)
     among = list(frameworks or _trained_with(settings))
-    grid = cells.scaled(among, strategies or cells.offered(among), replicas)
+    grid = cells.scaled(among, strategies, replicas)
     if mixed:
         grid += [cell for n in replicas for cell in cells.mixed(among, n)]
     available.require(grid, frameworks, strategies)

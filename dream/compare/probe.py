@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dream import cluster
 
 if TYPE_CHECKING:
+    from dream.communication import Communicator
     from dream.compare.meter import Learned
 
 _CALLS = 11
@@ -34,7 +35,9 @@ def measure(learned: Learned, steps: int) -> Parts:
     """Every rank comes here. steps: of an epoch."""
     if cluster.frameworks_differ():  # such ranks read data in step, and compare what they read
         return Parts()
-    return Parts(_feeding(learned, steps), _reducing(learned))
+    if learned.communicator is None:  # so do workers in step with one another, and step on it
+        return Parts()
+    return Parts(_feeding(learned, steps), _reducing(learned, learned.communicator))
 
 
 def _feeding(learned: Learned, steps: int) -> float:
@@ -44,10 +47,10 @@ def _feeding(learned: Learned, steps: int) -> float:
     return (perf_counter() - start) / max(1, steps)
 
 
-def _reducing(learned: Learned) -> float | None:
-    if learned.communicator is None or learned.topology.world_size == 1:
+def _reducing(learned: Learned, communicator: Communicator) -> float | None:
+    if learned.topology.world_size == 1:
         return None
-    alike = learned.communicator.unchecked()  # as in a step, nobody asks what the others reduce
+    alike = communicator.unchecked()  # as in a step, nobody asks what the others reduce
     return median([_timed(alike, learned.gradient) for _ in range(_CALLS + 1)][1:])
 
 

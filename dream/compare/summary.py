@@ -61,7 +61,7 @@ def differs(rows: Sequence[Row]) -> str:
     left_out = (Verdict.SKIPPED, Verdict.REFUSED)
     ran = [row for row in rows if row.verdict not in left_out]
     bad = [row for row in ran if not row.verdict.good]
-    rest = f" {len(rows) - len(ran)} skipped." if len(ran) < len(rows) else ""
+    rest = f" {len(rows) - len(ran)} skipped or refused." if len(ran) < len(rows) else ""
     if bad:
         named = ", ".join(f"{row.cell} ({row.verdict})" for row in bad[:_LISTED])
         more = " and others" if len(bad) > _LISTED else ""

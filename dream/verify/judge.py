@@ -20,6 +20,7 @@ class Verdict(StrEnum):
     RANKS_DIFFER = "RANKS DIFFER"
     WRONG_PLACE = "WRONG PLACE"
     FAILED = "FAILED"
+    REFUSED = "REFUSED"
     UNAVAILABLE = "CANNOT RUN"
     INEXACT = "NOT EXACT"
 
@@ -66,6 +67,8 @@ def judge(
 ) -> Judged:
     """noise: measures how far single is from itself, where rounding alone may be what differs;
     None to do without."""
+    if isinstance(ours, Failed) and ours.refused:
+        return Judged(cell, Verdict.REFUSED, ours.refused, ours)
     if isinstance(ours, Failed):
         return Judged(cell, Verdict.FAILED, ours.reason, ours)
     place = (ours.first.world_size, ours.first.replicas)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,11 @@ from .cells import SINGLE, Cell
 
 if TYPE_CHECKING:
     from dream.recording.record import Arrays
+
+
+_REFUSED = re.compile(
+    r"^\s*dream\._errors\.(?:Unsupported|ConfigurationError): (.*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,12 @@ class Failed:
     """It crashed, or took longer than it may."""
 
     reason: str
+
+    @property
+    def refused(self) -> str:
+        """What dream said where it refused the script; empty where it did not."""
+        said = _REFUSED.search(self.reason)
+        return said[1] if said else ""
 
 
 Outcome = Ran | Failed

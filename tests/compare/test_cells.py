@@ -3,7 +3,8 @@
 import pytest
 
 from dream import ConfigurationError
-from dream.compare.cells import KINDS, Cell, grid, split
+from dream.compare import cost
+from dream.compare.cells import KINDS, Cell, grid, scaled, split
 
 
 def rows(*args):
@@ -34,6 +35,57 @@ def test_a_strategy_may_bring_its_devices():
     assert rows(["tensorflow"], ["mirrored:devices=4"], 2)[1] == (
         "tensorflow", "mirrored:devices=4", 1, 4,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framework", "request_", "place", "title"),
+    [
+        ("torch", "sharded", (2, 1, 0), "sharded"),
+        ("torch", "model_parallel", (2, 1, 0), "model_parallel"),
+        ("torch", "model_parallel:split=layers", (1, 2, 0),
+         "model_parallel:split=layers in 1 process"),
+        ("tensorflow", "model_parallel:split=tensor", (2, 1, 0), "model_parallel:split=tensor"),
+        ("tensorflow", "model_parallel", (1, 2, 0), "model_parallel in 1 process"),
+        ("torch", "hybrid:data=2,model=2", (4, 1, 0), "hybrid:data=2,model=2"),
+        ("torch", "data_parallel", (1, 2, 0), "data_parallel in 1 process"),
+        ("torch", "parameter_server", (3, 1, 1), "parameter_server"),
+        ("torch", "parameter_server:workers=1,servers=2", (3, 1, 2),
+         "parameter_server:workers=1,servers=2"),
+        ("torch", "local_sgd:every=4", (2, 1, 0), "local_sgd:every=4"),
+    ],
+)  # fmt: skip
+def test_a_mesh_has_the_places_that_it_asks_for(framework, request_, place, title):
+    _, cell = grid([framework], [request_], 2)
+    assert (cell.processes, cell.devices, cell.servers) == place
+    assert cell.title == title
+    assert cell.replicas == (4 if "data=2" in request_ else 1 if "workers=1" in request_ else 2)
+
+
+def test_what_runs_where_no_strategy_is_named():
+    asked = [cell.name for cell in scaled(["torch"], [], [2])]
+    assert asked[:3] == ["single", "mirrored", "horovod"]
+    assert asked[-2:] == ["local_sgd", "parameter_server"]
+    assert len(scaled(["keras-torch"], [], [2])) == 3, "what refuses Keras on torch is left out"
+    assert len(scaled(["torch", "tensorflow"], ["mirrored"], [1, 2])) == 6
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text", "sent"),
+    [
+        ("mirrored", "2N(P-1)/P", 150.0),
+        ("sharded", "3N(P-1)/P", 225.0),
+        ("sharded:zero=2", "2N(P-1)/P", 150.0),
+        ("local_sgd", "2N(P-1)/P/8", 150 / 8),
+        ("local_sgd:every=1", "2N(P-1)/P", 150.0),
+        ("parameter_server", "N", 100.0),
+        ("sharded:data=2", None, None),
+        ("hybrid:split=tensor", None, None),
+    ],
+)
+def test_what_is_sent_by_the_book(strategy, text, sent):
+    found = cost.formula(Cell("torch", strategy, 4))
+    assert (found and found.text) == text
+    assert (found and found.sent(100, 4)) == sent
 
 
 def test_names_given_twice_count_once():

@@ -118,3 +118,35 @@ def test_loss_difference_between_frameworks_is_the_largest_of_any_epoch():
     ]
     assert between_frameworks(judge(cells)) == 0.25
     assert between_frameworks(judge(cells[:1])) is None
+
+
+LOCAL = Cell("torch", "local_sgd", 2)
+SERVED = Cell("torch", "parameter_server", 3, servers=1)
+
+
+@pytest.mark.parametrize("cell", [LOCAL, SERVED])
+def test_what_is_not_meant_to_be_equal_is_judged_by_how_it_learns(cell):
+    learns = finished(cell, shift=0.3, rank_shift=0.1, losses=(1.6, 0.9))
+    judged = row(cell, learns, ORACLE)
+    assert (judged.verdict, judged.reason) == (Verdict.LEARNS, "")
+    assert judged.verdict.good
+    assert judged.difference == pytest.approx(0.3, rel=0.01)
+
+
+@pytest.mark.parametrize("last", [1.1, 1.6, math.nan, math.inf])
+def test_a_loss_that_does_not_come_down_half_as_far_is_no_learning(last):
+    judged = row(LOCAL, finished(LOCAL, losses=(1.6, last)), ORACLE)
+    assert judged.verdict is Verdict.LEARNS_NOT
+    assert "at least 50% is asked for" in judged.reason
+
+
+def test_nothing_is_told_by_a_single_that_does_not_learn():
+    flat = finished(SINGLE, losses=(0.5, 0.5))
+    assert row(LOCAL, finished(LOCAL), flat).verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize("strategy", ["local_sgd:every=1", "parameter_server:staleness=0"])
+def test_with_options_that_make_it_exact_it_must_be_equal(strategy):
+    cell = Cell("torch", strategy, 2)
+    assert row(cell, finished(cell), ORACLE).verdict is Verdict.EQUAL
+    assert row(cell, finished(cell, shift=0.3), ORACLE).verdict is Verdict.DIFFERS

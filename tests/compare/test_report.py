@@ -74,7 +74,7 @@ def test_reasons_are_below_and_taken_literally():
     assert "rank 1: [boom]" in text
     assert "Run: dream build-horovod" in text
     text = " ".join(text.split())
-    assert "1 of 4 rows broke a law or did not finish. 1 skipped." in text
+    assert "1 of 4 rows broke a law or did not finish. 1 skipped or refused." in text
     assert "Not to be trusted: tensorflow mirrored" in text
 
 

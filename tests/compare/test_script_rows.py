@@ -92,9 +92,7 @@ def test_a_loss_that_is_never_computed(tmp_path):
 
 
 def test_a_script_without_a_block_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(
-        ConfigurationError, match=r"train\.py.*entered no block.*Put what"
-    ):
+    with pytest.raises(ConfigurationError, match=r"train\.py.*entered no block.*Put what"):
         compare(tmp_path, "print('hello')", ["mirrored"])
 
 

@@ -58,7 +58,7 @@ def test_a_loop_that_is_equal(verify: Verify) -> None:
 @pytest.mark.parametrize(
     ("name", "backend", "parameters"),
     [("torch_step", "torch", 4), ("keras_fit", "tensorflow", 4), ("keras_fit", "torch", 4),
-     ("keras_step", "tensorflow", 2)],
+     ("keras_step", "tensorflow", 2), ("keras_tape", "tensorflow", 2)],
 )  # fmt: skip
 def test_other_ways_to_train_are_equal(
     name: str, backend: str, parameters: int, verify: Verify, monkeypatch: pytest.MonkeyPatch
@@ -144,10 +144,35 @@ def test_a_strategy_that_fails_or_is_not_there_leaves_the_others(
     )  # fmt: skip
     assert code == 1
     verdicts = [row["verdict"] for row in figures["strategies"]]
-    assert verdicts == ["CANNOT RUN", "CANNOT RUN", "equal", "FAILED"], text
+    assert verdicts == ["CANNOT RUN", "CANNOT RUN", "equal", "REFUSED"], text
     assert "torch has no reduction='grpc' under 'mirrored'" in text
     assert "torch has no 'horovod'" in text
     assert "a torch process drives one device" in text
+
+
+@pytest.mark.slow
+def test_split_and_served_models_are_held_too_and_what_is_not_exact_is_said(
+    verify: Verify,
+) -> None:
+    code, figures, text = verify(
+        "torch_step", "--strategy", "sharded", "--strategy", "model_parallel:split=tensor",
+        "--strategy", "model_parallel:split=pipeline", "--strategy", "data_parallel",
+        "--strategy", "parameter_server:staleness=0", "--strategy", "local_sgd", "--steps", "7",
+    )  # fmt: skip
+    assert code == 1
+    verdicts = [row["verdict"] for row in figures["strategies"]]
+    assert verdicts == ["equal"] * 5 + ["NOT EXACT"], text
+    assert "averaged every 8 steps only; with every=1 after each" in text
+    assert [row["processes"] for row in figures["strategies"]] == [2, 2, 2, 1, 3, 2]
+
+
+@pytest.mark.slow
+def test_a_tape_that_no_replica_can_take_is_refused_in_a_line(verify: Verify) -> None:
+    code, figures, text = verify("tape_unweighed", "--strategy", "mirrored")
+    assert code == 1
+    assert (figures["steps"], figures["strategies"][0]["verdict"]) == (1, "REFUSED"), text
+    assert "strategy.train_step" in text
+    assert "Traceback" not in text
 
 
 def test_recording_changes_no_number(tmp_path: Path) -> None:

@@ -83,6 +83,23 @@ with dream.strategy("mirrored") as strategy:
     for batch in [*data, *data]:
         step(*batch)
 """,
+    "keras_tape": f"""{_KERAS}
+import tensorflow as tf
+with dream.strategy("mirrored") as strategy:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    data = strategy.prepare(tf.data.Dataset.from_tensor_slices((x, y)).batch(20))
+
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = strategy.weigh(cross_entropy(b, model(a, training=True)), tf.shape(b)[0])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for batch in [*data, *data, *data]:
+        step(*batch)
+""",
     "attention": f"""{_TORCH}
 class Attending(nn.Module):
     def __init__(self):
@@ -125,7 +142,19 @@ with dream.strategy("mirrored"):
 """,
 }
 
+_TAPE = f"""{_KERAS}
+import tensorflow as tf
+with dream.strategy("mirrored"):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.SGD(0.1)
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(y, model(x, training=True))
+    optimizer.apply_gradients(
+        zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+
 BAD = {
+    "tape_unweighed": _TAPE,
     "no_block": "print('nothing here')",
     "crashes": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    raise ValueError('mine')\n",
     "no_loss": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    layers()(x)\n",

@@ -54,8 +54,9 @@ PICTURES: Sequence[Picture] = (
         "trained. Communication: the median time of one all_reduce of as many bytes as the "
         "gradients have, by itself, over the same transport, in the same ranks. The rest of the "
         "measured step is computing and waiting. Where input or communication overlaps with "
-        "computing, as frameworks try to have it, more is computed than is drawn. Start-up is "
-        "paid once: from the command to the end of the first step.",
+        "computing, as frameworks try to have it, more is computed than is drawn. What the parts "
+        "of a split model tell each other, or workers their servers, is not read apart. "
+        "Start-up is paid once: from the command to the end of the first step.",
         parts.split_time,
     ),
     Picture(
