@@ -23,7 +23,7 @@ def losses(rows: Sequence[Shown]) -> Figure:
     largest = _LEAST
     for row in rows:
         epochs = range(1, len(row.losses) + 1)
-        look = style.line(row, names)
+        look = style.line(row, names, one=style.is_one(rows))
         top.plot(epochs, row.losses, **look)
         oracle = alone.get(row.framework)
         if oracle is not None and not row.is_single:
@@ -38,5 +38,5 @@ def losses(rows: Sequence[Shown]) -> Figure:
     bottom.locator_params(axis="x", integer=True)
     for panel in (top, bottom):
         style.grid(panel)
-    style.legend(figure, rows)
+    style.legend(figure, rows, names)
     return figure

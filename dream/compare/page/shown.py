@@ -33,8 +33,9 @@ class Shown:
 
     @property
     def label(self) -> str:
-        """For an axis: `torch mirrored x 2`."""
-        return f"{self.framework} {self.strategy} x {self.replicas}"
+        """For an axis: `torch mirrored x 2`; long names in short."""
+        short = self.strategy.replace("model_parallel:", "").replace(" in 1 process", ", 1 process")
+        return f"{self.framework} {short} x {self.replicas}"
 
     @property
     def speeds(self) -> list[float]:

@@ -9,7 +9,6 @@ from dream.compare.page import style
 from dream.compare.page.shown import Shown, singles
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -25,7 +24,8 @@ def throughput(rows: Sequence[Shown]) -> Figure:
     style.name_rows(panel, rows)
     panel.set_xlabel(rows[0].unit)
     panel.set_xlim(left=0)
-    _thousands(panel)
+    style.thousands(panel.xaxis)
+    panel.locator_params(axis="x", nbins=4)
     style.grid(panel, "x")
     return figure
 
@@ -33,12 +33,13 @@ def throughput(rows: Sequence[Shown]) -> Figure:
 def scaling(rows: Sequence[Shown]) -> Figure:
     """A line for every strategy from single on, in every framework."""
     lines = _lines(rows)
-    names = list(dict.fromkeys(name for _, name in lines))
+    names = style.strategies(rows)
+    one_framework = style.is_one(rows)
     figure, (left, right) = style.figure(3.6, ncols=2)
     for line in lines.values():
         one = line[0].speed
         counts = [row.replicas for row in line]
-        look = style.line(line[-1], names)
+        look = style.line(line[-1], names, one=one_framework)
         left.plot(counts, [row.speed for row in line], **look)
         right.plot(counts, [row.speed / (row.replicas * one) for row in line], **look)
         for row in line:
@@ -56,8 +57,8 @@ def scaling(rows: Sequence[Shown]) -> Figure:
         panel.set_ylim(bottom=0)
         style.grid(panel)
     right.axhline(1.0, color=style.INK, linewidth=0.8, linestyle=":")
-    left.yaxis.set_major_formatter("{x:,.0f}")
-    style.legend(figure, [row for line in lines.values() for row in line[1:]])
+    style.thousands(left.yaxis)
+    style.legend(figure, [row for line in lines.values() for row in line[1:]], names)
     return figure
 
 
@@ -70,8 +71,3 @@ def _lines(rows: Sequence[Shown]) -> dict[tuple[str, str], list[Shown]]:
         if one is not None and one.speed and not row.is_single:
             lines.setdefault((row.framework, row.strategy), [one]).append(row)
     return lines
-
-
-def _thousands(panel: Axes) -> None:
-    panel.xaxis.set_major_formatter("{x:,.0f}")
-    panel.locator_params(axis="x", nbins=5)

@@ -10,6 +10,7 @@ from dream.compare.page.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK = "#010203"
@@ -24,6 +25,10 @@ _COLOURS = {
 """M. Okabe and K. Ito's; marks and dashes differ as well."""
 PARTS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")
 _OTHER = "#999999"
+_SEVERAL = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7A7A7A",
+)  # fmt: skip
+"""The same palette, its yellow and black darkened and lightened to show on white and on black."""
 _MARKS = "os^Dv<>PX"
 _DASHES: Sequence[Any] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
 WIDTH = 4.8
@@ -65,11 +70,12 @@ def colour(framework: str) -> str:
     return _COLOURS.get(framework, _OTHER)
 
 
-def line(row: Shown, strategies: Sequence[str]) -> dict[str, Any]:
-    """A framework's colour and a strategy's mark."""
+def line(row: Shown, strategies: Sequence[str], *, one: bool = False) -> dict[str, Any]:
+    """A framework's colour and a strategy's mark. one: there is one framework, so that colours tell
+    strategies too."""
     index = strategies.index(row.strategy)
     return {
-        "color": colour(row.framework),
+        "color": _SEVERAL[index % len(_SEVERAL)] if one else colour(row.framework),
         "marker": _MARKS[index % len(_MARKS)],
         "linestyle": _DASHES[index % len(_DASHES)],
         "markersize": 5,
@@ -77,19 +83,27 @@ def line(row: Shown, strategies: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def legend(figure: Figure, rows: Sequence[Shown]) -> None:
-    """What colours and marks mean, below the panels."""
+def legend(figure: Figure, rows: Sequence[Shown], names: Sequence[str]) -> None:
+    """What colours and marks mean, below the panels. names: of all strategies, in order."""
     from matplotlib.lines import Line2D
 
-    names = strategies(rows)
-    entries = [
-        Line2D([], [], color=colour(name), linewidth=3, label=name)
-        for name in dict.fromkeys(row.framework for row in rows)
-    ]
+    one = is_one(rows)
+    frameworks = [] if one else dict.fromkeys(row.framework for row in rows)
+    entries = [Line2D([], [], color=colour(name), linewidth=3, label=name) for name in frameworks]
     for row in {row.strategy: row for row in rows}.values():
-        look = line(row, names) | {"color": INK}
+        look = line(row, names, one=one) | ({} if one else {"color": INK})
         entries.append(Line2D([], [], label=row.strategy, **look))
     figure.legend(handles=entries, loc="outside lower center", ncols=2, handlelength=2.6)
+
+
+def is_one(rows: Sequence[Shown]) -> bool:
+    """Whether all rows are of one framework."""
+    return len({row.framework for row in rows}) == 1
+
+
+def thousands(axis: Axis) -> None:
+    """Few ticks, in short: 20k."""
+    axis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if abs(x) >= 1000 else f"{x:g}")
 
 
 def strategies(rows: Sequence[Shown]) -> list[str]:
