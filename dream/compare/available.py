@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from dream import _registry
-from dream._errors import NotInstalled
+from dream import _here, _registry, _spec
+from dream._errors import NotInstalled, Unsupported
 from dream.compare.cells import Cell
 from dream.compare.outcome import Skipped
 
 _HOROVOD_STATUS = "dream.adapters.horovod._status:status"
+_HERE_OR_NOT = ("nccl", "shared_memory", "hierarchical")
 BUILD = "dream build-horovod"
 LIST = "dream strategies"
 
@@ -21,10 +22,17 @@ def missing(cell: Cell) -> Skipped | None:
 
 
 def lacking(cell: Cell) -> Skipped | None:
-    """Whether its framework has no such strategy, wherever it is."""
+    """Whether its framework has no such strategy, or not with these options, wherever it is."""
+    name, given = _spec.parse_request(cell.strategy)
+    reduction = str(given.get("reduction", "auto"))
+    own = {option: value for option, value in given.items() if option not in _spec.COMMON}
     for backend in cell.kind.backends:
-        if not _has(backend, cell.name):
-            return Skipped(f"{backend} has no {cell.name!r}.", LIST)
+        if not _has(backend, name):
+            return Skipped(f"{backend} has no {name!r}.", LIST)
+        try:
+            _spec.find(name).check_framework(own, backend, reduction)
+        except Unsupported as error:
+            return Skipped(str(error), f"{LIST} {name}")
     return None
 
 
@@ -33,6 +41,10 @@ def absent(cell: Cell) -> Skipped | None:
     gone = [name for name in cell.kind.packages if find_spec(name) is None]
     if gone:
         return Skipped(f"{' and '.join(gone)} not installed.", cell.kind.install)
+    for backend in cell.kind.backends if cell.reduction in _HERE_OR_NOT else ():
+        gap = _here.obstacle(_spec.find(cell.name), backend, cell.reduction)
+        if gap:
+            return Skipped(f"{cell.reduction}: {gap}.", "dream env")
     for backend in cell.kind.backends if cell.reduction == "horovod" else ():
         gap = horovod_gap(backend)
         if gap:

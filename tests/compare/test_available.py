@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dream import NotInstalled
+from dream import NotInstalled, _here
 from dream.compare import available
 from dream.compare.cells import grid
 
@@ -86,3 +86,20 @@ def test_a_strategy_that_a_framework_lacks_is_a_line_and_stops_nothing(without, 
     single, mirrored = map(available.missing, cells)
     assert single is None
     assert (mirrored.reason, mirrored.install) == ("torch has no 'mirrored'.", "dream strategies")
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy", "words"),
+    [
+        ("tensorflow", "mirrored:reduction=gloo", "tensorflow cannot use this reduction"),
+        ("tensorflow", "mirrored:bucket_mb=5", "'bucket_mb' has no meaning"),
+        ("torch", "mirrored:reduction=nccl", "nccl: needs GPUs"),
+    ],
+)
+def test_what_a_framework_cannot_do_is_a_line_and_ends_nothing(
+    framework, strategy, words, monkeypatch
+):
+    monkeypatch.setattr(_here, "gpus", lambda: 0)
+    single, cell = grid([framework], [strategy], 2)
+    assert available.missing(single) is None
+    assert words in available.missing(cell).reason
