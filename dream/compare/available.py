@@ -42,9 +42,9 @@ def absent(cell: Cell) -> Skipped | None:
     if gone:
         return Skipped(f"{' and '.join(gone)} not installed.", cell.kind.install)
     for backend in cell.kind.backends if cell.reduction in _HERE_OR_NOT else ():
-        gap = _here.obstacle(_spec.find(cell.name), backend, cell.reduction)
-        if gap:
-            return Skipped(f"{cell.reduction}: {gap}.", "dream env")
+        why = _here.obstacle(_spec.find(cell.name), backend, cell.reduction)
+        if why:
+            return Skipped(f"{cell.reduction}: {why}.", "dream env")
     for backend in cell.kind.backends if cell.reduction == "horovod" else ():
         gap = horovod_gap(backend)
         if gap:
