@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from dream import _placing
@@ -201,13 +202,15 @@ def _exact(
 
 
 def _converges(cell: Cell, outcome: Finished, _: float, single: Finished) -> tuple[Verdict, str]:
-    """Of updates that cannot equal single's: how far the loss comes down."""
+    """Of updates that cannot equal single's: how far the loss comes down, from its first tenth to
+    its last."""
     if outcome.first.world_size != cell.processes:
         return Verdict.WRONG_PLACE, (
             f"Ran in {outcome.first.world_size} processes, not in {cell.processes}."
         )
-    theirs = single.first.losses
-    start, end, last = theirs[0], theirs[-1], outcome.first.losses[-1]
+    theirs, few = single.first.losses, max(1, len(single.first.losses) // 10)
+    start, end = fmean(theirs[:few]), fmean(theirs[-few:])
+    last = fmean(outcome.first.losses[-few:])
     if len(theirs) < 2 or not end < start:
         return Verdict.UNPROVEN, "The loss of single does not come down, so nothing can be told."
     came = (start - last) / (start - end)

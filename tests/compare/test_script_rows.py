@@ -59,18 +59,20 @@ def compare(tmp_path, text, strategies, frameworks=()):
 
 @pytest.mark.slow
 def test_a_script_is_run_unchanged_under_each_strategy(tmp_path, capsys):
-    good, read = compare(tmp_path, TRAINS, ["mirrored", "sharded"])
-    assert good
-    single, mirrored, sharded = read["cells"]
+    asked_for = ["mirrored", "sharded", "mirrored:reduction=grpc", "local_sgd:every=2"]
+    good, read = compare(tmp_path, TRAINS, asked_for)
+    assert good, capsys.readouterr().out
+    single, mirrored, sharded, lacking, local = read["cells"]
     assert single["framework"] == "torch"
     assert (mirrored["verdict"], mirrored["steps"]) == ("equal", 12)
     assert 0 <= mirrored["largest_parameter_difference"] <= 1e-6
     assert mirrored["losses"] == pytest.approx(single["losses"], abs=1e-6)
     assert len(mirrored["peak_bytes_per_rank"]) == 2
-    assert sharded["verdict"] == "skipped"
-    assert "torch has no 'sharded'" in sharded["reason"]
+    assert (sharded["verdict"], local["verdict"]) == ("equal", "learns")
+    assert lacking["verdict"] == "skipped"
+    assert "torch cannot use this reduction" in lacking["reason"]
     assert (read["unit"], read["cells"][0]["losses_by"]) == ("steps/s", "step")
-    assert "torch has no 'sharded'" in capsys.readouterr().out
+    assert "torch cannot use this reduction" in capsys.readouterr().out
 
 
 @pytest.mark.slow

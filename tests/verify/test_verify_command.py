@@ -195,15 +195,31 @@ def test_recording_changes_no_number(tmp_path: Path) -> None:
             assert np.array_equal(value, recorded.parameters[0][name]), name
 
 
-def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(tmp_path: Path) -> None:
+HOOKS = {
+    "torch_step": """
+import torch
+hooks = lambda: (torch.nn.Module.__call__, torch.autograd.backward)
+""",
+    "keras_fit": """
+import keras, tensorflow as tf
+compiled = type(tf.function(lambda: None))
+hooks = lambda: (keras.Model.__call__, keras.Model.train_on_batch, tf.GradientTape.gradient,
+                 compiled.__call__)
+""",
+}
+"""What a recorder changes, by script."""
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch, dream.recording\n"
-        "call, backward = torch.nn.Module.__call__, torch.autograd.backward\n"
-        + EQUAL["torch_step"]
-        + "\nassert dream.recording.active() is None\n"
-        "assert call is torch.nn.Module.__call__ and backward is torch.autograd.backward\n"
-        "import sys; assert 'dream.recording.recorder' not in sys.modules\n"
+        HOOKS[name]
+        + "before = hooks()\n"
+        + EQUAL[name]
+        + "\nimport dream.recording, sys\nassert dream.recording.active() is None\n"
+        "assert all(a is b for a, b in zip(before, hooks(), strict=True))\n"
+        "assert 'dream.recording.recorder' not in sys.modules\n"
     )
     job = Job(command=("script", str(script)), n=1, strategy="single", show="none")
     assert run(job).exit_code == 0
