@@ -77,7 +77,7 @@ DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "mirrored": _ALL,
         "horovod": _ALL,
-        "data_parallel": _TWO,
+        "data_parallel": ("torch",),
         "sharded": _TWO,
         "model_parallel:split=tensor": _TWO,
         "model_parallel:split=pipeline": _TWO,
@@ -86,7 +86,8 @@ DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Strategies that are compared where none is named, and in which frameworks. Not among them: what
-on one host is `mirrored` by another name, and `hybrid`, which takes four."""
+is `mirrored` by another name (`data_parallel` too on TensorFlow), and `hybrid`, which takes
+four."""
 
 
 @dataclass(frozen=True, slots=True)

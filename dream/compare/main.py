@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
@@ -13,8 +14,9 @@ from dream import recording
 from dream._errors import ConfigurationError
 from dream.compare import available, cells, document, judge, page, progress, report, runner, scripts
 from dream.compare.cells import Cell
+from dream.compare.judge import Row
 from dream.compare.machine import Watch
-from dream.compare.outcome import Broken, Outcome
+from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
 
 
@@ -46,6 +48,7 @@ def main(
     watch = Watch()
     rows = judge.judge(_run(grid, settings, Console(stderr=True)))
     machine = watch.seen()
+    settings = replace(settings, rounds=_rounds(rows))
     screen = _screen()
     report.show(rows, settings, machine, screen)
     figures = document.build(rows, settings, machine)
@@ -80,7 +83,13 @@ def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tup
         def run(cell: Cell) -> Outcome:
             return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
 
-        return progress.follow(grid, run, console, settings.rounds)
+        return progress.follow(grid, run, console, settings.rounds, settings.within)
+
+
+def _rounds(rows: Sequence[Row]) -> int:
+    """How many there were."""
+    done = [len(row.outcome.rounds) for row in rows if isinstance(row.outcome, Finished)]
+    return max(done, default=1)
 
 
 def _screen() -> Console:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from time import monotonic
 
 from rich.console import Console
@@ -17,14 +18,28 @@ from dream.compare.spread import number
 
 
 def follow(
-    cells: Sequence[Cell], run: Callable[[Cell], Outcome], console: Console, rounds: int = 1
+    cells: Sequence[Cell],
+    run: Callable[[Cell], Outcome],
+    console: Console,
+    rounds: int = 1,
+    within: float = inf,
 ) -> list[tuple[Cell, Outcome]]:
     """Run every cell once a round, there and back, and show which and how it went: so a machine
     that others slow down for a while slows all cells alike. One that did not finish is not run
-    again."""
+    again. within: seconds; a round that would not end by then, going by those before it, is not
+    begun."""
     found: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
+    begun = monotonic()
     with _bar(console, len(found) * rounds) as advance:
         for number in range(rounds):
+            if number and (monotonic() - begun) * (number + 1) / number > within:
+                console.print(
+                    Text(
+                        f"Ended after {number} of {rounds} rounds: another would take more than "
+                        f"{within / 60:.0f} minutes in all. --rounds {rounds} runs it."
+                    )
+                )
+                break
             for cell in found if number % 2 == 0 else reversed(found):
                 done = sum(map(len, found.values()))
                 advance(done, str(cell))

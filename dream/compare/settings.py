@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from dream._errors import ConfigurationError
 from dream._partition import check_batch_size
@@ -34,7 +35,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """timeout: seconds that a cell may take in a round, start-up included. script: what each rank's
+    """timeout: seconds that a cell may take in a round, start-up included. within: those that all
+    rounds but the first may take. script: what each rank's
     interpreter is given, where a user's script is compared; empty for an embedded task."""
 
     job: Job
@@ -42,6 +44,7 @@ class Settings:
     timeout: float
     rounds: int = 1
     script: tuple[str, ...] = ()
+    within: float = inf
 
     @property
     def unit(self) -> str:

@@ -2,8 +2,9 @@
 
 import pytest
 from compare_made import MIRRORED, SINGLE, finished
+from rich.console import Console
 
-from dream.compare import summary
+from dream.compare import progress, summary
 from dream.compare.cells import Cell
 from dream.compare.judge import Verdict, judge
 from dream.compare.machine import Machine, Watch
@@ -125,8 +126,6 @@ def test_a_strategy_that_refuses_is_no_crash():
 
 
 def test_rows_take_turns_there_and_back_and_what_failed_is_not_run_again(capsys):
-    from rich.console import Console
-
     order = []
 
     def run(cell):
@@ -138,6 +137,21 @@ def test_rows_take_turns_there_and_back_and_what_failed_is_not_run_again(capsys)
     assert len(done[SINGLE].rounds) == len(done[MIRRORED].rounds) == 3
     assert done[FOUR] == Broken("boom")
     assert "[1/9] torch single x 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("within", "rounds"), [(10, 1), (19, 1), (20, 2), (30, 3)])
+def test_a_round_that_would_not_end_in_time_is_not_begun(within, rounds, monkeypatch, capsys):
+    clock = iter(range(0, 10**4, 5))  # a cell takes five seconds
+    told = [0]
+    monkeypatch.setattr(progress, "monotonic", lambda: told[0])
+
+    def run(cell):
+        told[0] = next(clock) + 5
+        return finished(cell)
+
+    done = dict(follow([SINGLE, MIRRORED], run, Console(stderr=True), 3, within))
+    assert {len(outcome.rounds) for outcome in done.values()} == {rounds}
+    assert (f"Ended after {rounds} of 3 rounds" in capsys.readouterr().err) == (rounds < 3)
 
 
 def test_what_is_skipped_stays_skipped():
