@@ -101,6 +101,10 @@ class Engine(ABC):
         """Around the application of gradients."""
 
     @abstractmethod
+    def outside(self) -> AbstractContextManager[Any]:
+        """Where variables can be read, in the midst of a step that is being compiled too."""
+
+    @abstractmethod
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Change on the instance what the backend's optimizers do across devices."""
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MethodType
 from typing import Any
+from weakref import WeakSet
+
+import keras
 
 from dream._errors import ConfigurationError
 from dream.adapters.keras import step
+from dream.adapters.keras.digest import digest_of
 from dream.adapters.keras.engine import Engine
 
 
@@ -45,11 +49,14 @@ def _release(optimizer: Any) -> None:
 
 def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
-    scope = step.current() or (step.Scope() if step.take_announced() else None)
-    if scope is None:
-        raise _unweighed(optimizer, engine)
     if variables is not None:
         variables = list(variables)
+    scope = step.current()
+    if scope is None and step.take_announced():
+        scope = step.Scope()
+        _check_start(optimizer, engine, variables or [])
+    if scope is None:
+        raise _unweighed(optimizer, engine)
     if scope.reduced:
         apply_global(optimizer, engine, gradients, variables)
     elif scope.held is not None:
@@ -65,6 +72,30 @@ def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables
     """Keras's own `apply` on global gradients."""
     with step.reduced_scope(), engine.applying():
         type(optimizer).apply(optimizer, gradients, variables)
+
+
+_begun: WeakSet[Any] = WeakSet()
+"""Optimizers that have taken a step of a loop by hand."""
+
+
+def _check_start(optimizer: Any, engine: Engine, variables: Sequence[Any]) -> None:
+    """Before the first step of a loop by hand, which nothing of dream's came before: by then the
+    gradients are those of this rank's own weights, so it is too late to take rank 0's."""
+    if optimizer in _begun or engine.pooled:
+        return
+    _begun.add(optimizer)
+    with engine.outside():
+        mine = digest_of(keras.ops.convert_to_numpy(v.value) for v in variables)
+        digests = engine.communicator.all_gather_object(mine)
+    other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
+    if other is not None:
+        raise ConfigurationError(
+            "The ranks start this loop from different weights. Received: "
+            f"{type(optimizer).__name__}.apply, weights of rank {other} that are not rank 0's. "
+            "Call keras.utils.set_random_seed with one number on every rank before the model is "
+            "made, or take the step by strategy.train_step(model, loss, optimizer), which starts "
+            "from rank 0's."
+        )
 
 
 def _unweighed(optimizer: Any, engine: Engine) -> ConfigurationError:

@@ -127,6 +127,9 @@ class TorchEngine(Engine):
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
 
+    def outside(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Nothing: torch optimizers know one device."""
 

@@ -82,6 +82,10 @@ class ProcessEngine(Engine):
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def outside(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = tf.init_scope()
+        return scope
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Nothing: without a strategy of TensorFlow's, optimizers know one device."""
 

@@ -92,6 +92,9 @@ class MirroredEngine(Engine):
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def outside(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)
         keras_private.updates_own_copy(optimizer)

@@ -167,10 +167,17 @@ def test_split_and_served_models_are_held_too_and_what_is_not_exact_is_said(
 
 
 @pytest.mark.slow
-def test_a_tape_that_no_replica_can_take_is_refused_in_a_line(verify: Verify) -> None:
-    code, figures, text = verify("tape_unweighed", "--strategy", "mirrored")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("tape_unweighed", "nothing says what they weigh"), ("tape_unseeded", "different weights")],
+)
+def test_a_tape_that_no_replica_can_take_is_refused_in_a_line(
+    name: str, words: str, verify: Verify
+) -> None:
+    code, figures, text = verify(name, "--strategy", "mirrored")
     assert code == 1
-    assert (figures["steps"], figures["strategies"][0]["verdict"]) == (1, "REFUSED"), text
+    assert figures["strategies"][0]["verdict"] == "REFUSED", text
+    assert words in figures["strategies"][0]["reason"]
     assert "strategy.train_step" in text
     assert "Traceback" not in text
 

@@ -85,6 +85,7 @@ with dream.strategy("mirrored") as strategy:
 """,
     "keras_tape": f"""{_KERAS}
 import tensorflow as tf
+keras.utils.set_random_seed(1)
 with dream.strategy("mirrored") as strategy:
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -154,6 +155,7 @@ with dream.strategy("mirrored"):
 """
 
 BAD = {
+    "tape_unseeded": EQUAL["keras_tape"].replace("keras.utils.set_random_seed(1)\n", ""),
     "tape_unweighed": _TAPE,
     "no_block": "print('nothing here')",
     "crashes": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    raise ValueError('mine')\n",
