@@ -56,8 +56,9 @@ def first_loss_times(
 
 
 def shares_known(ranks: Sequence[Record]) -> bool:
-    """Whether it was seen how batches were shared."""
-    return all(s.samples is not None or s.weight is not None for r in ranks for s in r.steps)
+    """Whether it was seen how batches were shared; an equal share is also what is said where
+    nothing is known."""
+    return all(s.samples is not None or s.weight not in (None, 1.0) for r in ranks for s in r.steps)
 
 
 def uneven_steps(ranks: Sequence[Record]) -> list[int]:
