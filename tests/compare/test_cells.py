@@ -66,7 +66,7 @@ def test_what_runs_where_no_strategy_is_named():
     assert asked[:3] == ["single", "mirrored", "horovod"]
     assert asked[-2:] == ["local_sgd", "parameter_server"]
     assert len(scaled(["keras-torch"], [], [2])) == 3, "what refuses Keras on torch is left out"
-    assert len(scaled(["torch", "tensorflow"], ["mirrored"], [1, 2])) == 6
+    assert len(scaled(["torch", "tensorflow"], ["mirrored"], [1, 2])) == 7
 
 
 @pytest.mark.parametrize(
