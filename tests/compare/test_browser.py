@@ -118,9 +118,8 @@ def test_every_column_sorts_both_ways(seen):
     replicas = [int(text) for text in seen[0]["sorted"]["replicas"]["up"]]
     assert replicas == sorted(replicas) != replicas[::-1]
     assert [int(text) for text in seen[0]["sorted"]["replicas"]["down"]] == replicas[::-1]
-    speeds = [
-        int(t.split(" ")[0].replace(",", "")) for t in seen[0]["sorted"]["samples/s"]["down"] if t
-    ]
+    told = seen[0]["sorted"]["samples/s"]["down"]
+    speeds = [int(text.split()[0].replace(",", "")) for text in told if text]
     assert len(speeds) > 3
     assert speeds == sorted(speeds, reverse=True)
     assert seen[0]["sorted"]["samples/s"]["up"][-1] == "", "what was not read sorts last"

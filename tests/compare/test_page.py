@@ -1,4 +1,6 @@
-"""The report's files, from figures that a real comparison wrote (recorded.json)."""
+"""The report's files, from figures that a real comparison wrote: recorded.json, by
+`dream compare --thorough --rounds 2 --epochs 2 --frameworks torch,tensorflow
+--strategies mirrored:reduction=gloo,sharded,local_sgd --json recorded.json`."""
 
 import json
 from html.parser import HTMLParser
@@ -107,7 +109,7 @@ def test_the_answers_and_the_machine_are_told(folder, figures):
     for words in (
         "Which is fastest?", "Which needs least memory?", "Does any row differ?",
         "correctness only", figures["versions"]["torch"], "prefers-color-scheme: dark",
-        "torch has no &#39;sharded&#39;",
+        "tensorflow has no &#39;local_sgd&#39;",
     ):  # fmt: skip
         assert words in text
 
