@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, final
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal, final, get_args
 
 from dream._mesh import Mesh
 
 Kind = Literal["single", "mirrored", "sharded", "tensor", "pipeline"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @final
@@ -63,11 +65,8 @@ class Candidate:
         return f"{mesh}{self.kind}"
 
 
-def candidates(
-    devices: int, per_host: int, batch: int, units: int, *, cut: bool
-) -> list[Candidate]:
-    """Those that fit so many devices, a global batch and a model of so many units. cut: whether
-    tensor parallelism finds something to divide in it."""
+def candidates(devices: int, per_host: int, batch: int, kinds: Collection[Kind]) -> list[Candidate]:
+    """Those of some kinds that fit so many devices and a global batch."""
     found = [Candidate("single", Mesh(1, 1))]
     if devices == 1:
         return found
@@ -79,12 +78,12 @@ def candidates(
         mesh = Mesh(devices // parts, parts)
         if batch < mesh.data:
             continue
-        if cut:
-            found.append(Candidate("tensor", mesh))
+        found.append(Candidate("tensor", mesh))
         microbatches = _microbatches(batch // mesh.data, parts)
-        if parts <= units and microbatches >= parts:
+        if microbatches >= parts:
             found.append(Candidate("pipeline", mesh, microbatches=microbatches))
-    return sorted(found, key=lambda one: one.split and one.mesh.data > 1)
+    known = [one for one in found if one.kind in kinds]
+    return sorted(known, key=lambda one: one.split and one.mesh.data > 1)
 
 
 def _microbatches(batch: int, stages: int) -> int:
@@ -94,3 +93,10 @@ def _microbatches(batch: int, stages: int) -> int:
 
 def _divisors(devices: int) -> list[int]:
     return [parts for parts in range(2, devices + 1) if devices % parts == 0]
+
+
+def like(one: Candidate) -> Candidate:
+    """A candidate whose ranks do the same: what is done along the data axis is the same for any
+    number of copies beyond one."""
+    copies = min(one.mesh.data, 2)
+    return replace(one, mesh=Mesh(copies, one.mesh.model), several_hosts=False)

@@ -25,6 +25,7 @@ def build(plan: Plan, runs: Sequence[Measured]) -> Figures:
         "device_memory": plan.limit,
         "hardware": asdict(plan.hardware),
         "strategies": [_forecast(one) for one in plan.forecasts],
+        "left_out": dict(plan.left_out),
         "simulated": [_point(point) for point in plan.points],
         "measured": [_measured(run) for run in runs],
         "sentence": plan.sentence,

@@ -10,12 +10,21 @@ from typing import final
 from .candidates import Candidate
 from .hardware import Hardware
 from .memory import Memory, memory
+from .rehearsed import Rehearsals, memory_of, messages_of, time_of
 from .sketch import Sketch
 from .timing import Time, time
-from .traffic import given, sent, traffic
+from .traffic import Message, given, sent, traffic
 
-Sketched = Callable[[int], Sketch]
-"""A number of samples -> a step on one device with so many."""
+
+@final
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is told of a model. sketched: a number of samples -> a step on one device with so many.
+    rehearsed: a candidate and a share's samples -> its step by its own code; None for what is
+    reckoned from a sketch. Raises what the strategy raises on such a model."""
+
+    sketched: Callable[[int], Sketch]
+    rehearsed: Callable[[Candidate, int], Rehearsals | None]
 
 
 @final
@@ -48,21 +57,29 @@ def share_of(candidate: Candidate, batch: int) -> int:
 
 def forecast(
     candidate: Candidate,
-    sketched: Sketched,
+    source: Source,
     batch: int,
     hardware: Hardware,
     dtype: str,
     limit: int | None,
 ) -> Forecast:
     """batch: the global one."""
-    sketch = sketched(share_of(candidate, batch))
-    messages = traffic(candidate, sketch)
-    return Forecast(
-        candidate,
-        memory(candidate, sketch),
-        sent(messages),
-        given(messages),
-        time(candidate, sketch, messages, hardware, dtype),
-        batch,
-        limit,
+    told = source.rehearsed(candidate, ceil(batch / candidate.shares))
+    needs, messages, takes = (
+        _reckoned(candidate, source.sketched(share_of(candidate, batch)), hardware, dtype)
+        if told is None
+        else (
+            memory_of(told),
+            messages_of(candidate, told),
+            time_of(candidate, told, hardware, dtype),
+        )
     )
+    return Forecast(candidate, needs, sent(messages), given(messages), takes, batch, limit)
+
+
+def _reckoned(
+    candidate: Candidate, sketch: Sketch, hardware: Hardware, dtype: str
+) -> tuple[Memory, list[Message], Time]:
+    messages = traffic(candidate, sketch)
+    takes = time(candidate, sketch, messages, hardware, dtype)
+    return memory(candidate, sketch), messages, takes

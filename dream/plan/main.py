@@ -55,5 +55,5 @@ def _runs(asked: Asked, plan: Plan, told: Told, held: Bench, wish: Wish) -> list
     here = replace(asked, training=training)
     planned.told(here, held)
     machine = calibrate(told.framework, training.computes_in, wish.timeout)
-    forecasts = planned.forecasts_here(here, plan.batch, machine, held, told.framework)
+    forecasts = planned.forecasts_here(here, plan.batch, machine, held, told)
     return measure(here, plan.batch, told.framework, forecasts, wish.timeout)

@@ -129,6 +129,8 @@ def _run(
 
 def request(framework: Framework, candidate: Candidate) -> str:
     """The strategy on the framework's own collectives, which can be counted."""
-    if candidate.kind != "mirrored":
-        return candidate.request
-    return f"{candidate.request}:reduction={REDUCTIONS[framework]}"
+    if candidate.kind == "mirrored":
+        return f"{candidate.request}:reduction={REDUCTIONS[framework]}"
+    if candidate.kind == "sharded":
+        return f"{candidate.request},reduction={REDUCTIONS[framework]}"
+    return candidate.request

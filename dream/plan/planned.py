@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import final
 
-from dream._spec import Framework
+from dream._errors import ConfigurationError, Unsupported
 from dream.porting import building
 from dream.porting.process import Bench, bench
 
 from . import worker
 from .asked import Asked, Training
-from .candidates import candidates
+from .candidates import Candidate, candidates, like
 from .choice import sentence
-from .forecast import Forecast, Sketched, forecast
+from .forecast import Forecast, Source, forecast
 from .hardware import Hardware, Machine
 from .measure import RANKS, can_run
 from .scaling import Point, scaling
@@ -29,7 +29,7 @@ DEFAULT_BATCH = 32
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """uncut: nothing in the model can be divided by tensor parallelism."""
+    """left_out: by strategy, why the model cannot be trained so."""
 
     told: Told
     training: Training
@@ -38,7 +38,7 @@ class Plan:
     limit: int | None
     hardware: Hardware
     parameters: int
-    uncut: bool
+    left_out: Mapping[str, str]
     forecasts: Sequence[Forecast]
     points: Sequence[Point]
 
@@ -65,15 +65,15 @@ def told(asked: Asked, held: Bench) -> Told:
 
 def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
     """Of the model that was built in `held`."""
-    sketched = _sketched(held)
+    source = _source(held)
     batch = asked.batch_size or model.batch or DEFAULT_BATCH
     hardware = machine(asked.devices)
     limit = hardware.memory if asked.memory is None else asked.memory
     dtype = asked.training.computes_in
     hardware.rates(dtype)
-    first = sketched(batch)
-    form = len(first.units), bool(first.cuts)
-    found = candidates(asked.devices, hardware.per_host, batch, form[0], cut=form[1])
+    first = source.sketched(batch)
+    found = candidates(asked.devices, hardware.per_host, batch, model.kinds)
+    forecasts, left_out = _each(found, source, batch, machine, dtype, limit)
     share = -(-batch // asked.devices)
     return Plan(
         model,
@@ -83,25 +83,47 @@ def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
         limit,
         hardware,
         sum(p.elements for p in first.parameters),
-        not first.cuts,
-        [forecast(one, sketched, batch, machine(one.devices), dtype, limit) for one in found],
-        scaling(sketched, machine, share, asked.scale, dtype, limit, form),
+        left_out,
+        forecasts,
+        scaling(source, machine, share, asked.scale, dtype, limit, model.kinds),
     )
 
 
+def _each(
+    found: Sequence[Candidate],
+    source: Source,
+    batch: int,
+    machine: Machine,
+    dtype: str,
+    limit: int | None,
+) -> tuple[list[Forecast], dict[str, str]]:
+    """Forecasts, and by label why there is none."""
+    forecasts, left_out = [], {}
+    for one in found:
+        try:
+            told = forecast(one, source, batch, machine(one.devices), dtype, limit)
+        except (Unsupported, ConfigurationError) as error:
+            left_out[one.request] = str(error)
+        else:
+            forecasts.append(told)
+    return forecasts, left_out
+
+
 def forecasts_here(
-    asked: Asked, batch: int, machine: Machine, held: Bench, framework: Framework
+    asked: Asked, batch: int, machine: Machine, held: Bench, model: Told
 ) -> list[Forecast]:
     """For the ranks that are measured, of the strategies that this version has."""
-    sketched, dtype = _sketched(held), asked.training.computes_in
-    first = sketched(batch)
-    return [
-        forecast(one, sketched, batch, machine(ranks), dtype, None)
+    source, dtype = _source(held), asked.training.computes_in
+    found = [
+        one
         for ranks in RANKS
-        for one in candidates(ranks, ranks, batch, len(first.units), cut=bool(first.cuts))
-        if one.devices == ranks and can_run(framework, one)
+        for one in candidates(ranks, ranks, batch, model.kinds)
+        if one.devices == ranks and can_run(model.framework, one)
     ]
+    return _each(found, source, batch, machine, dtype, None)[0]
 
 
-def _sketched(held: Bench) -> Sketched:
-    return cache(lambda samples: held.get("sketch", samples))
+def _source(held: Bench) -> Source:
+    sketched = cache(lambda samples: held.get("sketch", samples))
+    told = cache(lambda one, samples: held.get("rehearse", one, samples))
+    return Source(sketched, lambda one, samples: told(like(one), samples))

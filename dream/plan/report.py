@@ -13,6 +13,7 @@ from rich.text import Text
 from dream.collectives.sizes import show as size
 from dream.launch.environment import cores
 
+from .candidates import KINDS
 from .forecast import Forecast
 from .measure import MEMORY, TIME, Measured, on_gloo
 from .planned import Plan
@@ -66,10 +67,16 @@ def notes(plan: Plan) -> Iterator[str]:
         "Not in the peak: what an allocator leaves unused between tensors, and what the device's "
         "own libraries take."
     )
-    if not plan.uncut:
-        yield "Tensor parallelism: MLPs and attention, divided as Megatron-LM does."
-    if plan.uncut:
-        yield "No layers were found that tensor parallelism could divide, so it is left out."
+    if any(one.candidate.split for one in plan.forecasts):
+        yield (
+            "Strategies that split the model were rehearsed: their own code ran without values in "
+            "a make-believe world of as many ranks."
+        )
+    for request, reason in plan.left_out.items():
+        yield f"Left out, {request}: {reason}"
+    missing = [kind for kind in KINDS if kind not in plan.told.kinds]
+    if missing and plan.devices > 1:
+        yield f"Not foretold for {plan.told.flavour} models: {', '.join(missing)}."
 
 
 def _strategies(forecasts: Sequence[Forecast]) -> Table:

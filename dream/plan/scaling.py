@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from .candidates import candidates
+from dream._errors import ConfigurationError, Unsupported
+
+from .candidates import Candidate, Kind, candidates
 from .choice import best
-from .forecast import Forecast, Sketched, forecast
-from .hardware import Machine
+from .forecast import Forecast, Source, forecast
+from .hardware import Hardware, Machine
+
+_STAGES = 64
+"""Of a pipeline at most: longer ones are rehearsed for minutes."""
 
 
 @final
@@ -25,21 +30,20 @@ class Point:
 
 
 def scaling(
-    sketched: Sketched,
+    source: Source,
     machine: Machine,
     share: int,
     counts: Sequence[int],
     dtype: str,
     limit: int | None,
-    form: tuple[int, bool],
+    kinds: Collection[Kind],
 ) -> list[Point]:
-    """Weak scaling: share samples for each device. form: how many units the model has, and whether
-    tensor parallelism finds something to divide in it."""
-    alone = _best(sketched, machine, share, 1, dtype, limit, form)
+    """Weak scaling: share samples for each device."""
+    alone = _best(source, machine, share, 1, dtype, limit, kinds)
     base = None if alone is None else alone.samples_per_second
     found = []
     for devices in counts:
-        taken = _best(sketched, machine, share, devices, dtype, limit, form)
+        taken = _best(source, machine, share, devices, dtype, limit, kinds)
         each = 0.0 if taken is None else taken.samples_per_second / devices
         base = base or each or None
         found.append(Point(devices, share * devices, taken, each / base if base else 0.0))
@@ -47,19 +51,26 @@ def scaling(
 
 
 def _best(
-    sketched: Sketched,
+    source: Source,
     machine: Machine,
     share: int,
     devices: int,
     dtype: str,
     limit: int | None,
-    form: tuple[int, bool],
+    kinds: Collection[Kind],
 ) -> Forecast | None:
     hardware, batch = machine(devices), share * devices
-    units, cut = form
-    found = [
-        forecast(one, sketched, batch, hardware, dtype, limit)
-        for one in candidates(devices, hardware.per_host, batch, units, cut=cut)
-        if one.devices == devices and one.mesh.model <= max(units, hardware.per_host)
-    ]
+    found = []
+    for one in candidates(devices, hardware.per_host, batch, kinds):
+        if one.devices == devices and _sensible(one, hardware):
+            try:
+                found.append(forecast(one, source, batch, hardware, dtype, limit))
+            except (Unsupported, ConfigurationError):
+                continue
     return best(found)
+
+
+def _sensible(one: Candidate, hardware: Hardware) -> bool:
+    """Tensor parallelism stays within a host (Narayanan et al., arXiv:2104.04473, takeaway 1)."""
+    parts = one.mesh.model
+    return not one.split or parts <= (hardware.per_host if one.kind == "tensor" else _STAGES)

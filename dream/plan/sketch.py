@@ -4,29 +4,26 @@ framework. All sizes are in bytes."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
+from .candidates import Candidate
+from .candidates import Kind as Strategy
+
 Phase = Literal["forward", "backward", "update"]
 Kind = Literal["matmul", "convolution", "other"]
-WHOLE = -1
-"""The cut of what tensor parallelism leaves whole."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """layer: the layer that holds it. rows: its first dim, along which it is sharded. cut: the
-    place of its block in `Sketch.cuts`, or WHOLE."""
+    """rows: its first dim, along which it is sharded."""
 
     name: str
-    layer: str
     elements: int
     rows: int
     itemsize: int
     trained: bool
-    cut: int = WHOLE
 
     @property
     def size(self) -> int:
@@ -35,40 +32,13 @@ class Parameter:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """What was called. unit: the stage of a pipeline takes a unit whole, and sharding gathers it
-    whole. saved: what the forward pass makes in it and backward needs."""
-
-    name: str
-    kind: str
-    unit: str
-    saved: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Layers that tensor parallelism divides, from the column-cut to the row-cut one. size: what
-    the number of devices must divide. saved: of theirs, divided too. forward, backward: what is
-    added up over the devices in each pass."""
-
-    size: int
-    saved: int
-    forward: int
-    backward: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Op:
-    """moved: what it reads and writes. unit, cut: in forward; backward follows it."""
+    """moved: what it reads and writes."""
 
     phase: Phase
     kind: Kind
     flops: int
     moved: int
-    unit: str
-    cut: int = WHOLE
 
 
 @final
@@ -76,8 +46,8 @@ class Op:
 class Sketch:
     """A training step on one device with `batch` samples.
 
-    units: in the order of their calls, with what goes out of each; state: the optimizer's;
-    running: of the buffers, statistics that replicas average after each step.
+    state: the optimizer's; running: of the buffers, statistics that replicas average after each
+    step.
     saved: held between forward and backward, outputs and loss among it, inputs not. The peaks
     count all but parameters, buffers and state: in forward; in backward without gradients, save
     the one that is being made; in backward with them; in the update without them. left: what of
@@ -86,9 +56,6 @@ class Sketch:
 
     batch: int
     parameters: tuple[Parameter, ...]
-    layers: tuple[Layer, ...]
-    units: Mapping[str, int]
-    cuts: tuple[Cut, ...]
     ops: tuple[Op, ...]
     buffers: int
     running: int
@@ -104,13 +71,47 @@ class Sketch:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Sending:
+    """`count` calls of a collective. size: bytes of the larger side. axis: the mesh's that its
+    ranks lie along."""
+
+    operation: str
+    size: int
+    axis: Literal["data", "model"]
+    phase: Phase
+    count: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A rank's step under a strategy, run by the strategy's own code in a make-believe world.
+
+    rank: within its copy of the model. parameters count buffers; these, gradients and state as
+    they are between steps. activations: what else there is when there is most; peak: all of it.
+    """
+
+    rank: int
+    parameters: int
+    gradients: int
+    state: int
+    activations: int
+    peak: int
+    ops: tuple[Op, ...]
+    sent: tuple[Sending, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Told:
-    """batch: of the example that came with the model, or None. framework: that trains it."""
+    """batch: of the example that came with the model, or None. framework: that trains it. kinds:
+    of the strategies that can be foretold for it."""
 
     framework: Literal["torch", "tensorflow"]
     flavour: str
     batch: int | None
     loss: str
+    kinds: tuple[Strategy, ...]
 
 
 class Sketcher(ABC):
@@ -122,3 +123,9 @@ class Sketcher(ABC):
     @abstractmethod
     def sketch(self, batch: int) -> Sketch:
         """A step with so many samples."""
+
+    @abstractmethod
+    def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
+        """A candidate's step where each share of the batch has so many samples: of the ranks that
+        differ, those that may need most. None for what is reckoned from a sketch. Raises what the
+        strategy raises on such a model."""

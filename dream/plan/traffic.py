@@ -11,7 +11,7 @@ from typing import Literal, final
 from . import cost
 from .candidates import Candidate
 from .hardware import Hardware
-from .memory import bytes_of, divided, gathered_alone, shards, stages, unit_of
+from .memory import bytes_of, shards
 from .sketch import Sketch
 
 LOSS = 4
@@ -75,54 +75,12 @@ def _mirrored(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
 
 
 def _sharded(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
-    """1: gradients are added up everywhere, stepped rows are gathered. 2: parameters are gathered
-    once, gradients reduced to parts. 3: those of units
-    are gathered for backward once more."""
+    """ZeRO's stage 1: gradients are added up everywhere, stepped rows are gathered."""
     ranks = candidate.devices
-    if candidate.zero == 1:
-        yield from _mirrored(candidate, sketch)
-        rows = ranks * shards(sketch.parameters, ranks, trained=True)
-        yield Message("all_gather", rows, ranks)
-        yield Message("all_gather", LENGTH * ranks, ranks)
-        return
-    units = max(1, len(sketch.units))
-    held = ranks * shards(sketch.parameters, ranks)
-    of, alone = unit_of(sketch), gathered_alone(sketch)
-    again = ranks * shards((p for p in sketch.parameters if of(p.layer) in alone), ranks)
-    given = ranks * shards(sketch.parameters, ranks, trained=True)
-    yield Message("all_gather", held / units, ranks, count=units, when="forward")
-    if candidate.zero == 3:
-        yield Message("all_gather", again / units, ranks, count=units, when="backward")
-    yield Message("reduce_scatter", given / units, ranks, count=units, when="backward")
-    yield Message("all_reduce", LOSS, ranks)
-
-
-def _tensor(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
-    mesh = candidate.mesh
-    for cut in sketch.cuts:
-        if cut.size % mesh.model == 0:
-            yield Message("all_reduce", cut.forward, mesh.model)
-            yield Message("all_reduce", cut.backward, mesh.model)
-    trained = [p for p in sketch.parameters if p.trained]
-    yield Message("all_reduce", divided(sketch, trained, mesh.model), mesh.data, mesh.model)
-    yield Message("all_reduce", LOSS, mesh.data, mesh.model)
-
-
-def _pipeline(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
-    """A stage in the middle sends on what it makes and sends back its input's gradient."""
-    mesh, rows = candidate.mesh, stages(sketch, candidate.mesh.model)
-    ends = [sketch.units[units[-1]] for units in rows[:-1]]
-    sides = [a + b for a, b in zip([0, *ends], [*ends, 0], strict=True)]
-    count = candidate.microbatches
-    busiest = max(range(len(sides)), key=lambda at: sides[at])
-    for size in ([0, *ends][busiest], [*ends, 0][busiest]):
-        yield Message("send", size, mesh.model, count=count)
-    of = unit_of(sketch)
-    held = [
-        bytes_of((p for p in sketch.parameters if of(p.layer) in units), trained=True)
-        for units in rows
-    ]
-    yield Message("all_reduce", max(held), mesh.data, mesh.model)
+    yield from _mirrored(candidate, sketch)
+    rows = ranks * shards(sketch.parameters, ranks, trained=True)
+    yield Message("all_gather", rows, ranks)
+    yield Message("all_gather", LENGTH * ranks, ranks)
 
 
 def _summed(size: float, ranks: int) -> Message:
@@ -134,6 +92,4 @@ _BY_KIND: Mapping[str, Callable[[Candidate, Sketch], Iterator[Message]]] = {
     "single": _none,
     "mirrored": _mirrored,
     "sharded": _sharded,
-    "tensor": _tensor,
-    "pipeline": _pipeline,
 }

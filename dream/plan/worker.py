@@ -8,7 +8,8 @@ from typing import Literal, final
 from dream import _registry
 from dream._errors import ConfigurationError
 from dream.plan.asked import Training
-from dream.plan.sketch import Sketch, Sketcher, Told
+from dream.plan.candidates import Candidate
+from dream.plan.sketch import Rehearsal, Sketch, Sketcher, Told
 from dream.porting import building, worker
 
 
@@ -26,6 +27,9 @@ class Draughtsman:
 
     def sketch(self, batch: int) -> Sketch:
         return self._sketcher.sketch(batch)
+
+    def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
+        return self._sketcher.rehearse(candidate, batch)
 
 
 def flavour(place: str) -> Literal["torch", "keras"]:

@@ -1,32 +1,28 @@
-"""A sketch made by hand: four layers in a row, of which the middle two can be divided."""
+"""A sketch and a rehearsal made by hand: four layers in a row."""
 
 from __future__ import annotations
 
+from dream.plan.forecast import Source
 from dream.plan.hardware import Hardware, Link
-from dream.plan.sketch import WHOLE, Cut, Layer, Op, Parameter, Sketch
-
-NAMES = ("a", "b", "c", "d")
+from dream.plan.sketch import Op, Parameter, Rehearsal, Sending, Sketch
 
 
-def parameter(name: str, rows: int, columns: int, cut: int = WHOLE) -> Parameter:
-    return Parameter(f"{name}.weight", name, rows * columns, rows, 4, trained=True, cut=cut)
+def parameter(name: str, rows: int, columns: int) -> Parameter:
+    return Parameter(f"{name}.weight", rows * columns, rows, 4, trained=True)
 
 
 SKETCH = Sketch(
     batch=8,
     parameters=(
         parameter("a", 10, 10),
-        parameter("b", 40, 10, cut=0),
-        parameter("c", 10, 40, cut=0),
+        parameter("b", 40, 10),
+        parameter("c", 10, 40),
         parameter("d", 10, 10),
     ),
-    layers=tuple(Layer(name, "Linear", name, 1000) for name in NAMES),
-    units=dict.fromkeys(NAMES, 320),
-    cuts=(Cut(size=40, saved=1600, forward=320, backward=320),),
     ops=(
-        *(Op("forward", "matmul", 1600, 0, name, 0 if name in "bc" else WHOLE) for name in NAMES),
-        Op("backward", "matmul", 12800, 0, ""),
-        Op("update", "other", 0, 8000, ""),
+        *(Op("forward", "matmul", 1600, 0) for _ in range(4)),
+        Op("backward", "matmul", 12800, 0),
+        Op("update", "other", 0, 8000),
     ),
     buffers=64,
     running=32,
@@ -40,6 +36,25 @@ SKETCH = Sketch(
     left=320,
 )
 """Bytes of parameters: 400, 1600, 1600, 400."""
+
+REHEARSAL = Rehearsal(
+    rank=0,
+    parameters=1664,
+    gradients=1600,
+    state=3200,
+    activations=4000,
+    peak=10464,
+    ops=(
+        Op("forward", "matmul", 4000, 0),
+        Op("backward", "matmul", 8000, 0),
+        Op("update", "other", 0, 2000),
+    ),
+    sent=(
+        Sending("all_reduce", 320, "model", "forward", 2),
+        Sending("all_reduce", 1604, "data", "backward"),
+    ),
+)
+SOURCE = Source(lambda _: SKETCH, lambda *_: None)
 
 FLAT = Hardware(
     name="flat",

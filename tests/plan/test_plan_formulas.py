@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from plan_sketches import FLAT, SKETCH
+from plan_sketches import FLAT, REHEARSAL, SKETCH, SOURCE
 
 from dream import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream.plan import cost, presets
 from dream.plan.calibrate import fit
-from dream.plan.candidates import Candidate, candidates
+from dream.plan.candidates import KINDS, Candidate, candidates, like
 from dream.plan.choice import best, sentence
-from dream.plan.forecast import Forecast, forecast, share_of
+from dream.plan.forecast import Forecast, Source, forecast, share_of
 from dream.plan.hardware import Link
-from dream.plan.memory import memory, stages
+from dream.plan.memory import memory
+from dream.plan.rehearsed import memory_of, messages_of, time_of
 from dream.plan.scaling import scaling
 from dream.plan.timing import time
 from dream.plan.traffic import LOSS, given, sent, traffic
+from dream.plan.sketch import Sending
 from dream.plan.trial import Job
 
 SINGLE = Candidate("single", Mesh(1, 1))
@@ -53,11 +55,8 @@ def test_across_hosts_each_device_takes_its_part() -> None:
     [
         (SINGLE, 4064, 4000, 8000, 4064 + 8000 + 7320),
         (MIRRORED, 4064, 4000, 8000, 4064 + 4000 + 8000 + 5320),
-        (sharded(1), 4064, 4000, 2000, 4064 + 4000 + 2000 + 320 + 11 * 1120),
         # 10 rows in 4 parts are 3 each: 120 + 400 + 480 + 120
-        (sharded(2), 1120 + 64 + 4000, 1120, 2000, 5184 + 1120 + 2000 + 5320 + 1600),
-        (sharded(3), 1120 + 64 + 3200, 1120, 2000, 4384 + 1120 + 2000 + 5320 + 1600),
-        (Candidate("tensor", Mesh(1, 4)), 800 + 800 + 64, 1600, 3200, 1664 + 3200 + 4120),
+        (sharded(1), 4064, 4000, 2000, 4064 + 4000 + 2000 + 320 + 11 * 1120),
     ],
 )
 def test_memory_of_each_strategy(
@@ -68,13 +67,16 @@ def test_memory_of_each_strategy(
     assert found.peak == peak
 
 
-def test_a_pipeline_holds_as_many_microbatches_as_stages_follow() -> None:
-    """Two stages of two layers; the first holds two microbatches, with what it was given."""
-    assert stages(SKETCH, 2) == [("a", "b"), ("c", "d")]
-    found = memory(Candidate("pipeline", Mesh(1, 2), microbatches=4), SKETCH)
-    activations = 2 * (2000 + 320 + 320) + (5320 - 4000 - 320)
-    assert found.activations == activations
-    assert found.peak == 2000 + 64 + 2000 + 4000 + activations
+def test_what_was_rehearsed_is_told_as_it_came_out() -> None:
+    """The rank that needs most; along the data axis as many ranks as there are copies."""
+    less = replace(REHEARSAL, rank=1, peak=9000, sent=())
+    found = memory_of([less, REHEARSAL])
+    assert (found.parameters, found.gradients, found.state, found.peak) == (1664, 1600, 3200, 10464)
+    messages = messages_of(Candidate("tensor", Mesh(64, 4)), [less, REHEARSAL])
+    assert given(messages) == {"all_reduce": 640 + 1604}
+    assert {(m.ranks, m.stride) for m in messages} == {(4, 1), (64, 4)}
+    alone = messages_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL])
+    assert given(alone) == {"all_reduce": 640}
 
 
 @pytest.mark.parametrize(
@@ -83,12 +85,6 @@ def test_a_pipeline_holds_as_many_microbatches_as_stages_follow() -> None:
         (SINGLE, {}),
         (MIRRORED, {"all_reduce": 4000 + LOSS + 32}),
         (sharded(1), {"all_reduce": 4000 + LOSS + 32, "all_gather": 4 * 1120 + 32}),
-        (sharded(2), {"all_gather": 4 * 1120, "reduce_scatter": 4 * 1120, "all_reduce": LOSS}),
-        (sharded(3), {"all_gather": 8 * 1120, "reduce_scatter": 4 * 1120, "all_reduce": LOSS}),
-        (Candidate("tensor", Mesh(1, 4)), {"all_reduce": 640}),
-        (Candidate("tensor", Mesh(2, 4)), {"all_reduce": 640 + 1600 + LOSS}),
-        (Candidate("pipeline", Mesh(1, 2), microbatches=4), {"send": 4 * 320}),
-        (Candidate("pipeline", Mesh(1, 4), microbatches=4), {"send": 4 * 640}),
     ],
 )
 def test_traffic_of_each_strategy(candidate: Candidate, bytes_given: dict[str, int]) -> None:
@@ -112,16 +108,23 @@ def test_time_is_the_roofline_and_what_is_sent() -> None:
 def test_a_pipeline_idles_while_it_fills() -> None:
     """S - 1 of M + S - 1 (GPipe's bubble)."""
     candidate = Candidate("pipeline", Mesh(1, 2), microbatches=6)
-    found = time(candidate, SKETCH, [], FLAT, "float32")
-    one = 3.2 * (1 + 12.8 / 6.4)
-    assert found.idle == pytest.approx(one)
-    assert found.compute == pytest.approx(6 * one + 4.0)
+    found = time_of(candidate, [replace(REHEARSAL, sent=())], FLAT, "float32")
+    assert found.idle == pytest.approx((4.0 + 8.0) / 6)
+    assert found.compute == pytest.approx(4.0 + 8.0 + 2.0)
 
 
-def test_divided_layers_take_their_share_of_the_time() -> None:
-    found = time(Candidate("tensor", Mesh(1, 4)), SKETCH, [], FLAT, "float32")
-    shared = (3.2 + 3.2 / 4) / 6.4
-    assert found.compute == pytest.approx(shared * (6.4 + 12.8) + 8.0 * 1600 / 4000)
+def test_parts_of_layers_wait_for_each_other() -> None:
+    """What tensor parallelism adds up hides behind nothing; what shards gather does."""
+    overlapping = replace(FLAT, overlaps=True)
+    found = time_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL], overlapping, "float32")
+    assert found.compute == pytest.approx(4.0 + 8.0 + 2.0)
+    assert found.communication == pytest.approx(2 * cost.seconds("all_reduce", 320, 4, 1, FLAT))
+    gathers = (Sending("all_gather", 40, "model", "forward", 3),)
+    told = time_of(sharded(3), [replace(REHEARSAL, sent=gathers)], overlapping, "float32")
+    assert told.communication == pytest.approx(
+        max(3 * cost.seconds("all_gather", 40, 4, 1, FLAT) - 4.0,
+            cost.seconds("all_gather", 40, 4, 1, FLAT))
+    )  # fmt: skip
 
 
 def test_shares_of_a_batch() -> None:
@@ -136,20 +139,27 @@ def test_shares_of_a_batch() -> None:
 
 
 def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
-    requests = [one.request for one in candidates(4, 8, 8, 4, cut=True)]
+    requests = [one.request for one in candidates(4, 8, 8, KINDS)]
     assert requests == [
         "single", "mirrored", "sharded:zero=1", "sharded:zero=2", "sharded:zero=3",
         "model_parallel:split=tensor,model=4",
         "model_parallel:split=pipeline,model=4,microbatches=8",
         "hybrid:data=2,split=tensor,model=2", "hybrid:data=2,split=pipeline,model=2,microbatches=4",
     ]  # fmt: skip
-    few = [one.request for one in candidates(4, 2, 2, 3, cut=False)]
+    few = [one.request for one in candidates(4, 2, 2, ("single", "mirrored"))]
     assert few == ["single"]
-    assert candidates(16, 8, 16, 1, cut=False)[1].request == "multi_worker_mirrored"
+    assert candidates(16, 8, 16, KINDS)[1].request == "multi_worker_mirrored"
+
+
+def test_copies_beyond_two_do_what_two_do() -> None:
+    many = Candidate("tensor", Mesh(512, 8), several_hosts=True)
+    assert like(many) == Candidate("tensor", Mesh(2, 8))
+    assert like(sharded(3)) == sharded(3)
 
 
 def foretold(candidate: Candidate, peak: int, step: float) -> Forecast:
-    made = forecast(candidate, lambda _: SKETCH, 8, FLAT, "float32", 20_000)
+    source = Source(lambda _: SKETCH, lambda one, _: [REHEARSAL] if one.zero > 1 else None)
+    made = forecast(candidate, source, 8, FLAT, "float32", 20_000)
     return replace(
         made, memory=replace(made.memory, peak=peak), time=replace(made.time, compute=step,
                                                                    communication=0.0, idle=0.0)
@@ -177,7 +187,8 @@ def test_where_nothing_fits_the_sentence_says_what_is_missing() -> None:
 
 
 def test_thousands_of_devices_are_reckoned_like_few() -> None:
-    points = scaling(lambda _: SKETCH, lambda _: FLAT, 8, (1, 8, 4096), "float32", 10**6, (4, True))
+    kinds = ("single", "mirrored")
+    points = scaling(SOURCE, lambda _: FLAT, 8, (1, 8, 4096), "float32", 10**6, kinds)
     assert [point.batch for point in points] == [8, 64, 8 * 4096]
     assert points[0].efficiency == 1
     assert 1 > points[1].efficiency > points[2].efficiency > 0

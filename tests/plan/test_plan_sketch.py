@@ -103,25 +103,6 @@ def test_operations_are_counted_by_their_formula() -> None:
     assert sum(backward) == 2 * forward[1] + forward[0]  # the input's own gradient is not taken
 
 
-def test_units_are_the_blocks_in_order() -> None:
-    found = sketch("tokens")
-    assert list(found.units) == ["embed", "blocks.0", "blocks.1", "blocks.2", "head"]
-    assert found.units["blocks.1"] == 8 * 16 * 32 * 4
-
-
-def test_attention_and_mlps_can_be_divided() -> None:
-    """Megatron's: a sum of the output forward, of the input's gradient backward."""
-    found = sketch("tokens")
-    assert len(found.cuts) == 2 * 3
-    assert {cut.size for cut in found.cuts} == {4, 128}  # heads, and the MLP's width
-    whole = 8 * 16 * 32 * 4
-    assert {(cut.forward, cut.backward) for cut in found.cuts} == {(whole, whole)}
-    divided = [p.name for p in found.parameters if p.cut == 0]
-    layers = ("query", "key", "value")
-    wanted = [f"blocks.0.{layer}.{part}" for layer in layers for part in ("weight", "bias")]
-    assert sorted(divided) == sorted([*wanted, "blocks.0.out.weight"])
-
-
 def test_half_precision_halves_what_is_saved() -> None:
     whole, half = sketch("dense"), sketch("dense", precision="bfloat16")
     assert bytes_of(half.parameters) == bytes_of(whole.parameters) // 2

@@ -5,59 +5,60 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from functools import wraps
+from typing import Any, Self, final
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.planning.collecting import Collected, collected, is_collective
 from dream.plan.sketch import Kind, Phase
 
-_ATTENTION = "_scaled_dot_product"
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An operation. owner: the module in whose call it ran; "" for none's. heads: of attention,
-    where it is torch's own; else 0."""
+    """An operation. moved: bytes that it reads and writes."""
 
     phase: Phase
     kind: Kind
     flops: int
     moved: int
-    owner: str
-    heads: int = 0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A storage. at: how many operations were done before."""
-
-    size: int
-    owner: str
-    at: int
 
 
 @final
 class Ledger(TorchDispatchMode):
-    """owner: the module whose call is going on.
-
-    made: by number; events: (number, whether it came or went, phase), in their order.
+    """made: sizes of storages, by number; events: (number, whether it came or went, phase), in
+    their order; sent: what went to collectives. Of tensors that are cut over ranks, this rank's
+    parts count.
     """
 
-    def __init__(self, owner: Callable[[], str]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.done: list[Done] = []
-        self.made: list[Made] = []
+        self.made: list[int] = []
+        self.sent: list[Collected] = []
         self.events: list[tuple[int, bool, Phase]] = []
-        self._owner = owner
+        self._patches = Patches()
         self._numbers: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        resize = torch.UntypedStorage.resize_
+        self._patches.replace(torch.UntypedStorage, "resize_", self._wrap_resize(resize))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._patches.restore()
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """What is there before the step."""
@@ -76,11 +77,15 @@ class Ledger(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its own part of the operation comes here
         kwargs = kwargs or {}
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         out = func(*args, **kwargs)
         gave = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        if not func.is_view and gave:
+        if is_collective(func):
+            self.sent.extend(collected(func, args, out, self.phase))
+        elif not func.is_view and gave:
             self.done.append(self._entry(func, args, kwargs, out, given, gave))
         for tensor in gave:
             self._see(tensor)
@@ -101,23 +106,43 @@ class Ledger(TorchDispatchMode):
         kind: Kind = "other"
         if flops:
             kind = "convolution" if packet.__name__ in _CONVOLUTIONS else "matmul"
-        moved = sum(x.numel() * x.element_size() for x in (*given, *gave))
-        attention = packet.__name__.startswith(_ATTENTION)
-        heads = int(given[0].shape[1]) if attention and given[0].dim() == 4 else 0
-        return Done(self.phase, kind, flops, moved, self._owner(), heads)
+        moved = sum(map(size, (*given, *gave)))
+        return Done(self.phase, kind, flops, moved)
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._numbers:
             return
-        number = len(self.made)
-        self.made.append(Made(storage.nbytes(), self._owner(), len(self.done)))
-        self.events.append((number, True, self.phase))
+        self._come(key, storage.nbytes())
 
         def gone(_: object) -> None:
-            self.events.append((number, False, self.phase))
+            self.events.append((self._numbers[key], False, self.phase))
             del self._numbers[key], self._watches[key]
 
-        self._numbers[key] = number
         self._watches[key] = weakref.ref(storage, gone)
+
+    def _come(self, key: int, size: int) -> None:
+        number = len(self.made)
+        self.made.append(size)
+        self.events.append((number, True, self.phase))
+        self._numbers[key] = number
+
+    def _wrap_resize(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP2 gives memory up, and takes it again, behind the dispatcher's back."""
+
+        @wraps(resize)
+        def wrapped(storage: torch.UntypedStorage, size: int) -> Any:
+            key, before = storage._cdata, storage.nbytes()
+            given = resize(storage, size)
+            if self._numbers.get(key, -1) >= 0 and size != before:
+                self.events.append((self._numbers[key], False, self.phase))
+                self._come(key, size)
+            return given
+
+        return wrapped
+
+
+def size(tensor: torch.Tensor) -> int:
+    """Bytes."""
+    return tensor.numel() * tensor.element_size()

@@ -29,7 +29,7 @@ def peaks(ledger: Ledger, gradients: set[int], state: set[int]) -> Peaks:
     for number, came, phase in ledger.events:
         if number in state:
             continue
-        change = ledger.made[number].size if came else -ledger.made[number].size
+        change = ledger.made[number] if came else -ledger.made[number]
         together += change
         most[phase] = max(most[phase], here + max(0, change))
         if number not in gradients:

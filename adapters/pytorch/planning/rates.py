@@ -49,7 +49,7 @@ def _launch() -> float:
         model.zero_grad(set_to_none=True)
         model(x).sum().backward()
 
-    ledger = Ledger(str)
+    ledger = Ledger()
     with ledger:
         step()
     return _seconds(step) / len(ledger.done)

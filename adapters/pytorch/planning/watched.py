@@ -12,6 +12,7 @@ from typing import Any, final
 STEP = "dream.plan.step"
 _SIZES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4}
 """Bytes of a number, by the profiler's name of its dtype."""
+_NAMES = {"gloo:recv": "receive"}
 _WORK = "gloo:"
 """What gloo's part in the trace begins with; each with the tensors that a rank gave to it."""
 
@@ -33,7 +34,7 @@ def read(path: Path) -> Seen:
     for event in events:
         name = str(event.get("name"))
         if name.startswith(_WORK) and begin <= event["ts"] <= end:
-            operation = name.removeprefix(_WORK)
+            operation = _NAMES.get(name, name.removeprefix(_WORK))
             given[operation] = given.get(operation, 0) + _bytes(event["args"])
     return Seen(_peak(events, begin, end), given)
 

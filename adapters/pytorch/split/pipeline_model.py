@@ -74,6 +74,13 @@ class PipelineModel:
         aliases = self.model.state_dict(keep_vars=True).items()
         return {name: found[names[id(t)]] for name, t in aliases if names[id(t)] in found}
 
+    def passes(self, args: tuple[Any, ...]) -> list[list[Shape]]:
+        """What passes out of each stage in training, where one rank holds them all."""
+        call = call_of(self.model, args, {})
+        feed = Feed(self.parts(rows_of(args)), [*call.tensors.values()])
+        with inside():
+            return self._passes(self._own(call), feed.inputs(0), trains=True)
+
     def train(
         self,
         parts: Microbatches,

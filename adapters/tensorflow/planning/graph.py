@@ -25,10 +25,9 @@ _IN_PLACE = {
 @final
 @dataclass(eq=False, slots=True)
 class Held:
-    """A buffer. owner: the name scope it was made in; uses: operations that still need it."""
+    """A buffer. uses: operations that still need it."""
 
     size: int
-    owner: str
     phase: Phase
     uses: int = 0
 
@@ -113,7 +112,7 @@ class Graph:
                 alone = consumers.get(source.name) == 1 and source.op.type not in _SAME
                 if held is not None and alone and size_of(source) == size:
                     return held
-        return Held(size, op.name.rpartition("/")[0], self.phase(index))
+        return Held(size, self.phase(index))
 
 
 def size_of(x: Any) -> int:

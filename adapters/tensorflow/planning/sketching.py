@@ -10,12 +10,15 @@ import tensorflow as tf
 from dream.adapters.tensorflow.planning.example import Example, example
 from dream.adapters.tensorflow.planning.graph import Graph, cost, size_of
 from dream.plan.asked import Optimizer, Training
-from dream.plan.sketch import Layer, Op, Parameter, Sketch, Sketcher, Told
+from dream.plan.candidates import Candidate, Kind
+from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
 
 _SLOTS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Variables of each parameter's size that Keras's optimizers keep."""
 _COUNTED = 8 + 4
 """Bytes of an optimizer's iterations and learning rate."""
+_KINDS: tuple[Kind, ...] = ("single", "mirrored")
+"""What is reckoned from a sketch; DTensor's strategies cannot be run without values."""
 _UPDATE = 2
 """Temporaries of a parameter's size in an update."""
 
@@ -28,31 +31,21 @@ def made(build: Callable[[], Any], training: Training) -> KerasSketcher:
 class KerasSketcher(Sketcher):
     def __init__(self, found: Example, training: Training) -> None:
         self._example, self._training = found, training
-        self._units: dict[str, Any] = {str(layer.name): layer for layer in found.model.layers}
 
     def told(self) -> Told:
-        return Told("tensorflow", "keras", self._example.samples, self._example.named)
+        return Told("tensorflow", "keras", self._example.samples, self._example.named, _KINDS)
 
     def sketch(self, batch: int) -> Sketch:
         graph, inputs = self._traced(batch)
         parameters = self._parameters()
         saved = graph.saved()
         forward, backward, joint = graph.peaks()
-        held: dict[str, int] = {}
-        for one in saved:
-            held[self._unit(one.owner)] = held.get(self._unit(one.owner), 0) + one.size
         trained = [p for p in parameters if p.trained]
         state = _SLOTS[self._training.optimizer] * sum(p.size for p in trained) + _COUNTED
         buffers = [v for v in self._example.model.non_trainable_variables if _counted(v)]
         return Sketch(
             batch=batch,
             parameters=parameters,
-            layers=tuple(
-                Layer(name, type(layer).__name__, name, held.get(name, 0))
-                for name, layer in self._units.items()
-            ),
-            units=self._boundaries(graph),
-            cuts=(),
             ops=self._ops(graph),
             buffers=sum(_bytes(v) for v in buffers),
             running=sum(_bytes(v) for v in buffers if "moving" in v.name),
@@ -65,6 +58,10 @@ class KerasSketcher(Sketcher):
             update_peak=inputs + _UPDATE * max((p.size for p in trained), default=0),
             left=inputs,
         )
+
+    def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
+        """Keras models are reckoned from sketches alone."""
+        return None
 
     def _traced(self, batch: int) -> tuple[Graph, int]:
         """The step, and the bytes of its inputs."""
@@ -100,7 +97,6 @@ class KerasSketcher(Sketcher):
         return tuple(
             Parameter(
                 name=v.path,
-                layer=self._owner(v),
                 elements=_elements(v),
                 rows=v.shape[0] if len(v.shape) else 1,
                 itemsize=tf.as_dtype(v.dtype).size,
@@ -110,41 +106,15 @@ class KerasSketcher(Sketcher):
             if id(v) in trained or not _is_buffer(v, self._example.model)
         )
 
-    def _owner(self, variable: Any) -> str:
-        for name, layer in self._units.items():
-            if any(variable is each for each in layer.weights):
-                return name
-        return ""
-
-    def _unit(self, scope: str) -> str:
-        """The layer of the model that a name scope is of: TensorFlow numbers scopes anew."""
-        for part in scope.removeprefix("gradient_tape/").split("/"):
-            name = part
-            while name not in self._units and "_" in name:
-                name = name.rpartition("_")[0]
-            if name in self._units:
-                return name
-        return ""
-
-    def _boundaries(self, graph: Graph) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for index, op in enumerate(graph.operations):
-            unit = self._unit(op.name.rpartition("/")[0])
-            if unit and graph.phase(index) == "forward" and op.outputs and op.type != "Const":
-                found[unit] = size_of(op.outputs[0])
-        return found
-
     def _ops(self, graph: Graph) -> tuple[Op, ...]:
-        found, last = [], next(iter(self._units), "")
+        found = []
         for index, op in enumerate(graph.operations):
             kind, flops, moved = cost(op)
-            phase = graph.phase(index)
-            last = self._unit(op.name.rpartition("/")[0]) or last
             if moved:
-                found.append(Op(phase, kind, flops, moved, last if phase == "forward" else ""))
+                found.append(Op(graph.phase(index), kind, flops, moved))
         for v in self._example.model.trainable_variables:
             slots = _SLOTS[self._training.optimizer]
-            found.append(Op("update", "other", 0, (3 + 2 * slots) * _bytes(v), ""))
+            found.append(Op("update", "other", 0, (3 + 2 * slots) * _bytes(v)))
         return tuple(found)
 
 
