@@ -161,8 +161,8 @@ def _about(runs: Sequence[Measured]) -> Iterator[str]:
         yield f"The machine was busy (load {load:.1f}): do not trust the times."
     if any(run.given is None and not run.trouble for run in runs):
         yield (
-            "TensorFlow keeps no account on CPUs: there the memory measured is what the process "
-            "grew by, its runtime and what malloc keeps included, and bytes are not counted."
+            "TensorFlow ran on its BFC allocator, which tells what it gives; what its collectives "
+            "are given is not told, so bytes are not counted."
         )
     for run in runs:
         if run.trouble:

@@ -18,9 +18,9 @@ from dream.plan.hardware import Link
 from dream.plan.memory import memory
 from dream.plan.rehearsed import memory_of, messages_of, time_of
 from dream.plan.scaling import scaling
+from dream.plan.sketch import Sending
 from dream.plan.timing import time
 from dream.plan.traffic import LOSS, given, sent, traffic
-from dream.plan.sketch import Sending
 from dream.plan.trial import Job
 
 SINGLE = Candidate("single", Mesh(1, 1))
