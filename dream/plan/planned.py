@@ -74,6 +74,8 @@ def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
     first = source.sketched(batch)
     found = candidates(asked.devices, hardware.per_host, batch, model.kinds)
     forecasts, left_out = _each(found, source, batch, machine, dtype, limit)
+    if all(one.candidate.devices != asked.devices for one in forecasts):
+        raise _no_mesh(asked.devices, batch, left_out)
     share = -(-batch // asked.devices)
     return Plan(
         model,
@@ -86,6 +88,14 @@ def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
         left_out,
         forecasts,
         scaling(source, machine, share, asked.scale, dtype, limit, model.kinds),
+    )
+
+
+def _no_mesh(devices: int, batch: int, left_out: Mapping[str, str]) -> ConfigurationError:
+    reasons = "".join(f"\n  {request}: {reason}" for request, reason in left_out.items())
+    return ConfigurationError(
+        f"No strategy fits so many devices. Received: --devices {devices}, global batch {batch}. "
+        f"Give a --batch-size of {devices} or more.{reasons}"
     )
 
 

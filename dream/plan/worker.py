@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal, final
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, Literal, final
 
 from dream import _registry
 from dream._errors import ConfigurationError
@@ -20,7 +22,7 @@ class Draughtsman:
     _sketcher: Sketcher
 
     def build(self, place: str, training: Training) -> Told:
-        function = building.load(place)
+        function = _found(place)
         make = _registry.load(_registry.SKETCHERS[flavour(place)])
         self._sketcher = make(function, training)
         return self._sketcher.told()
@@ -30,6 +32,26 @@ class Draughtsman:
 
     def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
         return self._sketcher.rehearse(candidate, batch)
+
+
+def _found(place: str) -> Callable[[], Any]:
+    """The user's function, which must be callable as it stands."""
+    try:
+        function = building.load(place)
+    except ModuleNotFoundError as error:
+        if not place.startswith(str(error.name)):
+            raise
+        raise ConfigurationError(
+            f"There is no such module. Received: {place!r}. Name a file as file.py:function."
+        ) from error
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"What builds the model is called without arguments. Received: {place!r}: {error}. "
+            "Give a function whose arguments have defaults."
+        ) from error
+    return function
 
 
 def flavour(place: str) -> Literal["torch", "keras"]:

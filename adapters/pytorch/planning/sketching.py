@@ -11,6 +11,8 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -24,6 +26,16 @@ from dream.adapters.pytorch.planning.rehearsing import rehearse
 from dream.plan.asked import Training
 from dream.plan.candidates import KINDS, Candidate
 from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
+
+
+_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+_NUMPY = ".numpy() is not supported"
+"""What torch says where a tensor without values is to be an array."""
 
 
 def made(build: Callable[[], Any], training: Training) -> TorchSketcher:
@@ -141,9 +153,17 @@ def _explained() -> Iterator[None]:
     """Errors of what needs values, in words."""
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise ConfigurationError(
-            "The model is built and run without values, and something asked for one. "
-            f"Received: {error}. Leave out .item(), .tolist(), masks as indices and prints of "
-            "tensors in the function, the model's forward and the loss."
-        ) from error
+    except _VALUES as error:
+        raise _asked_for(error) from error
+    except RuntimeError as error:
+        if _NUMPY not in str(error):
+            raise
+        raise _asked_for(error) from error
+
+
+def _asked_for(error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        "The model is built and run without values, and something asked for one. "
+        f"Received: {error}. Leave out .item(), .tolist(), .numpy(), masks as indices and prints "
+        "of tensors in the function, the model's forward and the loss."
+    )
