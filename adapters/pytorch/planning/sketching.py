@@ -27,7 +27,6 @@ from dream.plan.asked import Training
 from dream.plan.candidates import KINDS, Candidate
 from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
 
-
 _VALUES = (
     DataDependentOutputException,
     DynamicOutputShapeException,
