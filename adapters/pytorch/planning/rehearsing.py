@@ -21,7 +21,8 @@ from dream.adapters.pytorch.planning import optimizing
 from dream.adapters.pytorch.planning.example import Example, example
 from dream.adapters.pytorch.planning.ledger import Ledger
 from dream.adapters.pytorch.planning.make_believe import world
-from dream.adapters.pytorch.planning.splitting import Steps, on_trust, steps_of
+from dream.adapters.pytorch.planning.on_trust import on_trust
+from dream.adapters.pytorch.planning.splitting import Steps, steps_of
 from dream.plan.asked import Training
 from dream.plan.candidates import Candidate
 from dream.plan.sketch import Op, Phase, Rehearsal, Sending

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dream._errors import ConfigurationError, DreamError, Unsupported
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.planning import optimizing
 from dream.adapters.pytorch.planning.example import Example, example
@@ -72,7 +72,7 @@ class TorchSketcher(Sketcher):
         try:
             with _explained():
                 return rehearse(self._build, self._training, candidate, batch)
-        except DreamError:
+        except (ConfigurationError, Unsupported):
             raise
         except Exception as error:
             raise Unsupported(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -14,10 +13,9 @@ from torch.optim import Optimizer
 
 from dream._batch import split
 from dream._errors import Unsupported
-from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.planning.make_believe import World
 from dream.adapters.pytorch.shares import Shares
-from dream.adapters.pytorch.split import gradients, tensor_root, tracing
+from dream.adapters.pytorch.split import gradients
 from dream.adapters.pytorch.split.feed import rows_of
 from dream.adapters.pytorch.split.parts import Parts
 from dream.adapters.pytorch.split.pipeline_model import PipelineModel, refuse_layers
@@ -99,18 +97,6 @@ def _marked(loss: Callable[..., Any], mark: Mark) -> Callable[..., Any]:
         return value
 
     return marked
-
-
-@contextmanager
-def on_trust() -> Iterator[None]:
-    """Without values nobody can look whether ranks are alike, or random numbers were drawn."""
-    patches = Patches()
-    patches.replace(tensor_root, "check_alike", lambda *_: None)
-    patches.replace(tracing, "_generators", lambda: None)
-    try:
-        yield
-    finally:
-        patches.restore()
 
 
 @final
