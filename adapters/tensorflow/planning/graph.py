@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
@@ -34,10 +34,18 @@ class Held:
 
 @final
 class Graph:
-    """The operations in order. forward: how many of them are the forward pass."""
+    """The operations in order. forward: how many of them are the forward pass; workspace: bytes
+    that one takes while it runs."""
 
-    def __init__(self, operations: Sequence[Any], forward: int, gradients: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Any],
+        forward: int,
+        gradients: Sequence[Any],
+        workspace: Callable[[Any], int],
+    ) -> None:
         self.operations = operations
+        self._workspace = workspace
         self._forward = forward
         self._of: dict[str, Held] = {}
         self._gradients = {x.name for x in gradients if x is not None}
@@ -73,6 +81,9 @@ class Graph:
                     most[phase] = max(most[phase], here + held.size)
                     here += 0 if id(held) in kept else held.size
                     joint = max(joint, together if phase == "backward" else 0)
+            if taken := self._workspace(op):
+                most[self.phase(index)] = max(most[self.phase(index)], here + taken)
+                joint = max(joint, together + taken)
             for x in op.inputs:
                 used = self._of.get(x.name)
                 if used is not None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dream.adapters.tensorflow.planning.example import Example, example
 from dream.adapters.tensorflow.planning.graph import Graph, cost, size_of
+from dream.adapters.tensorflow.planning.workspace import workspace
 from dream.plan.asked import Optimizer, Training
 from dream.plan.candidates import Candidate, Kind
 from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
@@ -90,7 +91,8 @@ class KerasSketcher(Sketcher):
         )
         operations = traced.graph.get_operations()[: marks[1]]
         size = sum(map(size_of, [*inputs, *([] if target is None else [target])]))
-        return Graph(operations, marks[0], results), size
+        taken = workspace if not self._training.fused else lambda _: 0  # a GPU's is cuDNN's own
+        return Graph(operations, marks[0], results, taken), size
 
     def _parameters(self) -> tuple[Parameter, ...]:
         trained = {id(v) for v in self._example.model.trainable_variables}
