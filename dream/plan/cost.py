@@ -76,7 +76,10 @@ SECONDS: Mapping[str, Callable[[float, int, int, Hardware], float]] = {
     "all_reduce": _all_reduce,
     "all_gather": _gather,
     "reduce_scatter": _gather,
+    "broadcast": _gather,
+    "all_to_all": _gather,
     "send": _send,
+    "receive": _send,
 }
 """Operation -> (bytes, ranks, how many of them share a host, hardware) -> seconds, the call itself
 not counted."""
@@ -92,6 +95,6 @@ def seconds(operation: str, size: float, ranks: int, stride: int, hardware: Hard
 
 def sent(operation: str, size: float, ranks: int) -> float:
     """Bytes that a rank sends in one call by a ring, the fewest there can be."""
-    if ranks < 2:
+    if ranks < 2 or operation == "receive":
         return 0.0
     return size if operation == "send" else size * FACTORS[operation](ranks)

@@ -3,6 +3,7 @@ dream's own, and the tests of rehearsals fail when one goes."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +17,16 @@ from dream.adapters.pytorch.split import tensor_root, tracing
 
 @contextmanager
 def on_trust() -> Iterator[None]:
-    """Ranks are alike, and no random number is drawn in a forward pass."""
+    """Ranks are alike, and no random number is drawn in a forward pass. What is warned of is said
+    again when somebody trains."""
     patches = Patches()
     patches.replace(tensor_root, "check_alike", lambda *_: None)
     patches.replace(tracing, "_generators", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         patches.restore()
 
