@@ -22,10 +22,10 @@ from dream.communication import Communicator, Members
 @final
 @dataclass(frozen=True, slots=True)
 class World:
-    """model_axis: of the device mesh."""
+    """devices: the mesh with its axes "data" and "model"."""
 
     place: Place
-    model_axis: DeviceMesh
+    devices: DeviceMesh
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def world(mesh: Mesh, rank: int) -> Iterator[World]:
     """As `rank` sees it. Opened before tensors lose their values: a mesh reads its own."""
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=mesh.size)
     try:
-        yield World(_place(mesh, rank), _model_axis(mesh))
+        yield World(_place(mesh, rank), _devices(mesh))
     finally:
         distributed.destroy_process_group()
 
@@ -49,6 +49,6 @@ def _place(mesh: Mesh, rank: int) -> Place:
     return Place(mesh, rank, everybody, data, model)
 
 
-def _model_axis(mesh: Mesh) -> DeviceMesh:
+def _devices(mesh: Mesh) -> DeviceMesh:
     axes = ("data", "model")
-    return init_device_mesh("cpu", (mesh.data, mesh.model), mesh_dim_names=axes)["model"]
+    return init_device_mesh("cpu", (mesh.data, mesh.model), mesh_dim_names=axes)

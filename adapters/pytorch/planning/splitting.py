@@ -70,13 +70,19 @@ def steps_of(
             f"{candidate.mesh.model} ranks. Use 'sharded'."
         )
     optimizer = optimize(model.parameters())
-    once = split_step(root, _marked(loss, mark), optimizer, lambda _: 1.0, dealt)
-
+    once = split_step(root, _marked(loss, mark), optimizer, lambda _: 1.0, _group(candidate, here))
     return Steps(lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()])
 
 
+def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None:
+    """The ranks that batches are dealt to; None where that is one."""
+    if candidate.kind == "sharded":
+        return distributed.group.WORLD
+    return None if here.place.data.world_size == 1 else here.devices["data"].get_group()
+
+
 def _root(candidate: Candidate, here: World, model: nn.Module, room: Room) -> SplitRoot:
-    mesh = here.model_axis
+    mesh = here.devices["model"]
     if candidate.kind == "sharded":
         reshard = candidate.zero == 3
         return ShardedRoot(model, room, None, mesh=mesh, device=_DEVICE, reshard=reshard)
