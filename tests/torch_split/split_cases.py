@@ -26,6 +26,7 @@ from split_models import (
     split,
     train,
 )
+from split_pieces import pieces
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -511,6 +512,14 @@ def plans(_: int) -> Figures:
         ours = split(encoder, momentum, "model_parallel", split="tensor")
     found["told"] = lines
     found["encoder"] = apart(ours, alone(encoder, momentum))
+    for way in ("permuted", "bias"):
+        make_model = partial(Reader, way)
+        ours = split(make_model, momentum, "model_parallel", split="tensor")
+        found[way] = apart(ours, alone(make_model, momentum))
+    for p in (0.0, 0.3):
+        make_model = partial(Hasty, p)
+        ours = split(make_model, momentum, "model_parallel", split="tensor")
+        found[f"hasty {p}"] = apart(ours, alone(make_model, momentum))
     found["tied"] = _tied_and_sharded()
     make_model = partial(Reader, "attribute", 1)  # one head has no halves
     ours = split(make_model, momentum, "model_parallel", split="tensor")
@@ -539,6 +548,20 @@ class _TiedReader(nn.Module):
         return self.head(self.words(x).mean(dim=1))
 
 
+class Hasty(nn.Module):
+    """Changes in place what a cut layer gives."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, WIDTH)
+        drop = [nn.Dropout(p, inplace=True)] if p else []
+        layers = [nn.Linear(WIDTH, 32), nn.ReLU(inplace=True), *drop, nn.Linear(32, WIDTH)]
+        self.mix, self.head = nn.Sequential(*layers), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mix(self.words(x)).mean(dim=1))
+
+
 class _Encoder(nn.Module):
     """torch's own encoder layer, in training and in evaluation."""
 
@@ -563,7 +586,7 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 
 CASES = (clipped, on_meta, copies, saved, prepared, part_first, penalties, weighed_penalties,
-         changed_in_place, refusals, plans)  # fmt: skip
+         changed_in_place, pieces, refusals, plans)  # fmt: skip
 
 
 def all_at_two() -> Figures:

@@ -31,18 +31,23 @@ def adamw(parameters: Iterable[Any]) -> Optimizer:
 
 
 class Attention(nn.Module):
-    """By hand. ways: "literal" heads in the view; "attribute"; with a "mask" made on the way."""
+    """By hand. ways: "literal" heads in the view; "attribute"; with a "mask" made on the way;
+    "permuted"; with a "bias" for each head that is trained, and belongs to no layer."""
 
     def __init__(self, way: str = "literal", heads: int = 4) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.way, self.heads = way, heads
+        if way == "bias":
+            self.bias = nn.Parameter(torch.linspace(-1, 1, 4 * 6 * 6).view(4, 6, 6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, time, width = x.shape
         heads = self.heads if self.way == "attribute" else 4
 
         def apart(z: torch.Tensor) -> torch.Tensor:
+            if self.way == "permuted":
+                return z.unflatten(-1, (heads, -1)).permute(0, 2, 1, 3)
             return z.view(batch, time, heads, width // heads).transpose(1, 2)
 
         q, k, v = apart(self.query(x)), apart(self.key(x)), apart(self.value(x))
@@ -50,6 +55,9 @@ class Attention(nn.Module):
             seen = torch.tril(torch.ones(time, time))
             scores = q @ k.transpose(-2, -1) / math.sqrt(width // heads)
             mixed = scores.masked_fill(seen == 0, float("-inf")).softmax(dim=-1) @ v
+        elif self.way == "bias":
+            scores = (q * 0.5).matmul(k.transpose(2, 3)) + self.bias
+            mixed = torch.matmul(F.softmax(scores, dim=3), v)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, time, width))

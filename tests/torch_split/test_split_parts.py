@@ -154,6 +154,19 @@ def test_what_stays_whole_is_told() -> None:
     assert not any("stay" in line for lines in others for line in lines)
 
 
+def test_pieces_are_computed_with_as_wholes_are() -> None:
+    for rank in found(2):
+        for name, case in rank["pieces"].items():
+            if name == "refused":
+                for what, said in case.items():
+                    assert said.startswith("Unsupported: A tensor of which each rank"), said
+                    assert what in said
+            else:
+                assert case["stays"], name
+                assert case["apart"] <= 1e-5, (name, case)
+                assert case["gradients"] <= 1e-5, (name, case)
+
+
 REFUSALS = {
     "convolution": ("Unsupported", "0, a Conv1d", "'sharded'"),
     "recurrent": ("Unsupported", "memory, a LSTM", "split='pipeline'"),
@@ -220,5 +233,6 @@ def test_every_plan_gives_the_numbers_of_one_device() -> None:
         plans = rank["plans"]
         for case in (plans["auto"]["apart"], plans["by hand"]["apart"]):
             assert max(case.values()) <= 1e-6, case
-        for what in ("dropout", "encoder", "tied", "one head"):
+        for what in ("dropout", "encoder", "tied", "one head", "permuted", "bias", "hasty 0.0",
+                     "hasty 0.3"):  # fmt: skip
             assert max(plans[what].values()) <= 1e-6, (what, plans[what])

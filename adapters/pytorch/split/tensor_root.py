@@ -23,7 +23,13 @@ from dream.adapters.pytorch.split.meta import Blueprints, is_meta
 from dream.adapters.pytorch.split.room import Room
 from dream.adapters.pytorch.split.root import Forward, SplitRoot, cut_loaded
 from dream.adapters.pytorch.split.tensor_plan import After, TensorPlan, plan_of
-from dream.adapters.pytorch.split.whole_tensors import turn_on, whole
+from dream.adapters.pytorch.split.whole_tensors import (
+    give_own,
+    give_pieces,
+    take_pieces,
+    turn_on,
+    whole,
+)
 from dream.communication import Communicator
 
 
@@ -102,8 +108,13 @@ class TensorRoot(SplitRoot):
                 if cut == "row"
                 else _column(plan.after.get(name, "whole"), layer)
             )
+            if cut == "row":
+                take_pieces(layer)
             parallelize_module(layer, self._mesh, style, src_data_rank=None)
+            if plan.after.get(name) == "cut":
+                give_pieces(layer)
             if plan.after.get(name) == "local":
+                give_own(layer)
                 self._halves[id(layer)] = name
         self.module.register_load_state_dict_pre_hook(cut_loaded)
         for name in plan.modes:

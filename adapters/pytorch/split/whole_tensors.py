@@ -6,6 +6,7 @@ not know attention on a CPU, nor which random numbers one device would draw.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, final
 
 import torch
@@ -14,7 +15,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
+
+from dream.adapters.pytorch.split.pieces import Piece, all_known, as_piece, by_rule, own
+
+_CUT = (DTensor, Piece)
+
+
+def _holds(kind: Any, values: Iterable[Any]) -> bool:
+    return any(
+        isinstance(value, kind) or (isinstance(value, (tuple, list)) and _holds(kind, value))
+        for value in values
+    )
 
 
 @final
@@ -29,8 +41,13 @@ class WholeTensors(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not any(isinstance(leaf, DTensor) for leaf in tree_leaves((args, kwargs))):
+        if not (_holds(_CUT, args) or _holds(_CUT, kwargs.values())):
             return func(*args, **kwargs)
+        if _holds(Piece, args) or _holds(Piece, kwargs.values()):
+            result = by_rule(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            args, kwargs = all_known(args), all_known(kwargs)
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         if func is F.dropout:
@@ -97,8 +114,24 @@ def turn_on(module: nn.Module, mesh: DeviceMesh) -> None:
     module.register_forward_hook(lambda _, __, output: tree_map(whole, output))
 
 
+def give_pieces(layer: nn.Module) -> None:
+    """Have a column-cut layer give each rank's piece, where the mode is on."""
+    layer.register_forward_hook(lambda _, __, output: as_piece(output))
+
+
+def give_own(layer: nn.Module) -> None:
+    """Have a column-cut layer give each rank its columns as an ordinary tensor of its own."""
+    layer.register_forward_hook(lambda _, __, output: own(output))
+
+
+def take_pieces(layer: nn.Module) -> None:
+    """Have a row-cut layer take them. Before it is cut, so that this comes first."""
+    layer.register_forward_pre_hook(lambda _, args: all_known(args))
+
+
 def whole(value: Any) -> Any:
     """A cut tensor put together, in a way that gradients pass."""
+    value = value.known() if isinstance(value, Piece) else value
     if not isinstance(value, DTensor):
         return value
     return value.redistribute(placements=[Replicate()] * value.device_mesh.ndim).to_local()
