@@ -554,7 +554,7 @@ class Hasty(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.words = nn.Embedding(20, WIDTH)
-        drop = [nn.Dropout(p, inplace=True)] if p else []
+        drop = [nn.Dropout(p)] if p else []
         layers = [nn.Linear(WIDTH, 32), nn.ReLU(inplace=True), *drop, nn.Linear(32, WIDTH)]
         self.mix, self.head = nn.Sequential(*layers), nn.Linear(WIDTH, CLASSES)
 
