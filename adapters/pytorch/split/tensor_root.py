@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, final
 
 import torch
@@ -20,12 +21,14 @@ from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.split.alike import check_alike
 from dream.adapters.pytorch.split.data_sum import DataSum
 from dream.adapters.pytorch.split.meta import Blueprints, is_meta
+from dream.adapters.pytorch.split.patterns import Cut
 from dream.adapters.pytorch.split.room import Room
 from dream.adapters.pytorch.split.root import Forward, SplitRoot, cut_loaded
 from dream.adapters.pytorch.split.tensor_plan import After, TensorPlan, plan_of
 from dream.adapters.pytorch.split.whole_tensors import (
     give_own,
     give_pieces,
+    mode_off_in,
     take_pieces,
     turn_on,
     whole,
@@ -103,25 +106,27 @@ class TensorRoot(SplitRoot):
     def _cut(self, plan: TensorPlan) -> None:
         for name, cut in plan.cuts.items():
             layer = self.module.get_submodule(name)
-            style = (
-                _row(local=name in plan.local)
-                if cut == "row"
-                else _column(plan.after.get(name, "whole"), layer)
-            )
-            if cut == "row":
-                take_pieces(layer)
-            parallelize_module(layer, self._mesh, style, src_data_rank=None)
-            if plan.after.get(name) == "cut":
-                give_pieces(layer)
-            if plan.after.get(name) == "local":
-                give_own(layer)
-                self._halves[id(layer)] = name
+            in_mode = any(f"{name}.".startswith(f"{owner}.") or not owner for owner in plan.modes)
+            with mode_off_in(layer) if in_mode else nullcontext():
+                self._cut_layer(name, layer, cut, plan)
         self.module.register_load_state_dict_pre_hook(cut_loaded)
         for name in plan.modes:
             turn_on(self.module.get_submodule(name), self._mesh)
         for part in self.module.modules():
             if isinstance(part, nn.TransformerEncoderLayer):
                 part.activation_relu_or_gelu = 0  # no fused path, which knows no cut layers
+
+    def _cut_layer(self, name: str, layer: nn.Module, cut: Cut, plan: TensorPlan) -> None:
+        local, after = name in plan.local, plan.after.get(name, "whole")
+        if cut == "row":
+            take_pieces(layer)
+        style = _row(local=local) if cut == "row" else _column(after, layer)
+        parallelize_module(layer, self._mesh, style, src_data_rank=None)
+        if cut == "column" and after == "cut":
+            give_pieces(layer)
+        if cut == "column" and after == "local":
+            give_own(layer)
+            self._halves[id(layer)] = name
 
 
 def _refuse_second_gradients(_: torch.Tensor) -> None:

@@ -6,7 +6,8 @@ not know attention on a CPU, nor which random numbers one device would draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -112,6 +113,24 @@ def turn_on(module: nn.Module, mesh: DeviceMesh) -> None:
     module.register_forward_pre_hook(lambda *_: _enter(mode))
     module.register_forward_hook(lambda *_: _leave(mode), always_call=True)
     module.register_forward_hook(lambda _, __, output: tree_map(whole, output))
+
+
+@contextmanager
+def mode_off_in(layer: nn.Module) -> Iterator[None]:
+    """Have the mode be off inside a cut layer, which knows what to do, and reads many attributes
+    of tensors on the way; and in the hooks that the layer is given inside here."""
+    off: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        off.append(torch._C.DisableTorchFunction())
+        off[-1].__enter__()
+
+    def end(*_: Any) -> None:
+        off.pop().__exit__(None, None, None)
+
+    layer.register_forward_pre_hook(begin)
+    yield
+    layer.register_forward_hook(end, always_call=True)
 
 
 def give_pieces(layer: nn.Module) -> None:
