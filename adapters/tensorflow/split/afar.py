@@ -57,6 +57,7 @@ class Own(Resource):  # type: ignore[misc]  # TensorFlow is untyped
     def __init__(self, array: NDArray[Any], home: Home, *, trains: bool, called: str) -> None:
         """trains, called: `trainable` and `name`, words that TensorFlow takes for itself."""
         super().__init__(array, trainable=trains, name=called)
+        self._called = called
         self._home = home
         self.kept: NDArray[Any] | None = None
 
@@ -69,7 +70,7 @@ class Own(Resource):  # type: ignore[misc]  # TensorFlow is untyped
     def numpy(self) -> NDArray[Any]:
         if self.kept is not None:
             return self.kept
-        return self._home.told(self.name[:-2], super().value)
+        return self._home.told(self._called, super().value)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         return np.asarray(self.numpy(), dtype)
@@ -98,6 +99,7 @@ class Away:
     ) -> None:
         self.shape, self.dtype, self.trainable = shape, dtype, trains
         self.name = f"{called}:0"
+        self._called = called
         self._home = home
         self.kept: NDArray[Any] | None = None
 
@@ -107,7 +109,7 @@ class Away:
     def numpy(self) -> NDArray[Any]:
         if self.kept is not None:
             return self.kept
-        return self._home.told(self.name[:-2], self._blank)
+        return self._home.told(self._called, self._blank)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         return np.asarray(self.numpy() if tf.executing_eagerly() else self._in_graph(), dtype)

@@ -6,6 +6,7 @@ are about to do, and a rank that is in something else has all of them raise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, final
@@ -17,6 +18,9 @@ from dream._errors import Desynchronized, WorkerFailed
 from dream.adapters.keras import private, start
 from dream.adapters.keras.digest import digest_of
 from dream.communication import Communicator
+
+_NUMBERS = re.compile(r"_\d+")
+"""Keras counts names through a process, and a rank may have made more objects than others."""
 
 
 class InParts(Protocol):
@@ -52,7 +56,7 @@ class Together:
         if self._communicator.world_size == 1:
             return
         try:
-            self._communicator.meet("read", variable=name)
+            self._communicator.meet("read", variable=_NUMBERS.sub("", name))
         except (Desynchronized, WorkerFailed) as error:
             raise type(error)(
                 f"A variable that lies in parts is read by all ranks together. {error} For the "
