@@ -93,10 +93,10 @@ def ops_by_device(strategy: Any) -> dict[str, list[str]]:
     stepped(strategy, model)
     stepping = strategy._adapter._stepping(model)
     seen: dict[str, list[str]] = {}
-    for piece in stepping.parted.rows[0]:
+    for piece in stepping.parts.rows[0]:
         gradient = [g for g in piece.gradients if g is not None]
         assert not gradient  # used up by the step
-        values = {t: tf.ones((4, 8 if piece.part.takes == stepping.parted.cut.inputs else 64))
+        values = {t: tf.ones((4, 8 if piece.part.takes == stepping.parts.cut.inputs else 64))
                   for t in piece.part.takes}  # fmt: skip
         piece.forward(0, values)
         slopes = {t: tf.ones_like(values[t]) for t in piece.part.gives}

@@ -48,8 +48,14 @@ class Together:
 
     def step(self, kind: str) -> None:
         """Before a step. Values that were set on some ranks only are found out here."""
-        if self._communicator.world_size > 1:
+        if self._communicator.world_size == 1:
+            return
+        try:
             self._communicator.meet(f"{kind} step", set_by_hand=self._changes)
+        except Desynchronized as error:
+            raise Desynchronized(
+                f"{error} Weights that lie in parts are read, set and loaded on all ranks alike."
+            ) from error
 
     def read(self, name: str) -> None:
         """Before a variable is made whole."""
