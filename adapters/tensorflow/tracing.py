@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import tensorflow as tf
+
+from dream.adapters.keras import private
 
 
 @final
@@ -45,3 +48,21 @@ def spec_of(one_length: bool, x: Any) -> tf.TensorSpec | None:
         return None
     shape = x.shape if one_length or not x.shape.rank else [None, *x.shape[1:]]
     return tf.TensorSpec(shape, x.dtype)
+
+
+@final
+class Shaped:
+    """`function`, as tf.functions that know how long a batch is, or do not, as Keras's own would:
+    it counts batches of unknown length alike."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._traced: dict[bool, Any] = {}
+
+    def __call__(self, one_length: bool, *given: Any) -> Any:
+        if one_length not in self._traced:
+            traced = tf.function(self._function, reduce_retracing=True, jit_compile=False)
+            leave = partial(spec_of, one_length)
+            traced.get_concrete_function(*(private.tree.map_structure(leave, x) for x in given))
+            self._traced[one_length] = traced
+        return self._traced[one_length](*given)

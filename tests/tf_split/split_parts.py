@@ -31,6 +31,8 @@ PLACE = {"left": 0, "right": 1, "join": 1}
 
 
 def parts() -> dict[str, Any]:
+    import split_across  # which builds on this file
+
     found: dict[str, Any] = {}
     for schedule in ("gpipe", "1f1b", "interleaved"):
         with dream.strategy(
@@ -54,6 +56,8 @@ def parts() -> dict[str, Any]:
     with dream.strategy("model_parallel", split="pipeline", devices=2, balance="time"):
         model = fitted(slow())
         found["timed"] = devices_of(model.variables), weights(model)
+    with dream.strategy("model_parallel", split="pipeline", devices=2):
+        found["outputs"] = split_across.penalised()
     with dream.strategy("model_parallel", split="layers", devices=2, place=PLACE):
         model = fitted(branches())
         found["layers"] = devices_of(model.variables), weights(model)
@@ -63,6 +67,7 @@ def parts() -> dict[str, Any]:
     with dream.strategy("single") as strategy:
         found["one"] = weights(fitted(wide()))
         found["one normalised"] = weights(fitted(wide(layers.BatchNormalization())))
+        found["one outputs"] = split_across.penalised()
         found["one slow"] = weights(fitted(slow()))
         found["one branches"] = weights(fitted(branches()))
         found["one counted"] = counted(strategy)

@@ -53,6 +53,14 @@ def test_one_microbatch_is_normalised_as_on_one_device(here: dict[str, Any]) -> 
     close(ours, theirs)
 
 
+def test_each_outputs_loss_is_told_as_on_one_device(here: dict[str, Any]) -> None:
+    ours, theirs = here["outputs"], here["one outputs"]
+    close(ours["weights"], theirs["weights"])
+    assert ours["tested"] == pytest.approx(theirs["tested"], abs=3e-6)
+    for name, values in theirs["history"].items():
+        assert ours["history"][name] == pytest.approx(values, abs=3e-6)
+
+
 def test_layers_lie_where_they_are_placed(here: dict[str, Any]) -> None:
     devices, weights = here["layers"]
     assert devices["left/kernel"] == "CPU:0"

@@ -16,8 +16,9 @@ from dream.adapters.tensorflow.split.across import Across, Ranks
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted_fit import check_masks, check_own, first, judge_of
 from dream.adapters.tensorflow.split.parted_step import Stepping
+from dream.adapters.tensorflow.tracing import Shaped
 
-Step = Callable[[Any], Any]
+Step = Callable[[Any, bool], Any]
 
 
 @final
@@ -37,7 +38,7 @@ class AcrossRunner:
         step = steps[kind](model)
         fresh = True
 
-        def run(batch: Any, _one_length: bool) -> Any:
+        def run(batch: Any, one_length: bool) -> Any:
             nonlocal fresh
             self._ranks.together.step(kind)
             if fresh:
@@ -46,7 +47,7 @@ class AcrossRunner:
                     with afar.only_shapes():
                         private.build_but_optimizer(model, private.symbolic(batch))
                 fresh = False
-            return step(batch)
+            return step(batch, one_length)
 
         return run
 
@@ -55,9 +56,9 @@ class AcrossRunner:
 
     def _train(self, model: Any) -> Step:
         judge = judge_of(model)
-        told = tf.function(partial(_tell, model), reduce_retracing=True)
+        told = Shaped(partial(_tell, model))
 
-        def step(batch: Any) -> Any:
+        def step(batch: Any, one_length: bool) -> Any:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             stepping = self._steppings(model)
             check_masks(model)
@@ -67,7 +68,7 @@ class AcrossRunner:
             if whole is not None:
                 joined = [tf.concat(found, 0) for found in zip(*whole, strict=True)]
                 flat = dict(zip(parts.cut.outputs, joined, strict=True))
-                told(x, y, parts.packed(flat), weight, loss)
+                told(one_length, x, y, parts.packed(flat), weight, loss)
             self._take(model, parts.teller)
             return model.get_metrics_result()
 
@@ -87,17 +88,17 @@ class AcrossRunner:
             own = compiled_loss(model)(y, prediction, weight)
             return _tell(model, x, y, prediction, weight, own + penalty, again=False)
 
-        told = tf.function(tell, reduce_retracing=True)
+        told = Shaped(tell)
 
-        def step(batch: Any) -> Any:
+        def step(batch: Any, one_length: bool) -> Any:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             prediction, penalty = self._parts(model).forward(x)
-            return told(x, y, prediction, weight, penalty)
+            return told(one_length, x, y, prediction, weight, penalty)
 
         return step
 
     def _predict(self, model: Any) -> Step:
-        def step(batch: Any) -> Any:
+        def step(batch: Any, _one_length: bool) -> Any:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             return self._parts(model).forward(x)[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast, final
 
 import keras
@@ -15,7 +14,7 @@ from dream.adapters.tensorflow.keras_private import compiled_loss
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted import Parted
 from dream.adapters.tensorflow.split.parted_step import Stepping
-from dream.adapters.tensorflow.tracing import spec_of
+from dream.adapters.tensorflow.tracing import Shaped
 
 
 @final
@@ -32,30 +31,24 @@ class PartedRunner:
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
         if kind == "train":
             return self._train(model)
-        step = self._step(model, kind)
-        return lambda batch, _one_length: step(batch)
+        step = Shaped(self._test(model) if kind == "test" else self._predict(model))
+        return lambda batch, one_length: step(one_length, batch)
 
     def _predicted(self, model: Any, x: Any) -> Any:
         return cast(Parted, self._stepping(model).parts).predict(x)
-
-    def _step(self, model: Any, kind: Kind) -> Callable[[Any], Any]:
-        if kind == "test":
-            return tf.function(self._test(model), reduce_retracing=True)  # type: ignore[no-any-return]
-        return tf.function(self._predict(model), reduce_retracing=True)  # type: ignore[no-any-return]
 
     def _train(self, model: Any) -> Callable[[Any, bool], Any]:
         check_own(model, "train_step")
 
         judge = judge_of(model)
 
-        @tf.function  # type: ignore[untyped-decorator]
         def logs(x: Any, y: Any, prediction: Any, weight: Any, loss: Any) -> Any:
             if private.output_losses(model):
                 compiled_loss(model)(y, prediction, weight)
             private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(first(x))[0])
             return model.compute_metrics(x, y, prediction, sample_weight=weight)
 
-        traced: dict[bool, Any] = {}
+        told = Shaped(logs)
         fresh = True
 
         def step(batch: Any, one_length: bool) -> Any:
@@ -71,10 +64,7 @@ class PartedRunner:
             whole = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
             flat = dict(zip(stepping.parts.cut.outputs, whole, strict=True))
             given = (x, y, stepping.parts.packed(flat), weight, loss)
-            if one_length not in traced:
-                specs = [private.tree.map_structure(partial(spec_of, one_length), a) for a in given]
-                traced[one_length] = logs.get_concrete_function(*specs)
-            return logs(*given)
+            return told(one_length, *given)
 
         return step
 
@@ -88,7 +78,7 @@ class PartedRunner:
             private.loss_tracker(model).update_state(loss, sample_weight=tf.shape(first(x))[0])
             return model.compute_metrics(x, y, prediction, sample_weight=weight)
 
-        return _builtfirst(model, step)
+        return _built_first(model, step)
 
     def _predict(self, model: Any) -> Callable[[Any], Any]:
         check_own(model, "predict_step")
@@ -100,7 +90,7 @@ class PartedRunner:
         return step
 
 
-def _builtfirst(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _built_first(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(batch: Any) -> Any:
         with tf.init_scope():
             private.build(model, private.symbolic(batch))
