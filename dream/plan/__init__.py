@@ -6,6 +6,7 @@ hardware     what devices and links can do; presets: of known machines, with sou
 candidates   the strategies that N devices can run
 memory       bytes on each device; traffic: what they send; cost: what sending takes
 timing       seconds of a step
+rehearsed    the same three of what an adapter rehearsed by a strategy's own code
 forecast     all of these for one candidate; choice: which to take, in a sentence
 scaling      the same for thousands of devices, simulated
 calibrate    this machine as hardware; rates: what runs in its ranks

@@ -22,7 +22,7 @@ LAUNCH = 5e-6
 NVLINK_HOP, PCIE_HOP, NETWORK_HOP, CALL = 3.4e-6, 5.7e-6, 14e-6, 8.4e-6
 """Seconds of NCCL's ring, protocol Simple, and of each call: its tuning model
 (github.com/NVIDIA/nccl, src/graph/tuning.cc, hwLat and baseLat)."""
-_NCCL = "latencies: github.com/NVIDIA/nccl, src/graph/tuning.cc"
+_NCCL = "latencies: github.com/NVIDIA/nccl, src/graph/tuning.cc of 2022 and later"
 _REACHED = (
     f"assumed: {FLOPS_REACHED:.0%} of the peak FLOP/s (arXiv:2104.04473, arXiv:2204.02311) and "
     f"{BANDWIDTH_REACHED:.0%} of bandwidths are reached; an operation costs {LAUNCH * 1e6:.0f} us"

@@ -1,1 +1,6 @@
-"""PyTorch's part of `dream plan`: steps without values, steps with values, this machine's rates."""
+"""PyTorch's part of `dream plan`.
+
+sketching     a step of the whole model without values, noted in a ledger; peaks: read off it
+rehearsing    a step of a split model by its strategy's own code, in a make_believe world
+trial         a real step, watched; rates: what this machine computes and moves
+"""
