@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,7 @@ def run(function: Callable[[], Any], job: Job) -> Trial:
         with profile(activities=activities, profile_memory=True, record_shapes=True) as profiled:
             step, strategy = _made(function, job)
             for _ in range(_WATCHED):
+                gc.collect()  # cut tensors form cycles, which Python lets go when it pleases
                 with record_function(watched.STEP):
                     step()
         profiled.export_chrome_trace(str(path))

@@ -40,18 +40,23 @@ def read(path: Path) -> Seen:
 
 
 def _peak(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> int:
+    """By address: what another thread lets go may be noted after its place is given again."""
     memory = sorted(
-        (e["ts"], e["args"]["Ev Idx"], e["args"]["Bytes"])
+        (e["ts"], e["args"]["Ev Idx"], e["args"]["Addr"], e["args"]["Bytes"])
         for e in events
         if e.get("name") == "[memory]"
     )
+    there: dict[int, int] = {}
     held = most = 0
-    for at, _, change in memory:
+    for at, _, address, change in memory:
         if at > end:
             break
         if at >= begin:
             most = max(most, held)
-        held += change
+        held -= there.pop(address, 0)
+        if change > 0:
+            there[address] = change
+            held += change
         if at >= begin:
             most = max(most, held)
     return most
