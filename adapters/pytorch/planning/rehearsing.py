@@ -86,7 +86,8 @@ class _Rehearsal:
 
     def _optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         training = self._training
-        made = optimizing.optimizer(training.optimizer, parameters, fused=training.fused)
+        plain = self._candidate.kind == "pipeline"  # torch takes parts of tensors one by one
+        made = optimizing.optimizer(training.optimizer, parameters, fused=training.fused and plain)
         made.register_step_pre_hook(lambda *_: self._mark("update"))
         made.register_step_post_hook(lambda *_: self._mark("forward"))
         return made
