@@ -21,7 +21,7 @@ _L2, _L3 = 191, 194
 
 def workspace(op: Any) -> int:
     """Bytes; 0 for what takes none."""
-    if op.type not in (_FILTER, _INPUT):
+    if op.type not in (_FILTER, _INPUT) or not _is_needed(op):
         return 0
     kernel = (op.outputs[0] if op.type == _FILTER else op.inputs[1]).shape.as_list()
     images = op.inputs[2].shape.as_list()
@@ -32,6 +32,11 @@ def workspace(op: Any) -> int:
     work = pixels * patch + pixels * kernel[-1] + patch * kernel[-1]
     together = max(1, -(-_working_set(op, images[0], work, itemsize) // (work * itemsize)))
     return int(together * pixels * patch * itemsize)
+
+
+def _is_needed(op: Any) -> bool:
+    """The gradient of the model's own input is traced, and then left out by TensorFlow."""
+    return op.type == _FILTER or bool(op.outputs[0].consumers())
 
 
 def _working_set(op: Any, samples: int, work: int, itemsize: int) -> int:
