@@ -60,8 +60,8 @@ def train(job: Job, meter: Meter) -> Learned:
         parameters,
         networks.explained(told, data.y_test) if squares else told,
         strategy.topology,
-        strategy.communicator,
-        batches=lambda: _batches(given[0]),
+        None if strategy.name == "parameter_server" else strategy.communicator,
+        batches=(lambda: _batches(given[0])) if given else None,
         gradient=keras.ops.zeros(sum(value.size for value in parameters.values())),
     )
 
@@ -75,7 +75,10 @@ def _batches(given: Any) -> Iterable[Any]:
 def _clock(job: Job, meter: Meter, samples: int) -> Any:
     clock = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: meter.step(job.batch_size),
-        on_epoch_end=lambda _epoch, logs: meter.epoch(float(logs["loss"]), samples),
+        on_epoch_end=lambda _epoch, logs: meter.epoch(
+            float(logs.get("loss", "nan")),
+            samples,  # a worker that was dealt none has no loss
+        ),
     )
     clock.async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
     return clock

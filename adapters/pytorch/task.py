@@ -29,6 +29,8 @@ def train(job: Job, meter: Meter) -> Learned:
         model = networks.build(task, tasks.first_weights(task, job.seed)).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
         criterion = loss_of(task)
+        served = strategy.name == "parameter_server"
+        communicator = None if served else strategy.communicator
         loader = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
         for _ in range(job.epochs):
             sums = torch.zeros(2, dtype=torch.float64, device=device)  # of losses, of samples
@@ -41,8 +43,10 @@ def train(job: Job, meter: Meter) -> Learned:
                 if len(y):  # the mean over no sample is nan
                     sums[0] += loss.detach() * len(y)
                     sums[1] += len(y)
-            total, count = strategy.communicator.all_reduce(sums, "sum").tolist()
-            meter.epoch(total / count, len(samples))  # parts of one model count the same samples
+            if communicator is not None:
+                sums = communicator.all_reduce(sums, "sum")
+            total, count = sums.tolist()  # parts of one model count the same samples
+            meter.epoch(total / count if count else float("nan"), len(samples))
         score = _score(task, model, DataLoader(test, batch_size=job.batch_size), device)
         state = strategy.full_state(model)
     elements = sum(p.numel() for p in model.parameters())
@@ -50,7 +54,7 @@ def train(job: Job, meter: Meter) -> Learned:
         networks.parameters(task, state),
         score,
         strategy.topology,
-        strategy.communicator,
+        communicator,
         batches=lambda: loader,
         gradient=torch.zeros(elements, device=device),
     )

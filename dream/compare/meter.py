@@ -24,15 +24,16 @@ class Learned:
     parameters: named and laid out alike in every framework (kernels (inputs, outputs)).
     score: over the whole test set: accuracy, or R2.
     communicator: what adds the gradients up among the ranks; None where servers do.
-    batches: one pass over what this rank was fed; gradient: a tensor of the framework's own with
-        as many elements as all gradients together. Both for timing after the training.
+    batches: one pass over what this rank was fed, None where only training reads it.
+    gradient: a tensor of the framework's own with as many elements as all gradients together. Both
+        are for timing after the training.
     """
 
     parameters: Mapping[str, NDArray[np.float32]]
     score: float
     topology: Topology
     communicator: Communicator | None
-    batches: Callable[[], Iterable[Any]]
+    batches: Callable[[], Iterable[Any]] | None
     gradient: Any
 
 

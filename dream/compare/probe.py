@@ -40,7 +40,9 @@ def measure(learned: Learned, steps: int) -> Parts:
     return Parts(_feeding(learned, steps), _reducing(learned, learned.communicator))
 
 
-def _feeding(learned: Learned, steps: int) -> float:
+def _feeding(learned: Learned, steps: int) -> float | None:
+    if learned.batches is None:
+        return None
     start = perf_counter()
     for _ in learned.batches():
         pass
