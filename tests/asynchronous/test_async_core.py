@@ -157,7 +157,7 @@ def test_a_worker_that_stood_still_is_given_up_and_taken_back(
     monkeypatch.setattr("dream.asynchronous.server.SILENT_SECONDS", 2.5)
     with job(bound=None) as running:
         first = running.worker(0)
-        monkeypatch.setattr("dream.asynchronous.client.BEAT_SECONDS", 60.0)
+        monkeypatch.setattr("dream.asynchronous.lines.BEAT_SECONDS", 60.0)
         second = running.worker(1)
 
         def freezes(_: Lease) -> None:
