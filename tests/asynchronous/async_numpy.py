@@ -68,7 +68,9 @@ class Job:
         self.in_step = bound == 0
         self.errors: list[BaseException] = []
         self.threads = [
-            threading.Thread(target=self._serve, args=[rank, Rules(bound, every, folder)])
+            threading.Thread(
+                target=self._serve, args=[rank, Rules(bound, every, folder)], daemon=True
+            )
             for rank in self.roles.serving
         ]
         for thread in self.threads:
