@@ -80,7 +80,8 @@ def read(folder: Path, rank: int) -> Record:
     said["steps"] = tuple(Step(**each) for each in said["steps"])
     for name in ("draws", "statistics", "datasets"):
         said[name] = tuple(said[name])
-    said["pace"] = Pace(**said["pace"])
+    pace = said["pace"]
+    said["pace"] = Pace(**pace | {name: tuple(pace[name]) for name in ("clocks", "sent")})
     return Record(**said)
 
 
