@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 
 from dream import recording
-from dream.adapters.keras import model, observing, optimizer, saving, start
+from dream.adapters.keras import model, optimizer, saving, start
 from dream.adapters.keras.engine import Engine
 
 _SAVERS = (
@@ -37,6 +37,8 @@ class KerasBlock:
     def enter(self) -> None:
         recorder = recording.active()
         if recorder is not None and recorder.keras_is_news():
+            from dream.adapters.keras import observing  # for scripts that are verified alone
+
             observing.observe(recorder)
         self._open.enter_context(self.creating())
         self._tell(keras.Model, model.distribute)

@@ -80,8 +80,7 @@ class Broken:
     @property
     def refused(self) -> str:
         """What the strategy said where it refused the task; empty where it did not."""
-        said = _REFUSED.search(self.reason)
-        return said[1] if said else ""
+        return next(reversed(_REFUSED.findall(self.reason)), "")
 
 
 @dataclass(frozen=True, slots=True)

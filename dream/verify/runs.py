@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _REFUSED = re.compile(
-    r"^\s*dream\._errors\.(?:Unsupported|ConfigurationError): (.*)$", re.MULTILINE
+    r"^\s*(?:dream\._errors\.)?(?:Unsupported|ConfigurationError): (.*)$", re.MULTILINE
 )
 
 
@@ -57,8 +57,7 @@ class Failed:
     @property
     def refused(self) -> str:
         """What dream said where it refused the script; empty where it did not."""
-        said = _REFUSED.search(self.reason)
-        return said[1] if said else ""
+        return next(reversed(_REFUSED.findall(self.reason)), "")
 
 
 Outcome = Ran | Failed
