@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 import dream
+from dream import _spec
 from dream.adapters.keras import task_networks as networks
 from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
@@ -60,7 +61,7 @@ def train(job: Job, meter: Meter) -> Learned:
         parameters,
         networks.explained(told, data.y_test) if squares else told,
         strategy.topology,
-        None if strategy.name == "parameter_server" else strategy.communicator,
+        None if _spec.find(strategy.name).update == "asynchronous" else strategy.communicator,
         batches=(lambda: _batches(given[0])) if given else None,
         gradient=keras.ops.zeros(sum(value.size for value in parameters.values())),
     )
