@@ -135,6 +135,9 @@ class LocalSgd(Adapter):
             f"count={count!r}) under 'local_sgd'. Use 'mirrored'."
         )
 
+    def loss_weight(self) -> float:
+        return self._shares.weight(())
+
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._averages.settle()
         return state.whole(model)
