@@ -77,6 +77,7 @@ def test_a_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -
     assert first.total() < 2 * 200  # what was in the snapshot was not done again
 
 
+@pytest.mark.exhaustive
 def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
     """It may come back before the others are done, or after."""
     end = run("kill", tmp_path, 0.1, script=KERAS)
@@ -87,6 +88,7 @@ def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
     assert "optimizer counts 80" in end.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_keras_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -> None:
     end = run("server", tmp_path, 0.05, "--max-restarts", "1", script=KERAS)
     assert end.returncode == 0, end.stderr

@@ -134,7 +134,9 @@ def test_a_synchronous_strategy_has_no_staleness() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
     (alone,) = launch(async_jobs.digits, "single", {}, seed, n=1)
     first, second, _ = launch(async_jobs.digits, "parameter_server", {"staleness": 8}, seed, n=3)

@@ -41,9 +41,9 @@ def test_torch(tmp_path):
     ("task", "loss", "score"),
     [
         ("digits-mlp", 0.3, 0.9),
-        ("digits-cnn", 0.5, 0.9),
-        ("transformer", 2.8, 0.2),
-        ("regression", 0.6, 0.3),
+        pytest.param("digits-cnn", 0.5, 0.9, marks=pytest.mark.exhaustive),
+        pytest.param("transformer", 2.8, 0.2, marks=pytest.mark.exhaustive),
+        pytest.param("regression", 0.6, 0.3, marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_frameworks_walk_the_same_curve(tmp_path, task, loss, score):
@@ -56,7 +56,7 @@ def test_the_frameworks_walk_the_same_curve(tmp_path, task, loss, score):
         assert cell["test_score"] > score
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_row_at_three_ranks(tmp_path):
     """Torch's rows; those of Keras at three ranks are the contract suite's."""
     code, shown, read = compare(

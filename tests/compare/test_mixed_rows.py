@@ -62,7 +62,7 @@ def test_each_rank_runs_its_own_sides_task(tmp_path, monkeypatch):
     assert [record.score for record in outcome.records] == [0.25, 0.75]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_frameworks_learn_what_one_learns(tmp_path):
     file = tmp_path / "out.json"
     assert main(2, ["torch"], ["single"], Settings(Job(2, 64), PROGRAMS, 200), file, mixed=True)

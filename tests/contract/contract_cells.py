@@ -114,13 +114,15 @@ def _alone(strategy: str, options: str, copies: int) -> Cell:
 
 TORCH_SPLIT: list[Cell] = [
     *(_alone("data_parallel", "", devices) for devices in (2, 3)),
-    _alone("model_parallel", "split=layers,model=2", 1),
+    replace(_alone("model_parallel", "split=layers,model=2", 1), again=True),
     _alone("model_parallel", "split=layers,model=2,data=2,devices=4", 2),
     _split("model_parallel", "split=pipeline", 2, copies=1),
     _split("model_parallel", "split=pipeline,schedule=gpipe", 4, copies=1),
-    _split("model_parallel", "split=pipeline,schedule=interleaved", 2, copies=1),
+    replace(
+        _split("model_parallel", "split=pipeline,schedule=interleaved", 2, copies=1), again=True
+    ),
     _split("hybrid", "split=pipeline,data=2,model=2", 4, copies=2),
-    *(_split("sharded", f"zero={zero}", 2) for zero in (1, 2, 3)),
+    *(replace(_split("sharded", f"zero={zero}", 2), again=zero == 2) for zero in (1, 2, 3)),
     _split("sharded", "zero=3", 4),
     *(_split("sharded", f"zero={zero},data=2", 4) for zero in (1, 3)),
     _split("model_parallel", "split=tensor", 2, copies=1),

@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(run: Run, arguments: list[str], words: str) -
     assert words in text
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_forecasts_hold_against_real_ranks(run: Run, tmp_path: Path) -> None:
     """Bytes exact, and memory within 10 % where gloo's own copies are small. Time needs a machine
     that does nothing else."""
@@ -121,7 +121,7 @@ def test_forecasts_hold_against_real_ranks(run: Run, tmp_path: Path) -> None:
         assert runs[key]["seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_forecasts_of_keras_hold_against_real_ranks(run: Run, tmp_path: Path) -> None:
     """Memory within 10 %, what convolutions lay out while they run among it."""
     file = tmp_path / "plan.json"

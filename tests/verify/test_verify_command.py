@@ -57,9 +57,14 @@ def test_a_loop_that_is_equal(verify: Verify) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend", "parameters"),
-    [("torch_step", "torch", 4), ("keras_fit", "tensorflow", 4), ("keras_fit", "torch", 4),
-     ("keras_step", "tensorflow", 2), ("keras_tape", "tensorflow", 2)],
-)  # fmt: skip
+    [
+        ("torch_step", "torch", 4),
+        ("keras_fit", "tensorflow", 4),
+        pytest.param("keras_fit", "torch", 4, marks=pytest.mark.exhaustive),
+        pytest.param("keras_step", "tensorflow", 2, marks=pytest.mark.exhaustive),
+        ("keras_tape", "tensorflow", 2),
+    ],
+)
 def test_other_ways_to_train_are_equal(
     name: str, backend: str, parameters: int, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,16 +94,16 @@ def test_attention_is_equal_but_for_rounding(verify: Verify) -> None:
     [
         ("sum", "the loss is a sum over samples", 1),
         ("dropout", "random numbers in the model", 1),
-        ("batch_norm", "BatchNorm's statistics", 1),
+        pytest.param("batch_norm", "BatchNorm's statistics", 1, marks=pytest.mark.exhaustive),
         ("dealt_twice", "the script deals out its data itself", 1),
         ("shuffling", "unseeded shuffling or drawing of the script's own", 2),
-        ("no_seed", "single is not deterministic", 1),
+        pytest.param("no_seed", "single is not deterministic", 1, marks=pytest.mark.exhaustive),
         ("uneven", "an uneven batch", 6),
         pytest.param(
             "keras_dropout", "random numbers in the model", 1, marks=pytest.mark.exhaustive
         ),
     ],
-)  # fmt: skip
+)
 def test_what_differs_is_caught_with_its_cause(
     name: str, cause: str, step: int, verify: Verify
 ) -> None:
