@@ -24,14 +24,15 @@ def train(job: Job, meter: Meter) -> Learned:
         loss, optimizer = networks.loss_of(task), networks.optimizer_of(task)
         step = strategy.train_step(model, loss, optimizer)
         for epoch in range(job.epochs):
-            total = 0.0
+            sums = [0.0, 0.0]  # of losses, of samples
             for x, y in _batches(strategy, data, job.batch_size, epoch):
                 if len(y):  # the mean over no sample is nan
-                    total += float(loss(y, model(x))) * len(y)
+                    sums[0] += float(loss(y, model(x))) * len(y)
+                    sums[1] += len(y)
                 step(x, y)
                 meter.step(job.batch_size)
-            everyone = strategy.communicator.all_reduce(tf.constant(total, tf.float64), "sum")
-            meter.epoch(float(everyone) / len(data.x), len(data.x))
+            everyone = strategy.communicator.all_reduce(tf.constant(sums, tf.float64), "sum")
+            meter.epoch(float(everyone[0] / everyone[1]), len(data.x))
         output = model(data.x_test).numpy()
     parameters = networks.parameters(model)
     return Learned(

@@ -74,7 +74,7 @@ def test_stages_are_even_in_parameters_or_in_time(two: Found) -> None:
         ("timed", "ConfigurationError", ("balance='time'", "prepare(model, optimizer, data)")),
         ("branches", "Unsupported", ("Branches", "layer of its own", "mirrored")),
         ("noisy", "Unsupported", ("Noisy", "random")),
-        ("one", "TooFew", ("2 stages", "layers 0", "mirrored")),
+        ("one", "Unsupported", ("2 stages", "layers 0", "mirrored")),
         ("search", "Unsupported", ("LBFGS", "mirrored")),
         ("loss", "Unsupported", ("Learned", "mirrored")),
         ("meta", "Unsupported", ("Sequential", "sharded")),

@@ -60,27 +60,36 @@ def named(model: nn.Module, names: Sequence[str]) -> Stages:
 
 def evened(model: nn.Module, count: int, costs: Costs) -> Stages:
     """As many stages as asked for, of costs as even as can be."""
+    outline, opened = _opened(model, count)
+    if len(outline.cuts) < count - 1:
+        raise _too_few(model, outline, count)
+    return _even(outline, opened, count, costs)
+
+
+def most(model: nn.Module, count: int, costs: Costs) -> Stages:
+    """As many stages as asked for, or as there can be where those are fewer."""
+    outline, opened = _opened(model, count)
+    count = min(count, len(outline.cuts) + 1)
+    return _even(outline, opened, count, costs) if count > 1 else Stages((), frozenset())
+
+
+def _opened(model: nn.Module, count: int) -> tuple[Outline, frozenset[str]]:
+    """Opened the largest first, until there are stages enough or nothing more to open."""
     opened: frozenset[str] = frozenset()
     outline = _outline(model, opened)
     while len(outline.cuts) < count - 1:
         inner = _largest(model, outline, opened)
         if inner is None:
-            raise _too_few(model, outline, count)
+            break
         opened |= {inner}
         outline = _outline(model, opened)
+    return outline, opened
+
+
+def _even(outline: Outline, opened: frozenset[str], count: int, costs: Costs) -> Stages:
     starts = balanced(costs(outline, opened), count, outline.cuts)
     assert starts is not None
     return Stages(tuple(outline.layers[at].name for at in starts), opened)
-
-
-def most(model: nn.Module, count: int, costs: Costs) -> Stages:
-    """As many stages as asked for, or as there can be where those are fewer."""
-    for fewer in range(count, 1, -1):
-        try:
-            return evened(model, fewer, costs)
-        except TooFew:
-            continue
-    return Stages((), frozenset())
 
 
 def parameters_of(model: nn.Module) -> Costs:
@@ -120,16 +129,12 @@ def _largest(model: nn.Module, outline: Outline, opened: frozenset[str]) -> str 
     return None
 
 
-class TooFew(Unsupported):
-    """A model has too few places to cut."""
-
-
-def _too_few(model: nn.Module, outline: Outline, count: int) -> TooFew:
+def _too_few(model: nn.Module, outline: Outline, count: int) -> Unsupported:
     shared = "; ".join(
         f"{name} is used from {outline.layers[first].name} to {outline.layers[last].name}"
         for name, (first, last) in outline.tied.items()
     )
-    return TooFew(
+    return Unsupported(
         f"{type(model).__name__} cannot be cut into {count} stages. Received: the layers "
         f"{', '.join(layer.name for layer in outline.layers)}"
         + (f"; {shared}, and what is shared stays on one stage" if shared else "")
