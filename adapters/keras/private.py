@@ -13,6 +13,7 @@ from keras.src.backend.common.masking import get_keras_mask
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
@@ -20,6 +21,7 @@ __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "GeneratorDataAdapter",
+    "Sliceable",
     "backend_random",
     "get_data_adapter",
     "is_tf_dataset",

@@ -128,6 +128,8 @@ def leased(work: Work, loader: int, number: int, feed: Feed) -> Iterator[tuple[A
 def _taken(array: Any, places: Any) -> Any:
     if array is None or isinstance(array, np.ndarray):
         return None if array is None else array[places]
+    if isinstance(array, private.Sliceable):  # what Keras makes of arrays for torch
+        return array.convert_to_torch_compatible(array[places])
     return keras.ops.take(array, places, axis=0)
 
 
