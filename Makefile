@@ -26,7 +26,7 @@ exhaustive: horovod
 	@$(call rooms,exhaustive)
 
 # pytest's 5: the room has none that are marked so.
-room-%:
+$(ROOMS:%=room-%): room-%:
 	@$(BIN)/python -m pytest -m "$(MARK)" tests/$* || test $$? -eq 5
 
 quick: horovod
