@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from functools import cache
@@ -23,6 +24,7 @@ CARRIED = {
 """A gradient's dtype -> the one it travels in. Half precision is added up in float32."""
 
 _NAP = 0.00005
+_PATIENCE = 1.0
 
 
 def check_device(flat: torch.Tensor) -> None:
@@ -48,20 +50,34 @@ def carried(flat: torch.Tensor) -> torch.Tensor:
 def wait(handle: int) -> Any:
     """What a collective gives, once it is over; what it raises is said in dream's words."""
     try:
-        if _crowded():
-            _nap_until_done(handle)
+        _until_done(handle)
         return hvd.synchronize(handle)
     except HorovodInternalError as error:
         raise explained(error) from error
 
 
-@cache
-def _crowded() -> bool:
-    """More ranks than cores: the core's way of waiting, which never lets go of its own, would
-    take it from the ranks that are waited for."""
-    return bool(hvd.local_size() > len(os.sched_getaffinity(0)))
-
-
-def _nap_until_done(handle: int) -> None:
+def _until_done(handle: int) -> None:
+    """The core can forget what was given to it in the moment in which it fails: a handle that is
+    never over. So a long wait asks whether there still is a core."""
+    nap = _nap()
+    ask = time.monotonic() + _PATIENCE
     while not hvd.poll(handle):
-        time.sleep(_NAP)
+        time.sleep(nap)
+        if time.monotonic() > ask:
+            if not core_runs() and not hvd.poll(handle):
+                raise HorovodInternalError("Horovod has been shut down.")
+            ask = time.monotonic() + _PATIENCE
+
+
+@cache
+def _nap() -> float:
+    """Seconds between two looks. With more ranks than cores, a wait that never lets go of its core
+    would take it from the ranks that are waited for."""
+    return _NAP if hvd.local_size() > len(os.sched_getaffinity(0)) else 0.0
+
+
+def core_runs() -> bool:
+    """Whether the core's own thread is there. It forgets who is in the ring when it ends."""
+    ranks = (ctypes.c_int * hvd.size())()
+    core = hvd.mpi_ops._basics.MPI_LIB_CTYPES
+    return bool(core.horovod_process_set_ranks(ctypes.c_int(0), ranks) == 0)

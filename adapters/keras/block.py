@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from functools import wraps
 from typing import Any, final
 
 import keras
 
 from dream import recording
 from dream.adapters.keras import model, optimizer, saving, start
+from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.engine import Engine
-
-_SAVERS = (
-    (keras.models, "save_model"),
-    (keras.saving, "save_model"),
-    (keras.saving, "save_weights"),
-)
 
 
 @final
@@ -27,7 +20,7 @@ class KerasBlock:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._kept: list[tuple[Any, str, Any]] = []
+        self._changes = Changes()
         self._open = ExitStack()
 
     def creating(self) -> AbstractContextManager[Any]:
@@ -41,20 +34,15 @@ class KerasBlock:
 
             observing.observe(recorder)
         self._open.enter_context(self.creating())
-        self._tell(keras.Model, model.distribute)
+        self._changes.made(keras.Model, lambda made: model.distribute(made, self.engine))
         if self.engine.parts > 1:
-            self._tell(keras.optimizers.Optimizer, optimizer.distribute)
-            for module, name in _SAVERS:
-                save = getattr(module, name)
-                self._replace(module, name, saving.on_rank(save, name, self.engine.rank))
+            self._changes.made(
+                keras.optimizers.Optimizer, lambda made: optimizer.distribute(made, self.engine)
+            )
+            self._changes.saved(lambda save, name: saving.on_rank(save, name, self.engine.rank))
 
     def exit(self) -> None:
-        while self._kept:
-            owner, name, own = self._kept.pop()
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+        self._changes.undo()
         self._open.close()
 
     def prepare(self, item: Any) -> Any:
@@ -74,19 +62,3 @@ class KerasBlock:
         if self.engine.parts > 1 and isinstance(item, keras.Layer):
             start.offset_seeds(item, self.engine)
             start.tell_of_statistics(item)
-
-    def _tell(self, owner: type[Any], distribute: Callable[[Any, Engine], Any]) -> None:
-        """Have instances of the class distributed as they are made."""
-        init = owner.__init__
-        engine = self.engine
-
-        @wraps(init)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            distribute(self, engine)
-
-        self._replace(owner, "__init__", wrapped)
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._kept.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)

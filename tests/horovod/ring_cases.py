@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import time
 from typing import Any
 
 import torch
@@ -32,6 +34,21 @@ def run() -> dict[str, Any]:
         [p.numpy().tobytes() for name in BUCKETS for p in results[name][1]]
     )
     return results
+
+
+def left() -> dict[str, Any]:
+    """Whether the core runs while all ranks are there, and on rank 0 once the others have gone."""
+    from dream.adapters.horovod import _travel
+
+    with dream.strategy("horovod") as strategy:
+        before = _travel.core_runs()
+        strategy.communicator.barrier()
+        if strategy.topology.rank:
+            os._exit(0)
+        end = time.monotonic() + 20
+        while _travel.core_runs() and time.monotonic() < end:
+            time.sleep(0.01)
+        return {"before": before, "after": _travel.core_runs()}
 
 
 def network() -> nn.Module:

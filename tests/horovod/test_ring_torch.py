@@ -44,3 +44,10 @@ def test_half_precision_buckets(ranks: int) -> None:
     for rank in results(ranks):
         for alone, together in zip(*rank["half"], strict=True):
             torch.testing.assert_close(together, alone, rtol=0, atol=3e-2)
+
+
+def test_a_core_that_has_ended_is_told_from_one_that_runs() -> None:
+    """What a wait goes by when the core forgets a collective in the moment in which it fails."""
+    first, other = dream.launch(ring_cases.left, n=2, framework="torch", timeout=120)
+    assert first == {"before": True, "after": False}
+    assert other is None

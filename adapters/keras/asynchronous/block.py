@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any, final
 
 import keras
 
 from dream.adapters.keras import saving
 from dream.adapters.keras.asynchronous.models import Models
-
-_SAVERS = (
-    (keras.models, "save_model"),
-    (keras.saving, "save_model"),
-    (keras.saving, "save_weights"),
-)
+from dream.adapters.keras.changes import Changes
 
 
 @final
@@ -25,22 +18,15 @@ class Block:
 
     def __init__(self, models: Models, rank: int) -> None:
         self._models, self._rank = models, rank
-        self._kept: list[tuple[Any, str, Any]] = []
+        self._changes = Changes()
 
     def enter(self) -> None:
-        self._tell(keras.Model, self._models.take)
-        self._tell(keras.optimizers.Optimizer, self._models.optimizer)
-        for module, name in _SAVERS:
-            save = getattr(module, name)
-            self._replace(module, name, saving.on_rank(save, name, self._rank))
+        self._changes.made(keras.Model, self._models.take)
+        self._changes.made(keras.optimizers.Optimizer, self._models.optimizer)
+        self._changes.saved(lambda save, name: saving.on_rank(save, name, self._rank))
 
     def exit(self) -> None:
-        while self._kept:
-            owner, name, own = self._kept.pop()
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+        self._changes.undo()
 
     def takes(self, item: Any) -> bool:
         """Whether this is a model or an optimizer of Keras's."""
@@ -51,17 +37,3 @@ class Block:
         if isinstance(item, keras.Model):
             return self._models.take(item)
         return self._models.optimizer(item)
-
-    def _tell(self, owner: type[Any], take: Callable[[Any], Any]) -> None:
-        init = owner.__init__
-
-        @wraps(init)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            take(self)
-
-        self._replace(owner, "__init__", wrapped)
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._kept.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)
