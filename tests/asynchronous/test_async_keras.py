@@ -49,7 +49,7 @@ def test_one_worker_is_one_device_to_the_bit(singles: dict[Any, Any], optimizer:
 
 @pytest.mark.parametrize(
     ("optimizer", "workers", "servers"),
-    [("sgd", 2, 1), pytest.param("adamw", 3, 2, marks=pytest.mark.slow)],
+    [("sgd", 2, 1), pytest.param("adamw", 3, 2, marks=pytest.mark.exhaustive)],
 )
 def test_in_step_fit_is_that_of_one_device(
     singles: dict[Any, Any], optimizer: str, workers: int, servers: int
@@ -86,7 +86,7 @@ def test_the_explicit_step_is_that_of_one_device(
                                atol=1e-5)  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "options", "n"),
     [
@@ -178,7 +178,7 @@ def test_keras_on_torch_is_refused_by_servers() -> None:
         launch(async_keras_jobs.fitted, "parameter_server", {}, "sgd", n=2, on="torch")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_explicit_step_averages_too(singles: dict[Any, Any]) -> None:
     args = ("sgd", True)
     local = launch(async_keras_jobs.explicit, "local_sgd", {"every": 1}, *args, n=3)
@@ -188,6 +188,7 @@ def test_the_explicit_step_averages_too(singles: dict[Any, Any]) -> None:
     assert local[0]["right"] == local[1]["right"] == alone["right"]
 
 
+@pytest.mark.exhaustive
 def test_replicas_are_alike_after_each_pass_whatever_the_interval(
     singles: dict[Any, Any],
 ) -> None:

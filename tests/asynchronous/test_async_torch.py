@@ -39,7 +39,7 @@ def singles() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("optimizer", "workers", "servers"),
-    [("sgd", 2, 1), pytest.param("adamw", 3, 2, marks=pytest.mark.slow)],
+    [("sgd", 2, 1), pytest.param("adamw", 3, 2, marks=pytest.mark.exhaustive)],
 )
 def test_in_step_the_parameters_are_those_of_one_device(
     singles: dict[str, Any], optimizer: str, workers: int, servers: int
@@ -145,7 +145,8 @@ def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "loop"), [("sgd", True), pytest.param("adamw", False, marks=pytest.mark.slow)]
+    ("optimizer", "loop"),
+    [("sgd", True), pytest.param("adamw", False, marks=pytest.mark.exhaustive)],
 )
 def test_an_average_at_every_step_is_what_mirrored_does(optimizer: str, loop: bool) -> None:
     local = launch(async_jobs.averaged, "local_sgd", {"every": 1}, optimizer, loop, n=2)
