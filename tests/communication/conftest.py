@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import ranks_job
 from ranks_job import Ranks
 
 Job = Callable[[str, int], Ranks]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one job in turn: each job is started once, not once a test."""
+    places = [i for i, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ordered = sorted((items[i] for i in places), key=_job_of)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+def _job_of(item: pytest.Item) -> tuple[str, int]:
+    """Tests that start what they need by themselves come first."""
+    given = getattr(getattr(item, "callspec", None), "params", {})
+    return (given["framework"], given["size"]) if "size" in given else ("", 0)
 
 
 @pytest.fixture(scope="session")
