@@ -22,13 +22,14 @@ for _ in range(3): dist.all_reduce(x)
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("torch"), reason="torch is needed")
 @pytest.mark.parametrize(
-    ("leave", "code"),
+    ("leave", "codes"),
     [
-        ("sys.exit(0)", 1),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("sys.exit(0)", (1, 134)),  # a torch process that leaves with its group open may abort
+        ("os.kill(os.getpid(), signal.SIGKILL)", (137,)),
     ],
 )
-def test_torch(tmp_path: Path, leave: str, code: int) -> None:
+def test_torch(tmp_path: Path, leave: str, codes: tuple[int, ...]) -> None:
     end = outcome(tmp_path, TRAIN.format(leave=leave))
     assert end.cause is not None
-    assert (end.cause.first.rank, end.exit_code) == (1, code)
+    assert end.cause.first.rank == 1
+    assert end.exit_code in codes
