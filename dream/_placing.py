@@ -59,13 +59,20 @@ def owns_step(request: str) -> bool:
     return split == "pipeline" or spec.update == "asynchronous"
 
 
+def asynchronous(request: str) -> bool:
+    """Whether a strategy's replicas do not wait for one another."""
+    name, given = _spec.parse_request(request)
+    spec = _spec.find(name)
+    return spec.update == "asynchronous" and spec.resolve(_own(given))["staleness"] != 0
+
+
 def departs(request: str) -> str:
     """Why a strategy is not meant to learn exactly what one device does, and what would be; empty
     where it is."""
     name, given = _spec.parse_request(request)
     spec = _spec.find(name)
     options = spec.resolve(_own(given))
-    if spec.update == "asynchronous" and options["staleness"] != 0:
+    if asynchronous(request):
         return "its workers do not wait for one another; with staleness=0 they do"
     every = options.get("every", 1)
     if every != 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, final
 
 import keras
 
@@ -15,6 +15,7 @@ from dream.adapters.keras import task_networks as networks
 from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
+from dream.compare.tasks.task import Task
 
 
 @contextmanager
@@ -41,29 +42,26 @@ def train(job: Job, meter: Meter) -> Learned:
     data = task.load()
     with dream.strategy(seed=job.seed) as strategy:
         model = networks.build(task, tasks.first_weights(task, job.seed))
-        squares = task.loss == "squares"
         model.compile(
             networks.optimizer_of(task),
             networks.loss_of(task),
-            metrics=None if squares else ["accuracy"],
+            metrics=None if task.loss == "squares" else ["accuracy"],
         )
         with _kept() as given:
             model.fit(
                 data.x, data.y, batch_size=job.batch_size, epochs=job.epochs, verbose=0,
-                callbacks=[_clock(job, meter, len(data.x))],
+                validation_data=(data.x_test, data.y_test), callbacks=[_Clock(job, meter, task)],
             )  # fmt: skip
-        tested = model.evaluate(
-            data.x_test, data.y_test, batch_size=job.batch_size, verbose=0, return_dict=True
-        )
+        served = _spec.find(strategy.name).update == "asynchronous"
+        staleness = strategy.staleness() if served else None
     parameters = networks.parameters(model)
-    told = float(tested["loss" if squares else "accuracy"])
     return Learned(
         parameters,
-        networks.explained(told, data.y_test) if squares else told,
         strategy.topology,
-        None if _spec.find(strategy.name).update == "asynchronous" else strategy.communicator,
+        None if served else strategy.communicator,
         batches=(lambda: _batches(given[0])) if given else None,
         gradient=keras.ops.zeros(sum(value.size for value in parameters.values())),
+        staleness=staleness,
     )
 
 
@@ -73,13 +71,35 @@ def _batches(given: Any) -> Iterable[Any]:
     return elements
 
 
-def _clock(job: Job, meter: Meter, samples: int) -> Any:
-    clock = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_, **__: meter.step(job.batch_size),
-        on_epoch_end=lambda _epoch, logs: meter.epoch(
-            float(logs.get("loss", "nan")),
-            samples,  # a worker that was dealt none has no loss
-        ),
-    )
-    clock.async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
-    return clock
+@final
+class _Clock(keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells the meter of a fit."""
+
+    async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
+
+    def __init__(self, job: Job, meter: Meter, task: Task) -> None:
+        super().__init__()
+        self._job, self._meter, self._task = job, meter, task
+        self._data = task.load()
+        self._testing = ExitStack()
+
+    def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
+        self._meter.begin()
+
+    def on_train_batch_end(self, _batch: int, _logs: Any = None) -> None:
+        self._meter.step(self._job.batch_size)
+
+    def on_test_begin(self, _logs: Any = None) -> None:
+        self._testing.enter_context(self._meter.aside())
+
+    def on_test_end(self, _logs: Any = None) -> None:
+        self._testing.close()
+
+    def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+        # a worker that was dealt no batch has no loss
+        self._meter.epoch(float(logs.get("loss", "nan")), self._task.samples)
+        if self._task.loss == "squares":
+            score = networks.explained(float(logs["val_loss"]), self._data.y_test)
+        else:
+            score = float(logs["val_accuracy"])
+        self._meter.scores.append(score)

@@ -32,9 +32,11 @@ def train(job: Job, meter: Meter) -> Learned:
         served = strategy.name == "parameter_server"
         communicator = None if served else strategy.communicator
         loader = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
+        tests = DataLoader(test, batch_size=job.batch_size)
         for _ in range(job.epochs):
             sums = torch.zeros(2, dtype=torch.float64, device=device)  # of losses, of samples
             for x, y in loader:
+                meter.begin()
                 optimizer.zero_grad()
                 loss = criterion(model(x.to(device)), y.to(device))
                 loss.backward()
@@ -47,12 +49,12 @@ def train(job: Job, meter: Meter) -> Learned:
                 sums = communicator.all_reduce(sums, "sum")
             total, count = sums.tolist()  # parts of one model count the same samples
             meter.epoch(total / count if count else float("nan"), len(samples))
-        score = _score(task, model, DataLoader(test, batch_size=job.batch_size), device)
+            with meter.aside():
+                meter.scores.append(_score(task, model, tests, device))
         state = strategy.full_state(model)
     elements = sum(p.numel() for p in model.parameters())
     return Learned(
         networks.parameters(task, state),
-        score,
         strategy.topology,
         communicator,
         batches=lambda: loader,

@@ -31,22 +31,24 @@ def train(job: Job, meter: Meter) -> Learned:
         momentum = torch.optim.SGD(network.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
         shuffled = DataLoader(samples, batch_size=job.batch_size, shuffle=True)
         model, optimizer, loader = strategy.prepare(network, momentum, shuffled)
+        tests = DataLoader(test, batch_size=job.batch_size)
         step = strategy.train_step(model, loss_of(task), optimizer)
         alone = _spec.find(strategy.name).update == "asynchronous"
         for _ in range(job.epochs):
             meter.epoch(_epoch(step, loader, job, meter, alone=alone), len(samples))
+            with meter.aside():
+                told = strategy.evaluate(model, tests, {"score": _score_of(task)})["score"]
+            variance = float(data.y_test.var())
+            meter.scores.append(1 - told / variance if task.loss == "squares" else told)
         state = strategy.full_state(model)
-        found = strategy.evaluate(
-            model, DataLoader(test, batch_size=job.batch_size), {"score": _score_of(task)}
-        )
-    told, squares = found["score"], task.loss == "squares"
+        staleness = strategy.staleness() if alone else None
     return Learned(
         networks.parameters(task, state),
-        1 - told / float(data.y_test.var()) if squares else told,
         strategy.topology,
         None if alone else strategy.communicator,
         batches=lambda: loader,
         gradient=torch.zeros(elements),
+        staleness=staleness,
     )
 
 
@@ -55,6 +57,7 @@ def _epoch(step: Any, loader: Any, job: Job, meter: Meter, *, alone: bool) -> fl
     total, seen = torch.zeros((), dtype=torch.float64), 0
     samples = len(loader.dataset)
     for number, (x, y) in enumerate(loader):
+        meter.begin()
         value = step(x, y)
         meter.step(job.batch_size)
         count = len(y) if alone else min(job.batch_size, samples - number * job.batch_size)

@@ -26,6 +26,7 @@ def train(job: Job, meter: Meter) -> Learned:
         for epoch in range(job.epochs):
             sums = [0.0, 0.0]  # of losses, of samples
             for x, y in _batches(strategy, data, job.batch_size, epoch):
+                meter.begin()
                 if len(y):  # the mean over no sample is nan
                     sums[0] += float(loss(y, model(x))) * len(y)
                     sums[1] += len(y)
@@ -33,11 +34,11 @@ def train(job: Job, meter: Meter) -> Learned:
                 meter.step(job.batch_size)
             everyone = strategy.communicator.all_reduce(tf.constant(sums, tf.float64), "sum")
             meter.epoch(float(everyone[0] / everyone[1]), len(data.x))
-        output = model(data.x_test).numpy()
+            with meter.aside():
+                meter.scores.append(_score(task, model(data.x_test).numpy(), data.y_test))
     parameters = networks.parameters(model)
     return Learned(
         parameters,
-        _score(task, output, data.y_test),
         strategy.topology,
         strategy.communicator,
         batches=lambda: _batches(strategy, data, job.batch_size, 0),

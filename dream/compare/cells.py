@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 from dream import _placing, _registry, _spec
 from dream._errors import ConfigurationError, unknown
 from dream._spec import Framework
+from dream.compare.slow import Slow
 
 Flavour = Literal["torch", "keras", "step"]
 """Which of a task's programs a rank runs: a loop of torch's, Keras's fit, TensorFlow's steps."""
@@ -96,6 +97,7 @@ class Cell:
 
     framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options
     included; devices: per process; servers: of the processes, the last ones, which train nothing.
+    slow: the rank that is slow on purpose.
     """
 
     framework: str
@@ -103,6 +105,7 @@ class Cell:
     processes: int
     devices: int = 1
     servers: int = 0
+    slow: Slow | None = None
 
     @property
     def kind(self) -> Kind:
@@ -137,9 +140,14 @@ class Cell:
     def title(self) -> str:
         """The strategy for people; where the replicas are is said when they share a process."""
         if self.devices == 1:
-            return self.strategy
+            return f"{self.strategy}, {self.slow}" if self.slow else self.strategy
         plain = re.sub(rf"[:,]devices={self.devices}$", "", self.strategy)
         return f"{plain} in 1 process"
+
+    @property
+    def waits(self) -> bool:
+        """Whether its replicas wait for one another."""
+        return not _placing.asynchronous(self.strategy)
 
     @property
     def reduction(self) -> str:
@@ -217,6 +225,19 @@ def mixed(frameworks: Iterable[str], n: int) -> list[Cell]:
             f"--mixed, frameworks={','.join(given)}. Add one of: {oracles}."
         )
     return cells
+
+
+def slowed(cells: Iterable[Cell], slow: Slow) -> list[Cell]:
+    """The rows once more whose replicas are processes, one of which is slow."""
+    able = [cell for cell in cells if cell.trained > 1 and not cell.kind.mixed]
+    found = [replace(cell, slow=slow) for cell in able if slow.rank < cell.trained]
+    if not found:
+        raise ConfigurationError(
+            "No row has such a worker. Received: --slow "
+            f"{slow.rank}:{slow.factor:g}, and no row whose replicas are {slow.rank + 1} processes "
+            "or more. Name a lower rank, give a larger -n, or other strategies."
+        )
+    return found
 
 
 def check_framework(name: str) -> Kind:

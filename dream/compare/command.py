@@ -52,6 +52,14 @@ def command(
     thorough: Annotated[
         bool, typer.Option("--thorough", help=f"{_MANY_ROUNDS} rounds, on 2 and on 4 replicas.")
     ] = False,
+    slow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK:FACTOR",
+            help="Run rows of several processes once more with that rank slow: after each step it "
+            "sleeps, so that the step takes FACTOR times as long.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one run of a row may take.")] = 300,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     report: Annotated[
@@ -67,8 +75,11 @@ def command(
     from dream.compare.cells import split
     from dream.compare.main import main
     from dream.compare.settings import PROGRAMS, Job, Settings
+    from dream.compare.slow import Slow
 
-    given = asked.script(script or [], task=task, epochs=epochs, batch_size=batch_size, mixed=mixed)
+    given = asked.script(
+        script or [], task=task, epochs=epochs, batch_size=batch_size, mixed=mixed, slow=slow
+    )
     name = tasks.DEFAULT if task is None else task
     passes = tasks.find(name).epochs if epochs is None else epochs
     turns = (_MANY_ROUNDS if thorough else _ROUNDS) if rounds is None else rounds
@@ -78,7 +89,7 @@ def command(
         sorted({n, 2, 4}) if thorough else n,
         split(frameworks),
         split(strategies),
-        Settings(job, PROGRAMS, timeout, turns, given, within),
+        Settings(job, PROGRAMS, timeout, turns, given, within, Slow.of(slow) if slow else None),
         json,
         report,
         mixed=mixed,

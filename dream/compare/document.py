@@ -14,7 +14,7 @@ from statistics import median
 
 from dream import _here
 from dream.compare import cost, judge, notes, summary
-from dream.compare.cells import Cell
+from dream.compare.cells import SINGLE, Cell
 from dream.compare.judge import Row
 from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
@@ -37,17 +37,29 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "job": None if settings.script else asdict(settings.job),
         "rounds": settings.rounds,
         "limit": judge.LIMIT,
+        "score_aimed_at": _aims(rows),
         "summary": summary.answers(rows, machine, settings.unit),
         "unit": settings.unit,
         "notes": {
             "trained": notes.trained(settings),
             "proof": notes.proof(rows, settings),
             "timing": notes.timing(settings),
+            "alone": notes.alone(rows, settings).strip(),
             "worth": notes.worth(rows, settings, machine),
         },
         "cells": [_cell(row, settings, machine) for row in rows],
         "loss_difference_between_frameworks": _number(judge.between_frameworks(rows)),
         "good": all(row.verdict.good for row in rows),
+    }
+
+
+def _aims(rows: Sequence[Row]) -> Figures:
+    """framework -> the score whose time is told."""
+    singles = [row for row in rows if row.cell.name == SINGLE]
+    return {
+        row.cell.framework: row.outcome.first.score - judge.POINT
+        for row in singles
+        if isinstance(row.outcome, Finished) and row.outcome.first.score is not None
     }
 
 
@@ -78,6 +90,11 @@ def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:
         "speed_told_from_single": row.apart if row.speed is not None else None,
         "largest_parameter_difference": _number(row.difference),
         "largest_allowed": row.limit,
+        "waits_for_all": cell.waits,
+        "slow": None if cell.slow is None else asdict(cell.slow),
+        "speed_kept": _number(row.kept),
+        "seconds_to_score": None if row.seconds is None else _number(row.seconds.median),
+        "score_reached": (None if row.seconds is None else math.isfinite(row.seconds.median)),
     }
     return figures | (_finished(cell, row.outcome) if isinstance(row.outcome, Finished) else {})
 
@@ -87,9 +104,12 @@ def _finished(cell: Cell, done: Finished) -> Figures:
     book = cost.formula(cell)
     return {
         "samples_per_second": _number(done.speed.median),
-        "samples_per_second_by_round": [_number(r.first.samples_per_second) for r in done.rounds],
+        "samples_per_second_by_round": [_number(r.rate) for r in done.rounds],
         "losses": [_number(loss) for loss in first.losses],
         "test_score": _number(first.score),
+        "test_scores": [_number(score) for score in first.scores],
+        "epoch_seconds": [_number(seconds) for seconds in first.epoch_seconds],
+        "staleness": _staleness(done),
         "steps": first.steps,
         "step_seconds": _number(done.over_rounds(lambda r: r.first.step_seconds).median),
         "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
@@ -107,6 +127,14 @@ def _finished(cell: Cell, done: Finished) -> Figures:
         "device": first.device,
         "parameter_digests": [record.digest for record in ranks],
     }
+
+
+def _staleness(done: Finished) -> Figures | None:
+    told = done.staleness
+    if told is None:
+        return None
+    said = told.to_json()
+    return {"mean": told.mean, "max": told.max, "updates": told.updates} | said
 
 
 def _read(done: Finished, figure: Callable[[RankRecord], float | None]) -> float | None:

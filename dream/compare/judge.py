@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dream import _placing
 from dream.compare.cells import SINGLE, Cell
 from dream.compare.outcome import Broken, Finished, Outcome, Skipped
+from dream.compare.spread import Spread
 
 if TYPE_CHECKING:
     from dream.compare.record import Parameters
@@ -26,6 +27,9 @@ CONVERGED = 0.5
 the way that single's own goes, from its first figure to its last."""
 SCORE_LIMIT = 0.01
 """Rounding may tip a sample that lies on the border between two classes; not one in a hundred."""
+
+POINT = 0.01
+"""How much less than the score of `single` at its end is as good."""
 
 
 class Verdict(StrEnum):
@@ -58,6 +62,9 @@ class Row:
     reason: why the verdict is not a good one, or why it was skipped; difference: largest of any
     parameter from `single` in any round; speed: in times of `single`, by the medians; apart:
     whether that is more than the rounds of each differ from one another; limit: of the difference.
+    seconds: to the score of `single`, less a point, infinite where it was not reached; None where
+    there is no score. kept: of a row with a slow worker, its speed in
+    times of the same row without.
     """
 
     cell: Cell
@@ -68,6 +75,8 @@ class Row:
     speed: float | None = None
     apart: bool = False
     limit: float = LIMIT
+    seconds: Spread | None = None
+    kept: float | None = None
 
     @property
     def reduction(self) -> str:
@@ -84,7 +93,16 @@ def judge(cells: Sequence[tuple[Cell, Outcome]]) -> list[Row]:
         for cell, outcome in cells
         if cell.name == SINGLE and isinstance(outcome, Finished)
     }
-    return [row(cell, outcome, singles.get(cell.oracle)) for cell, outcome in cells]
+    rows = [row(cell, outcome, singles.get(cell.oracle)) for cell, outcome in cells]
+    speeds = {each.cell: each.speed for each in rows}
+    return [replace(each, kept=_kept(each, speeds)) for each in rows]
+
+
+def _kept(slowed: Row, speeds: Mapping[Cell, float | None]) -> float | None:
+    if slowed.cell.slow is None or slowed.speed is None:
+        return None
+    usual = speeds.get(replace(slowed.cell, slow=None))
+    return slowed.speed / usual if usual else None
 
 
 def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
@@ -107,9 +125,11 @@ def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
     )
     speed = outcome.speed.median / single.speed.median
     apart = not outcome.speed.overlaps(single.speed)
+    score = single.first.score
     return Row(
-        cell, outcome, verdict, reason, _largest(differences), speed, apart, limit_of(cell, single)
-    )
+        cell, outcome, verdict, reason, _largest(differences), speed, apart, limit_of(cell, single),
+        None if score is None else outcome.over_rounds(lambda each: each.seconds_to(score - POINT)),
+    )  # fmt: skip
 
 
 def _first_bad(judged: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:

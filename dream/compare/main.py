@@ -44,6 +44,8 @@ def main(
     grid = cells.scaled(among, strategies, replicas)
     if mixed:
         grid += [cell for n in replicas for cell in cells.mixed(among, n)]
+    if settings.slow:
+        grid += cells.slowed(grid, settings.slow)
     available.require(grid, frameworks, strategies)
     watch = Watch()
     rows = judge.judge(_run(grid, settings, Console(stderr=True)))

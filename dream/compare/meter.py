@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter, time
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, final
 
 from dream import _process
 from dream._topology import Topology
+from dream.asynchronous.staleness import Staleness
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,19 +24,19 @@ class Learned:
     """What a task returns.
 
     parameters: named and laid out alike in every framework (kernels (inputs, outputs)).
-    score: over the whole test set: accuracy, or R2.
     communicator: what adds the gradients up among the ranks; None where servers do.
     batches: one pass over what this rank was fed, None where only training reads it.
     gradient: a tensor of the framework's own with as many elements as all gradients together. Both
         are for timing after the training.
+    staleness: of all updates, where they may be stale.
     """
 
     parameters: Mapping[str, NDArray[np.float32]]
-    score: float
     topology: Topology
     communicator: Communicator | None
     batches: Callable[[], Iterable[Any]] | None
     gradient: Any
+    staleness: Staleness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +51,66 @@ class Mark:
 
 @final
 class Meter:
-    """Counts samples and notes when.
+    """Counts samples and notes when, by a clock that all ranks of a machine share.
 
-    losses: one per epoch; first_step: when the first step was done, in seconds since 1970.
+    losses, scores: one per epoch; first_step: when the first step was done, in seconds since 1970.
+    slow: how many times as long as it does each step is to take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slow: float = 1.0) -> None:
         self.losses: list[float] = []
+        self.scores: list[float] = []
         self.first_step = 0.0
         self.steps = 0
+        self._slow = slow
         self._marks: list[Mark] = []
+        self._began = self._step_began = 0.0
+        self._aside = 0.0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._step_began = monotonic()
+        if not self.steps:
+            self._began = self._step_began
 
     def step(self, samples: int) -> None:
         """A step is done, on a global batch of so many samples. Only the first is noted."""
+        if self._slow > 1:
+            sleep((self._slow - 1) * (monotonic() - self._step_began))
         self.steps += 1
         if not self._marks:
             self.first_step = time()
             self._mark(samples)
 
     def epoch(self, loss: float, samples: int) -> None:
-        """An epoch is done. loss: the mean over its samples of the training loss, global."""
+        """An epoch is done, by all replicas. loss: the mean over its samples of the training loss,
+        global."""
         self.losses.append(loss)
         self._mark(samples * len(self.losses))
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is done inside is no training, and its time counts for nothing."""
+        start = monotonic()
+        try:
+            yield
+        finally:
+            self._aside += monotonic() - start
+
     def _mark(self, samples: int) -> None:
-        self._marks.append(Mark(perf_counter(), self.steps, samples, _process.bytes_sent()))
+        now = monotonic() - self._aside
+        self._marks.append(Mark(now, self.steps, samples, _process.bytes_sent()))
 
     @property
-    def samples_per_second(self) -> float:
-        """After the warm-up."""
+    def epoch_seconds(self) -> list[float]:
+        """From the beginning of the first step to the end of each epoch."""
+        return [mark.clock - self._began for mark in self._marks[1:]]
+
+    @property
+    def window(self) -> tuple[float, float, int]:
+        """When the warm-up ended and the training, and the samples between."""
         start, stop = self._measured
-        return (stop.samples - start.samples) / (stop.clock - start.clock)
+        return start.clock, stop.clock, stop.samples - start.samples
 
     @property
     def step_seconds(self) -> float:

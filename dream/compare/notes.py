@@ -8,14 +8,16 @@ from dream import _placing
 from dream.compare import judge, tasks
 from dream.compare.judge import Row
 from dream.compare.machine import Machine
+from dream.compare.outcome import Finished
 from dream.compare.settings import Settings
 
 
 def caption(rows: Sequence[Row], settings: Settings) -> str:
     """How the columns were read."""
     return (
-        f"{trained(settings)} {timing(settings)} Start-up: from the command to the end of the "
-        "first step. Peak: resident memory of the largest rank. Final loss: "
+        f"{trained(settings)} {timing(settings)} {alone(rows, settings)}"
+        "Start-up: from the command to the end of the first step. Peak: resident memory of "
+        "the largest rank. Final loss: "
         f"{_final(settings)}. "
         f"{_score(settings)}{proof(rows, settings)}"
     )
@@ -89,6 +91,34 @@ def worth(rows: Sequence[Row], settings: Settings, machine: Machine) -> str:
             "wait for each other, so others slow down single, which has them all, most of all."
         )
     return " ".join(said)
+
+
+def alone(rows: Sequence[Row], settings: Settings) -> str:
+    """How rows were read whose replicas do not wait for one another, and those with a slow one;
+    how long each took to be as good as single."""
+    said = ""
+    if not settings.script:
+        said += (
+            "Seconds to score: from the beginning of the first step to the end of the first epoch "
+            f"after which the test score is that of single's end less {judge.POINT:g}, tests left "
+            "out. "
+        )
+    if any(isinstance(row.outcome, Finished) and row.outcome.staleness for row in rows):
+        said += (
+            "Staleness: the updates that others had made meanwhile, which a gradient has not seen; "
+            "under local_sgd, the steps of the other replicas since the last average. "
+        )
+    if not all(row.cell.waits for row in rows):
+        said += (
+            "Speed where workers do not wait: what all of them trained on together, by the clock "
+            "of the whole job. "
+        )
+    if settings.slow:
+        said += (
+            f"Rows with {settings.slow}: that rank sleeps after each step of its own, "
+            f"{settings.slow.factor - 1:g} times as long as the step took. "
+        )
+    return said
 
 
 def _final(settings: Settings) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
+from dream.asynchronous.staleness import Staleness
 from dream.compare.record import RankRecord
 from dream.compare.spread import Spread, spread
 
@@ -60,9 +62,28 @@ class Finished:
         return spread(figure(each) for each in self.rounds)
 
     @property
+    def rate(self) -> float:
+        """Samples per second of all replicas together, by the clock of the whole job."""
+        started = min(record.window[0] for record in self.records)
+        ended = max(record.window[1] for record in self.records)
+        return self.first.window[2] / (ended - started) if ended > started else float("nan")
+
+    @property
     def speed(self) -> Spread:
-        """Samples per second."""
-        return self.over_rounds(lambda each: each.first.samples_per_second)
+        """`rate`."""
+        return self.over_rounds(lambda each: each.rate)
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """Of the first round's updates."""
+        said = self.first.staleness
+        return None if said is None else Staleness.of_json(said)
+
+    def seconds_to(self, score: float) -> float:
+        """From the beginning of the first step until rank 0 first read a test score that is as
+        good, at the end of an epoch; infinite where it never did."""
+        read = zip(self.first.scores, self.first.epoch_seconds, strict=True)
+        return next((seconds for found, seconds in read if found >= score), inf)
 
     @property
     def memory(self) -> Spread:

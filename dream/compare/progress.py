@@ -61,7 +61,7 @@ def summary(outcome: Outcome) -> str:
     """A few words; the verdict needs all cells and comes with the table."""
     match outcome:
         case Finished():
-            return f"{number(outcome.first.samples_per_second)} a second"
+            return f"{number(outcome.rate)} a second"
         case Broken(refused=said) if said:
             return f"refused, {said}"
         case Broken(timed_out=True):

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 class RankRecord:
     """A rank's figures.
 
-    losses: global, one per epoch, or of a script one per step; score: on the test set, None for a
-    script; samples_per_second: of a script, steps; first_step: seconds since 1970. steps: in all;
-    step_seconds, sent_per_step (bytes over sockets, None where nobody counts): after the warm-up.
+    losses: global, one per epoch, or of a script one per step; scores: on the test set, one per
+    epoch, none for a script; epoch_seconds: from the first step's beginning to the end of each
+    epoch. window: when the warm-up ended and the training, by a clock that all ranks share, and the
+    samples that the whole job trained on between; of a script, steps. first_step: seconds since
+    1970. steps: of this rank in all; step_seconds, sent_per_step (bytes over sockets, None where
+    nobody counts): after the warm-up.
     feeding_seconds, reducing_seconds: a step's parts, as in probe.Parts; None where they were not
     read. gradient_bytes: of all gradients together. imported_bytes: resident once the framework was
     imported; peak_bytes: the most that was ever. digest: of the parameters, equal where they are
-    bit-identical.
+    bit-identical. staleness: of all updates, as `Staleness.to_json` tells it; None where none is.
     """
 
     rank: int
@@ -37,8 +40,9 @@ class RankRecord:
     device: str
     reduction: str
     losses: list[float]
-    score: float | None
-    samples_per_second: float
+    scores: list[float]
+    epoch_seconds: list[float]
+    window: tuple[float, float, float]
     steps: int
     step_seconds: float
     sent_per_step: float | None
@@ -49,6 +53,12 @@ class RankRecord:
     imported_bytes: int
     peak_bytes: int
     digest: str
+    staleness: Mapping[str, object] | None = None
+
+    @property
+    def score(self) -> float | None:
+        """The last."""
+        return self.scores[-1] if self.scores else None
 
 
 def write(folder: Path, record: RankRecord, parameters: Parameters) -> None:
@@ -65,7 +75,8 @@ def write(folder: Path, record: RankRecord, parameters: Parameters) -> None:
 
 def read(folder: Path, rank: int) -> RankRecord:
     """Raises FileNotFoundError where the rank left nothing."""
-    return RankRecord(**json.loads(_record_file(folder, rank).read_text()))
+    said = json.loads(_record_file(folder, rank).read_text())
+    return RankRecord(**said | {"window": tuple(said["window"])})
 
 
 def read_parameters(folder: Path, rank: int) -> Parameters:

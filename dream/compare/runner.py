@@ -22,7 +22,8 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     if settings.script:
         return scripts.run(cell, settings, folder)
     tasks = {side.backend: settings.tasks[_flavour(cell, side)] for side in cell.kind.sides}
-    said = {"tasks": tasks, "job": asdict(settings.job)}
+    slow = asdict(cell.slow) if cell.slow else None
+    said = {"tasks": tasks, "job": asdict(settings.job), "slow": slow}
     (folder / worker.JOB).write_text(json.dumps(said))
     started = time()
     ended = start.run(_job(cell, settings, folder))

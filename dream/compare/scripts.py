@@ -67,21 +67,25 @@ def framework(folder: Path, script: Path) -> str:
 def _finished(told: list[Record], folder: Path, started: float) -> Finished:
     parameters = tuple(recorded.read_parameters(folder, each.rank) for each in told)
     losses = [_mean(steps) for steps in zip(*(each.steps for each in told), strict=False)]
-    records = tuple(
+    records = [
         _record(each, losses, record.digest(mine), _gradient_bytes(mine))
         for each, mine in zip(told, parameters, strict=True)
-    )
+    ]
+    if told[0].staleness is not None:  # steps of one worker are none of another's
+        total = sum(each.window[2] for each in records)
+        records = [replace(each, window=(*each.window[:2], total)) for each in records]
     allowed = Tolerance(told[0].dtype, len(losses))
     limits = Limits(allowed.parameter, allowed.loss)
     start_up = max(each.pace.first_step for each in told) - started
-    return Finished(records, parameters, start_up, limits=limits)
+    return Finished(tuple(records), parameters, start_up, limits=limits)
 
 
 def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int) -> RankRecord:
     clocks, (before, after) = told.pace.clocks, told.pace.sent
     warm = min(len(clocks) - 1, max(1, len(clocks) // 10))
     steps = len(clocks) - 1 - warm
-    seconds = (clocks[-1] - clocks[warm]) / steps if steps > 0 else float("nan")
+    nan = float("nan")
+    window = (clocks[warm], clocks[-1], float(steps)) if steps > 0 else (nan, nan, nan)
     later = len(clocks) - 1
     sent = None if before is None or after is None or not later else (after - before) / later
     return RankRecord(
@@ -91,10 +95,11 @@ def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int)
         device="",
         reduction=told.reduction,
         losses=losses,
-        score=None,
-        samples_per_second=1 / seconds,
+        scores=[],
+        epoch_seconds=[],
+        window=window,
         steps=len(clocks),
-        step_seconds=seconds,
+        step_seconds=(window[1] - window[0]) / steps if steps > 0 else nan,
         sent_per_step=sent,
         feeding_seconds=None,
         reducing_seconds=None,
@@ -103,6 +108,7 @@ def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int)
         imported_bytes=told.pace.entered_bytes,
         peak_bytes=told.pace.peak_bytes,
         digest=digest,
+        staleness=told.staleness,
     )
 
 

@@ -8,6 +8,7 @@ from math import inf
 
 from dream._errors import ConfigurationError
 from dream._partition import check_batch_size
+from dream.compare.slow import Slow
 from dream.compare.tasks import DEFAULT
 
 PROGRAMS: Mapping[str, str] = {
@@ -36,8 +37,9 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """timeout: seconds that a cell may take in a round, start-up included. within: those that all
-    rounds but the first may take. script: what each rank's
-    interpreter is given, where a user's script is compared; empty for an embedded task."""
+    rounds but the first may take. script: what each rank's interpreter is given, where a user's
+    script is compared; empty for an embedded task. slow: a worker that is slow in rows of their
+    own."""
 
     job: Job
     tasks: Mapping[str, str]
@@ -45,6 +47,7 @@ class Settings:
     rounds: int = 1
     script: tuple[str, ...] = ()
     within: float = inf
+    slow: Slow | None = None
 
     @property
     def unit(self) -> str:

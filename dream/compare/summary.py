@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
 from dream.compare.judge import Row, Verdict
 from dream.compare.machine import Machine
@@ -14,19 +15,19 @@ _LISTED = 4
 
 def answers(rows: Sequence[Row], machine: Machine, unit: str = "samples/s") -> dict[str, str]:
     """Question -> answer. unit: of speeds."""
-    return {
-        "fastest": fastest(rows, machine, unit),
-        "memory": thriftiest(rows),
-        "differs": differs(rows),
-    }
+    usual = [row for row in rows if row.cell.slow is None]
+    said = {"fastest": fastest(usual, machine, unit), "memory": thriftiest(usual)}
+    if any(row.seconds is not None for row in rows):
+        said["soonest"] = soonest(usual, machine)
+    if len(usual) < len(rows):
+        said["slow"] = held_back(rows)
+    return said | {"differs": differs(rows)}
 
 
 def fastest(rows: Sequence[Row], machine: Machine, unit: str) -> str:
     """Among rows that are right and have a core for every replica."""
     able = [row for row in _right(rows) if row.cell.replicas <= machine.cores]
-    said = _best(
-        able, lambda done: done.speed, "Fastest", lambda value: f"{number(value)} {unit}", most=True
-    )
+    said = _best(able, _speed, "Fastest", lambda value: f"{number(value)} {unit}", most=True)
     if machine.busy:
         said += f" But the machine was busy ({machine.busy}): measure again when it is quiet."
     return said
@@ -44,16 +45,52 @@ def thriftiest(rows: Sequence[Row]) -> str:
     return f"{beyond} {whole}"
 
 
-def _memory(done: Finished) -> Spread:
-    return done.memory
+def _speed(row: Row) -> Spread:
+    return _finished(row).speed
 
 
-def _peak(done: Finished) -> Spread:
-    return done.over_rounds(lambda each: each.peak_bytes)
+def _memory(row: Row) -> Spread:
+    return _finished(row).memory
+
+
+def _peak(row: Row) -> Spread:
+    return _finished(row).over_rounds(lambda each: each.peak_bytes)
+
+
+def _to_score(row: Row) -> Spread:
+    assert row.seconds is not None
+    return row.seconds
 
 
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.1f} MB"
+
+
+def soonest(rows: Sequence[Row], machine: Machine) -> str:
+    """To be as good on the test set as single is at its end, less a point."""
+    what = "Soonest as good as single is at its end"
+    able = [row for row in _right(rows) if row.cell.replicas <= machine.cores]
+    came = [row for row in able if row.seconds is not None and isfinite(row.seconds.median)]
+    said = _best(came, _to_score, what, lambda value: f"{value:.2f} s", most=False)
+    late = len(able) - len(came)
+    return f"{said} {late} did not come so far." if late else said
+
+
+def held_back(rows: Sequence[Row]) -> str:
+    """By a slow worker: rows that wait for it, and those that do not."""
+    slow = [row for row in rows if row.cell.slow is not None]
+    said = [
+        f"those whose workers {how} keep {_between(kept)} of their speed"
+        for how, waits in (("wait for one another", True), ("do not", False))
+        if (kept := [r.kept for r in slow if r.kept is not None and r.cell.waits is waits])
+    ]
+    told = "; ".join(said) or "no row to tell of"
+    return f"With {slow[0].cell.slow}: {told}."
+
+
+def _between(shares: Sequence[float]) -> str:
+    least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    return least if least == most else f"{least} to {most}"
 
 
 def differs(rows: Sequence[Row]) -> str:
@@ -83,17 +120,17 @@ def differs(rows: Sequence[Row]) -> str:
 
 def _best(
     rows: Sequence[Row],
-    figure: Callable[[Finished], Spread],
+    figure: Callable[[Row], Spread],
     what: str,
     show: Callable[[float], str],
     *,
     most: bool,
 ) -> str:
-    found = best(rows, lambda row: figure(_finished(row)), most=most)
+    found = best(rows, figure, most=most)
     if found is None:
         return f"{what}: no row to tell of."
     first, beside = found
-    read = figure(_finished(first))
+    read = figure(first)
     if read.rounds == 1:
         return f"{what}: not told by a single round; --rounds 3 or more."
     shown = show(read.median)

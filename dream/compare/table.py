@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 
 from rich import box
 from rich.console import Console
@@ -39,18 +40,23 @@ _SPEED: list[Column] = [
     ("speed", _of(lambda done: number(done.speed.median))),
     ("rounds", _of(lambda done: f"{number(done.speed.low)} to {number(done.speed.high)}")),
     ("against\nsingle", lambda row: against_single(row)),
+    ("speed kept\nwhen slowed", lambda row: "" if row.kept is None else f"{row.kept:.2f}x"),
     ("start-up\nseconds", _of(lambda done: f"{start_up(done):.1f}")),
     ("peak\nMB", _of(lambda done: f"{done.peak_bytes / 1e6:,.0f}")),
 ]
 _PROOF: list[Column] = [
     ("final\nloss", _of(lambda done: f"{done.first.losses[-1]:.4f}")),
     ("test\nscore", _of(lambda done: _score(done.first.score))),
+    ("seconds\nto score", lambda row: seconds_to_score(row)),
+    ("staleness\nmean, max", _of(lambda done: staleness(done))),
     ("largest\ndifference", lambda row: "" if row.difference is None else f"{row.difference:.1e}"),
     ("verdict", lambda row: row.verdict),
 ]
 _WORDS = {"framework", "strategy", "reduction", "verdict"}
 _FOLDED = {"framework", "strategy"}
 """What gives way on a narrow console; figures never do."""
+_SELDOM = {"seconds\nto score", "staleness\nmean, max", "speed kept\nwhen slowed"}
+"""What is left out where no row has it."""
 _ANY_WIDTH = 1000
 
 
@@ -63,6 +69,19 @@ def against_single(row: Row) -> str:
 
 def _score(score: float | None) -> str:
     return "" if score is None else f"{score:.4f}"
+
+
+def seconds_to_score(row: Row) -> str:
+    """Until it was as good as `single`, less a point; empty where there is no score."""
+    if row.seconds is None:
+        return ""
+    seconds = row.seconds.median
+    return f"{seconds:.2f}" if isfinite(seconds) else "not reached"
+
+
+def staleness(done: Finished) -> str:
+    told = done.staleness
+    return "" if told is None else f"{told.mean:.1f}, {told.max}"
 
 
 def start_up(done: Finished) -> float:
@@ -103,7 +122,8 @@ def _empty(*headers: str) -> Table:
     return table
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+def _table(listed: Sequence[Column], rows: Sequence[Row]) -> Table:
+    columns = [(h, show) for h, show in listed if h not in _SELDOM or any(map(show, rows))]
     table = _empty(*(header for header, _ in columns))
     before = rows[0].cell.framework
     for row in rows:

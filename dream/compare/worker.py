@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 from dream import _process, _registry, cluster
-from dream.compare import probe, record
+from dream.compare import probe, record, stale
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job
+from dream.compare.slow import Slow
 
 JOB = "job.json"
 
@@ -17,7 +18,8 @@ JOB = "job.json"
 def main(folder: Path) -> None:
     """Run the task that `folder` names and write down what came of it."""
     said = json.loads((folder / JOB).read_text())
-    meter = Meter()
+    slow = Slow(**said["slow"]) if said["slow"] else None
+    meter = Meter(slow.factor if slow and slow.rank == cluster.detect().rank else 1.0)
     task = _registry.load(said["tasks"][cluster.requested_framework()])
     imported = _process.resident_bytes()
     learned: Learned = task(Job(**said["job"]), meter)
@@ -30,6 +32,7 @@ def _record(
     learned: Learned, meter: Meter, parts: probe.Parts, imported: int, peak: int
 ) -> record.RankRecord:
     place = learned.topology
+    unseen = stale.of(cluster.requested_strategy() or "", learned, meter)
     return record.RankRecord(
         rank=place.rank,
         world_size=place.world_size,
@@ -37,8 +40,9 @@ def _record(
         device=place.device,
         reduction=learned.communicator.reduction if learned.communicator else "servers",
         losses=meter.losses,
-        score=learned.score,
-        samples_per_second=meter.samples_per_second,
+        scores=meter.scores,
+        epoch_seconds=meter.epoch_seconds,
+        window=meter.window,
         steps=meter.steps,
         step_seconds=meter.step_seconds,
         sent_per_step=meter.sent_per_step,
@@ -49,6 +53,7 @@ def _record(
         imported_bytes=imported,
         peak_bytes=peak,
         digest=record.digest(learned.parameters),
+        staleness=None if unseen is None else unseen.to_json(),
     )
 
 

@@ -12,9 +12,10 @@ from dream import _process
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """first_step: seconds since 1970; clocks: when each step was told of, seconds of a clock of
-    this rank's own; sent: bytes over sockets, at the first step and at the end, None where nobody
-    counts; entered_bytes: resident when the first block was entered; peak_bytes: the most ever."""
+    """first_step: seconds since 1970; clocks: when each step was told of, by a clock that all ranks
+    of a machine share; sent: bytes over sockets, at the first step and at the end, None where
+    nobody counts; entered_bytes: resident when the first block was entered; peak_bytes: the most
+    ever."""
 
     first_step: float = 0.0
     clocks: Sequence[float] = ()
@@ -37,7 +38,7 @@ class Clock:
         self._entered = self._entered or _process.resident_bytes()
 
     def step(self) -> None:
-        self._clocks.append(time.perf_counter())
+        self._clocks.append(time.monotonic())
         if not self._sent:
             self._first = time.time()
             self._sent.append(_process.bytes_sent())

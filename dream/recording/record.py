@@ -43,6 +43,7 @@ class Record:
     draws, statistics: what in the models draws random numbers, and what normalises over a batch.
     drawn: generators were seen to move while a model worked.
     datasets: how many samples each data loader, or each call of fit, was given.
+    staleness: of all updates, as `Staleness.to_json` tells it, where workers do not wait.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class Record:
     statistics: tuple[str, ...] = ()
     datasets: tuple[int, ...] = ()
     pace: Pace = field(default_factory=Pace)
+    staleness: Mapping[str, object] | None = None
 
 
 def write(folder: Path, record: Record, parameters: Arrays) -> None:

@@ -154,6 +154,7 @@ class Recorder:
             statistics=tuple(name for each in traits for name in each.statistics),
             datasets=tuple(self._datasets),
             pace=self._clock.pace(),
+            staleness=who.staleness().to_json() if isinstance(who, Asynchronous) else None,
             **self._said,
         )
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dream.asynchronous.staleness import Staleness
 from dream.compare import record
 from dream.compare.cells import Cell
 from dream.compare.outcome import Finished
@@ -24,6 +25,7 @@ def finished(
     speeds: tuple[float, ...] = (),
     own_megabytes: int = 60,
     replicas: int | None = None,
+    staleness: Staleness | None = None,
 ) -> Finished:
     """Every rank's record of a cell. shift: added to one parameter on every rank; rank_shift:
     the same, times the rank; speeds: of later rounds."""
@@ -42,8 +44,9 @@ def finished(
             device="cpu",
             reduction="gloo",
             losses=list(losses),
-            score=score,
-            samples_per_second=speed,
+            scores=[] if score is None else [*(score / 2 for _ in losses[1:]), score],
+            epoch_seconds=[0.25 * (epoch + 1) for epoch in range(len(losses))],
+            window=(5.0, 6.0, speed),
             steps=46,
             step_seconds=64 / speed,
             sent_per_step=None if cell.processes == 1 else 40.0,
@@ -54,12 +57,13 @@ def finished(
             imported_bytes=(300 + rank - own_megabytes) * 10**6,
             peak_bytes=(300 + rank) * 10**6,
             digest=record.digest(each),
+            staleness=staleness and staleness.to_json(),
         )
         for rank, each in enumerate(parameters)
     )
     again = tuple(
         Finished(
-            tuple(replace(each, samples_per_second=later) for each in records), parameters, 2.5
+            tuple(replace(each, window=(5.0, 6.0, later)) for each in records), parameters, 2.5
         )
         for later in speeds
     )

@@ -8,7 +8,7 @@ import pytest
 from compare_made import MIRRORED, finished
 
 from dream import ConfigurationError, _process
-from dream.compare import meter, record, tasks
+from dream.compare import meter, record, stale, tasks
 from dream.compare.record import RankRecord
 
 
@@ -16,19 +16,21 @@ from dream.compare.record import RankRecord
 def clock(monkeypatch):
     """A second between any two looks at the clock."""
     seconds = count(10.0)
-    monkeypatch.setattr(meter, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(meter, "monotonic", lambda: next(seconds))
 
 
 @pytest.mark.usefixtures("clock")
 def test_the_first_epoch_is_the_warm_up():
     watch = meter.Meter()
-    watch.step(64)  # at 10
+    watch.begin()  # at 10
+    watch.step(64)  # at 11
     watch.step(64)  # not looked at
-    watch.epoch(2.0, 128)  # at 11
+    watch.epoch(2.0, 128)  # at 12
     watch.step(64)
-    watch.epoch(1.0, 128)  # at 12
-    watch.epoch(0.5, 128)  # at 13
-    assert watch.samples_per_second == 128.0
+    watch.epoch(1.0, 128)  # at 13
+    watch.epoch(0.5, 128)  # at 14
+    assert watch.window == (12.0, 14.0, 256)
+    assert watch.epoch_seconds == [2.0, 3.0, 4.0]
     assert watch.losses == [2.0, 1.0, 0.5]
     assert watch.first_step > 1e9
 
@@ -38,7 +40,48 @@ def test_in_a_single_epoch_it_is_the_first_step():
     watch = meter.Meter()
     watch.step(64)
     watch.epoch(2.0, 200)
-    assert watch.samples_per_second == 136.0
+    assert watch.window == (10.0, 11.0, 136)
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_is_done_aside_takes_no_time():
+    watch = meter.Meter()
+    watch.begin()  # at 10
+    watch.step(64)
+    watch.epoch(2.0, 128)  # at 12
+    with watch.aside():  # from 13 to 14
+        pass
+    watch.epoch(1.0, 128)  # at 15, less 1
+    assert watch.epoch_seconds == [2.0, 4.0]
+
+
+def test_a_slow_step_sleeps_in_proportion_to_what_it_took(monkeypatch):
+    clock, slept = count(10.0, 0.5), []
+    monkeypatch.setattr(meter, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(meter, "sleep", slept.append)
+    watch = meter.Meter(slow=4)
+    watch.begin()
+    watch.step(64)
+    assert slept == [1.5]
+    usual = meter.Meter()
+    usual.begin()
+    usual.step(64)
+    assert slept == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "every", "replicas", "histogram"),
+    [
+        (4, 1, 1, 2, {0: 8}),
+        (4, 1, 2, 2, {0: 4, 1: 4}),
+        (3, 2, 2, 2, {0: 8, 1: 4}),  # averaged on steps 2, 4 and 6, and after step 3
+        (2, 1, 8, 3, {0: 3, 2: 3}),
+    ],
+)
+def test_what_replicas_have_not_seen_between_averages(steps, epochs, every, replicas, histogram):
+    told = stale.between_averages(steps, epochs, every, replicas)
+    assert told.histogram == histogram
+    assert told.updates == steps * epochs * replicas
 
 
 def test_a_record_comes_back_as_it_was(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from dream.compare.spread import number
@@ -73,6 +74,17 @@ def _last_loss(said: Said) -> tuple[str, Any]:
     return ("", "") if not losses or losses[-1] is None else (f"{losses[-1]:.4f}", losses[-1])
 
 
+def _to_score(said: Said) -> tuple[str, Any]:
+    if said["score_reached"] is False:
+        return "not reached", inf
+    return _figure("{:.2f}", "seconds_to_score")(said)
+
+
+def _staleness(said: Said) -> tuple[str, Any]:
+    told = said.get("staleness")
+    return (f"{told['mean']:.1f}\nmost {told['max']}", told["mean"]) if told else ("", "")
+
+
 _COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
     (Header("framework", "", number=False), _words("framework")),
     (Header("strategy", "", number=False), _words("title")),
@@ -95,6 +107,15 @@ _COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
     (Header("MB in all", "largest rank", number=True), _largest("peak_bytes_per_rank", 1e6)),
     (Header("final loss", "mean over the last epoch", number=True), _last_loss),
     (Header("test score", "", number=True), _figure("{:.4f}", "test_score")),
+    (
+        Header("s to score", "as good as single at its end, less a point", number=True),
+        _to_score,
+    ),
+    (Header("staleness", "updates not seen: mean, most", number=True), _staleness),
+    (
+        Header("speed kept", "with the slow worker", number=True),
+        _figure("{:.2f}x", "speed_kept"),
+    ),
     (Header("reduction", "who adds the gradients up", number=False), _words("reduction")),
 )
 HEADERS = [header for header, _ in _COLUMNS]

@@ -16,6 +16,23 @@ _LEAST = 1e-8
 """Below, the difference's axis is linear: 0 has a place on it."""
 
 
+def scores(rows: Sequence[Shown]) -> Figure:
+    """On the test set, by the seconds that were trained."""
+    names = style.strategies(rows)
+    tested = [row for row in rows if row.said["test_scores"]]
+    figure, panel = style.figure(4.2)
+    for row in tested:
+        look = style.line(row, names, one=style.is_one(rows))
+        read = [float("nan") if each is None else each for each in row.said["test_scores"]]
+        panel.plot(row.said["epoch_seconds"], read, **look)
+    panel.set_xlabel("seconds of training")
+    panel.set_ylabel("test score")
+    panel.set_xlim(left=0)
+    style.grid(panel)
+    style.legend(figure, tested or rows, names)
+    return figure
+
+
 def losses(rows: Sequence[Shown]) -> Figure:
     names = style.strategies(rows)
     alone = singles(rows)

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """name: of its file; how: what is drawn and how it was measured."""
+    """name: of its file; how: what is drawn and how it was measured; scored: of
+    test scores, which scripts have none of."""
 
     name: str
     title: str
     how: str
     draw: Callable[[Sequence[Shown]], Figure]
+    scored: bool = False
 
 
 PICTURES: Sequence[Picture] = (
@@ -31,6 +33,14 @@ PICTURES: Sequence[Picture] = (
         "lie on each other are the point. Bottom: how far a row's loss is from single's in the "
         "same framework; what is exactly equal lies on 0.",
         curves.losses,
+    ),
+    Picture(
+        "scores",
+        "How soon is every row good?",
+        "The score on the test set after every epoch, by the seconds since the first step began, "
+        "on rank 0 in the first round; what the tests took is left out.",
+        curves.scores,
+        scored=True,
     ),
     Picture(
         "throughput",
@@ -85,4 +95,6 @@ def drawn(figures: Mapping[str, Any]) -> list[tuple[Picture, Figure]]:
 
     rows = finished(figures)
     with rc_context(style.rc()):
-        return [(picture, picture.draw(rows)) for picture in PICTURES] if rows else []
+        scored = any(row.said["test_scores"] for row in rows)
+        listed = [p for p in PICTURES if rows and (scored or not p.scored)]
+        return [(picture, picture.draw(rows)) for picture in listed]

@@ -68,6 +68,6 @@ def _lines(rows: Sequence[Shown]) -> dict[tuple[str, str], list[Shown]]:
     lines: dict[tuple[str, str], list[Shown]] = {}
     for row in sorted(rows, key=lambda row: row.replicas):
         one = alone.get(row.framework)
-        if one is not None and one.speed and not row.is_single:
+        if one is not None and one.speed and not row.is_single and not row.said["slow"]:
             lines.setdefault((row.framework, row.strategy), [one]).append(row)
     return lines
