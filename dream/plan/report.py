@@ -160,10 +160,7 @@ def _about(runs: Sequence[Measured]) -> Iterator[str]:
     if load > shared + max(run.forecast.candidate.devices for run in runs):
         yield f"The machine was busy (load {load:.1f}): do not trust the times."
     if any(run.given is None and not run.trouble for run in runs):
-        yield (
-            "TensorFlow ran on its BFC allocator, which tells what it gives; what its collectives "
-            "are given is not told, so bytes are not counted."
-        )
+        yield ("TensorFlow ran on its BFC allocator, which tells what it gives.")
     for run in runs:
         if run.trouble:
             yield f"{run.forecast.candidate.label}: {run.trouble}"

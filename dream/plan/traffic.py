@@ -14,8 +14,6 @@ from .hardware import Hardware
 from .memory import bytes_of, shards
 from .sketch import Sketch
 
-LOSS = 4
-"""Bytes: the mean loss, a float32, travels with the gradients."""
 LENGTH = 8
 """Bytes: what ranks say of how much each gives to an all_gather."""
 BUCKET = 25 << 20
@@ -70,7 +68,7 @@ def _none(_: Candidate, __: Sketch) -> Iterator[Message]:
 
 
 def _mirrored(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
-    yield _summed(bytes_of(sketch.parameters, trained=True) + LOSS, candidate.devices)
+    yield _summed(bytes_of(sketch.parameters, trained=True) + sketch.told, candidate.devices)
     yield Message("all_reduce", sketch.running, candidate.devices)
 
 

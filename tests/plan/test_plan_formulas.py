@@ -20,7 +20,7 @@ from dream.plan.rehearsed import memory_of, messages_of, time_of
 from dream.plan.scaling import scaling
 from dream.plan.sketch import Sending
 from dream.plan.timing import time
-from dream.plan.traffic import LOSS, given, sent, traffic
+from dream.plan.traffic import given, sent, traffic
 from dream.plan.trial import Job
 
 SINGLE = Candidate("single", Mesh(1, 1))
@@ -83,8 +83,8 @@ def test_what_was_rehearsed_is_told_as_it_came_out() -> None:
     ("candidate", "bytes_given"),
     [
         (SINGLE, {}),
-        (MIRRORED, {"all_reduce": 4000 + LOSS + 32}),
-        (sharded(1), {"all_reduce": 4000 + LOSS + 32, "all_gather": 4 * 1120 + 32}),
+        (MIRRORED, {"all_reduce": 4000 + SKETCH.told + 32}),
+        (sharded(1), {"all_reduce": 4000 + SKETCH.told + 32, "all_gather": 4 * 1120 + 32}),
     ],
 )
 def test_traffic_of_each_strategy(candidate: Candidate, bytes_given: dict[str, int]) -> None:
@@ -92,7 +92,7 @@ def test_traffic_of_each_strategy(candidate: Candidate, bytes_given: dict[str, i
 
 
 def test_a_ring_of_four_sends_one_and_a_half_times_the_gradients() -> None:
-    assert sent(traffic(MIRRORED, SKETCH)) == 1.5 * (4000 + LOSS + 32)
+    assert sent(traffic(MIRRORED, SKETCH)) == 1.5 * (4000 + SKETCH.told + 32)
 
 
 def test_time_is_the_roofline_and_what_is_sent() -> None:

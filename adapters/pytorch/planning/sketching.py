@@ -33,6 +33,8 @@ _VALUES = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+_TOLD = 4
+"""Bytes of the loss, a float32, which travels with the gradients."""
 _NUMPY = ".numpy() is not supported"
 """What torch says where a tensor without values is to be an array."""
 
@@ -115,6 +117,7 @@ class TorchSketcher(Sketcher):
             parameters=self._parameters(),
             ops=tuple(Op(done.phase, done.kind, done.flops, done.moved) for done in ledger.done),
             buffers=sum(size(x) for x in _distinct(model.buffers())),
+            told=_TOLD,
             running=sum(size(x) for x in buffers.running(buffers.norms(model))),
             state=sum(size(x) for x in _distinct(states)),
             inputs=fed,

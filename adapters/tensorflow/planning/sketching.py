@@ -20,6 +20,8 @@ _COUNTED = 8 + 4
 """Bytes of an optimizer's iterations and learning rate."""
 _KINDS: tuple[Kind, ...] = ("single", "mirrored")
 """What is reckoned from a sketch; DTensor's strategies cannot be run without values."""
+_TOLD = 4 + 4
+"""Bytes of the loss and of the samples that it is the mean over, which travel with gradients."""
 _UPDATE = 2
 """Temporaries of a parameter's size in an update."""
 
@@ -49,6 +51,7 @@ class KerasSketcher(Sketcher):
             parameters=parameters,
             ops=self._ops(graph),
             buffers=sum(_bytes(v) for v in buffers),
+            told=_TOLD,
             running=sum(_bytes(v) for v in buffers if "moving" in v.name),
             state=state,
             inputs=inputs,

@@ -1,5 +1,5 @@
-"""A real training of a Keras model, watched: what TensorFlow's allocator gives, and time. What goes
-to its collectives is not told."""
+"""A real training of a Keras model, watched: what TensorFlow's allocator gives, what goes to its
+collectives, and time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 import dream
 from dream._strategy import Strategy
+from dream.adapters.tensorflow.planning.counted import counting
 from dream.adapters.tensorflow.planning.example import Example, real
 from dream.adapters.tensorflow.planning.watched import watching
 from dream.plan.asked import Optimizer
@@ -22,14 +23,17 @@ _WARM = 3
 
 def run(function: Callable[[], Any], job: Job) -> Trial:
     """This rank's part of it."""
-    with dream.strategy(framework="tensorflow") as strategy, watching() as watch:
+    strategy = dream.strategy(framework="tensorflow")
+    with strategy, counting() as counts, watching() as watch:
         found = real(function, job.training)
         step = strategy.train_step(found.model, found.loss, _optimizer(job.training.optimizer))
         batch = _share(found, job, strategy)
         for _ in range(_WARM):
+            counts.begin()
             with watch.step():
                 float(step(*batch))
-    return Trial(watch.peak, None, _timed(lambda: float(step(*batch)), strategy, job.steps))
+        given = counts.given()
+    return Trial(watch.peak, given, _timed(lambda: float(step(*batch)), strategy, job.steps))
 
 
 def _optimizer(name: Optimizer) -> Any:
