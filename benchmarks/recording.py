@@ -20,6 +20,7 @@ from time import perf_counter
 import numpy as np
 
 import dream
+from dream._spec import Framework
 from dream.cluster import _names
 from dream.launch import start
 from dream.launch.command import explain
@@ -75,8 +76,9 @@ def microseconds(clocks: list[float]) -> float:
 def measured(loop: str, steps: int, *, recorded: bool) -> float:
     with tempfile.TemporaryDirectory() as name:
         told = Path(name) / "told"
-        job = Job(("script", __file__, loop, "--steps", str(steps), "--into", str(told)), 1,
-                  frameworks=("torch" if loop == "torch" else "tensorflow",), show="none")  # fmt: skip
+        command = ("script", __file__, loop, "--steps", str(steps), "--into", str(told))
+        framework: Framework = "torch" if loop == "torch" else "tensorflow"
+        job = Job(command, 1, frameworks=(framework,), show="none")
         if recorded:
             asked = {_names.RECORD: Request(Path(name), 2**62).text}
             job = replace(job, environ={**job.environ, **asked})
