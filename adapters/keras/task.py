@@ -83,19 +83,19 @@ class _Clock(keras.callbacks.Callback):  # type: ignore[misc]
         self._data = task.load()
         self._testing = ExitStack()
 
-    def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
+    def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
         self._meter.begin()
 
-    def on_train_batch_end(self, _batch: int, _logs: Any = None) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self._meter.step(self._job.batch_size)
 
-    def on_test_begin(self, _logs: Any = None) -> None:
+    def on_test_begin(self, *_: Any, **__: Any) -> None:
         self._testing.enter_context(self._meter.aside())
 
-    def on_test_end(self, _logs: Any = None) -> None:
+    def on_test_end(self, *_: Any, **__: Any) -> None:
         self._testing.close()
 
-    def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, _: int, logs: Any) -> None:
         # a worker that was dealt no batch has no loss
         self._meter.epoch(float(logs.get("loss", "nan")), self._task.samples)
         if self._task.loss == "squares":

@@ -112,7 +112,7 @@ def test_every_picture_is_seen(seen):
 
 
 def test_every_column_sorts_both_ways(seen):
-    assert len(seen[0]["sorted"]) == 13
+    assert len(seen[0]["sorted"]) == 16
     for name, each in seen[0]["sorted"].items():
         assert (each["first"], each["then"]) == ("ascending", "descending"), name
     replicas = [int(text) for text in seen[0]["sorted"]["replicas"]["up"]]

@@ -1,6 +1,6 @@
 """The report's files, from figures that a real comparison wrote: recorded.json, by
 `dream compare --thorough --rounds 2 --epochs 2 --frameworks torch,tensorflow
---strategies mirrored:reduction=gloo,sharded,local_sgd --json recorded.json`."""
+--strategies mirrored:reduction=gloo,local_sgd,parameter_server --slow 3:4 --json recorded.json`."""
 
 import json
 from html.parser import HTMLParser
@@ -109,6 +109,8 @@ def test_the_answers_and_the_machine_are_told(folder, figures):
     assert "All" in figures["summary"]["differs"]
     for words in (
         "Which is fastest?", "Which needs least memory?", "Does any row differ?",
+        "Which is soonest as good as single?", "Whom does a slow worker hold back?",
+        "rank 3 slowed 4x", "updates not seen",
         "correctness only", figures["versions"]["torch"], "prefers-color-scheme: dark",
         skipped.replace("'", "&#39;"),
     ):  # fmt: skip
