@@ -1,6 +1,6 @@
-"""What splitting a model costs: dream beside torch's own parts put together by hand.
+"""What splitting a model costs: dream beside the frameworks' own parts put together by hand.
 
-    python benchmarks/split_models.py [--rounds 15] [--steps 8] [--family tensor]
+    python benchmarks/split_models.py [--rounds 15] [--steps 8] [--family tensor|keras]
 
 Two ranks of one thread each, all contenders of a table in the same two processes, in shuffled
 order. Beside the times stands the most memory that a rank took, of a job of its own for each
@@ -10,35 +10,48 @@ contender: from after the imports to after four steps, libraries that it loads o
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from _measure import Times, arguments, from_ranks, ratio, spread, table, write_json
 
 HERE = Path(__file__).parent
 FAMILIES = ("fsdp", "tensor", "pipeline", "gpipe")
+KERAS = {
+    "sharded": "Keras, sharded by DTensor",
+    "tensor": "Keras, split by tensors",
+    "pipeline": "Keras, in stages",
+}
 MODELS = {"mlp": "residual MLP, 2M parameters", "attention": "transformer, 3M parameters"}
 
 
 def main() -> int:
     parser = arguments(__doc__, rounds=15)
     parser.add_argument("--steps", type=int, default=8, help="steps in a block")
-    parser.add_argument("--family", choices=FAMILIES, help="only this one; default all")
+    parser.add_argument("--family", choices=(*FAMILIES, "keras"), help="only this one; default all")
     asked = parser.parse_args()
     figures: dict[str, object] = {}
-    for family in [asked.family] if asked.family else FAMILIES:
-        for model, what in MODELS.items():
-            words = (family, model, str(asked.rounds), str(asked.steps))
-            times: Times = from_ranks(2, HERE / "_split_steps.py", *words)
-            memory = {name: _peak(words, name) for name in times if not name.endswith("again")}
-            figures[f"{family}: {what}"] = {"seconds_per_step": times, "peak_mb": memory}
-            print(f"\n{family}: {what}\n{_table(times, memory, markdown=asked.markdown)}")
+    for title, script, *words in _jobs(asked.family):
+        line = (*words, str(asked.rounds), str(asked.steps))
+        times: Times = from_ranks(2, HERE / script, *line)
+        memory = {
+            name: float(from_ranks(2, HERE / script, *line, name))
+            for name in times
+            if not name.endswith("again")
+        }
+        figures[title] = {"seconds_per_step": times, "peak_mb": memory}
+        print(f"\n{title}\n{_table(times, memory, markdown=asked.markdown)}")
     write_json(asked.json, figures)
     return 0
 
 
-def _peak(words: tuple[str, ...], name: str) -> float:
-    found: float = from_ranks(2, HERE / "_split_steps.py", *words, name)
-    return found
+def _jobs(family: str | None) -> Iterator[tuple[str, ...]]:
+    """(title, script, its words but the last two) of each table that is asked for."""
+    for name in [family] if family in FAMILIES else FAMILIES if family is None else ():
+        for model, what in MODELS.items():
+            yield f"{name}: {what}", "_split_steps.py", name, model
+    for name, what in KERAS.items() if family in (None, "keras") else ():
+        yield f"{what}: MLP, 2M parameters", "_split_keras.py", name
 
 
 def _table(times: Times, memory: dict[str, float], *, markdown: bool) -> str:

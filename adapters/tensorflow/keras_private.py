@@ -4,12 +4,13 @@ to >=3.15,<3.16 in pyproject.toml, and held by tests/keras_adapter/test_private_
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
 from keras.src import tree
+from keras.src.backend.tensorflow.core import Variable
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -82,6 +83,23 @@ def put_in_place(variable: Any, made: Any) -> None:
     TensorFlow's number for it, which stays."""
     made._unique_id = variable._value._unique_id
     variable._value = made
+
+
+@contextmanager
+def kept_by(make: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Inside, a new Keras variable is kept by what `make(variable, value)` gives, where that is not
+    None. value: gives its first value."""
+    own = Variable._initialize
+
+    def initialize(self: Any, value: Any) -> None:
+        made = make(self, value if callable(value) else lambda: value)
+        own(self, value if made is None else made)
+
+    Variable._initialize = initialize
+    try:
+        yield
+    finally:
+        Variable._initialize = own
 
 
 def output_structure(model: Any) -> Any:

@@ -38,7 +38,8 @@ class Cell:
     def __str__(self) -> str:
         where = "-one_process" if self.processes < self.replicas else ""
         if self.options:
-            return f"{self.kind}-{self.strategy}[{self.options}]-{self.processes}{where}"
+            size = self.replicas if where else self.processes
+            return f"{self.kind}-{self.strategy}[{self.options}]-{size}{where}"
         return f"{self.kind}-{self.strategy}-{self.reduction}-{self.replicas}{where}"
 
     @property

@@ -301,10 +301,12 @@ def _fit_prepared(strategy: Any, model: Any, x: np.ndarray, y: np.ndarray) -> No
 @CASES.add("cell")
 def ranks_that_built_different_models(env: Env) -> Figures:
     """The last rank's second layer is wider. Means nothing in one process."""
-    x, y = arrays(16)
     with env.block():
-        model = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(5 if env.last else 4, name="odd"), layers.Dense(4)]
-        )
-        model.compile("sgd", loss())
-        return refusal(lambda: model.fit(x, y, batch_size=BATCH, verbose=0))
+        return refusal(lambda: _fit_odd(5 if env.last else 4))
+
+
+def _fit_odd(units: int) -> None:
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(units, name="odd"), layers.Dense(4)])
+    model.compile("sgd", loss())
+    x, y = arrays(16)
+    model.fit(x, y, batch_size=BATCH, verbose=0)

@@ -60,6 +60,12 @@ assert list(names.output_structure(functional)) == ["a"]
 assert len(names.flat_inputs(functional, tf.ones((4, 3)))) == 1
 assert len(names.flat_inputs(model, tf.ones((4, 3)))) == 1
 assert names.made_by(functional.outputs[0]).name == "made"
+twice = lambda own, value: tf.Variable(2 * value()) if own.trainable else None
+with names.kept_by(twice):
+    kept = keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), (3,), name="kept")
+    beside = keras.Variable([1.0], trainable=False)
+assert kept.numpy().tolist() == [2, 2, 2] and kept.shape == (3,) and beside.numpy().sum() == 1
+assert keras.Variable([1.0]).numpy().sum() == 1
 assert names.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 """
 

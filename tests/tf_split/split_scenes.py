@@ -36,6 +36,11 @@ def momentum(**more: Any) -> Any:
     return keras.optimizers.SGD(0.1, momentum=0.9, **more)
 
 
+def scaled() -> Any:
+    """The loss scaled up, and the gradients down again before they are clipped."""
+    return keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=2.0**15)
+
+
 def wide(*more: Any) -> Any:
     keras.utils.set_random_seed(3)
     dense = layers.Dense
@@ -81,6 +86,26 @@ def bytes_whole(variables: Any) -> int:
     return sum(int(np.prod(v.shape)) * 4 for v in variables if v.shape.rank)
 
 
+def gradients_held(strategy: Any, model: Any) -> tuple[list[int], int]:
+    """(the bytes of the gradients as the optimizer is given them, on each device; of all)."""
+    from dream.adapters.tensorflow.split import dtensor, updating
+
+    onto = strategy._adapter._onto
+    variables = model.trainable_variables
+
+    @tf.function
+    def gradients(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss()(y, model(x, training=True))
+        found = tape.gradient(value, [v.value for v in variables])
+        return [updating.laid(g, onto) for g in found]
+
+    x, y = data(16)
+    parts = [dtensor.local(g) for g in gradients(*onto.batch((x, y)))]
+    held = [sum(p[d].numpy().nbytes for p in parts) for d in range(len(parts[0]))]
+    return held, bytes_whole(variables)
+
+
 def layouts(model: Any) -> dict[str, list[str]]:
     return {short(v): list(v.value.layout.sharding_specs) for v in model.variables}
 
@@ -95,19 +120,21 @@ def mesh() -> dict[str, Any]:
     """Two devices of one process under the strategies of a mesh, and one device."""
     found: dict[str, Any] = {}
     for zero in (1, 2, 3):
-        with dream.strategy("sharded", devices=2, zero=zero):
+        with dream.strategy("sharded", devices=2, zero=zero) as strategy:
             model = fitted(wide())
             states = [v for v in model.optimizer.variables if v.shape.rank]
             found[f"zero{zero}"] = {
                 "weights": weights(model),
                 "parameters": (bytes_held(model.variables), bytes_whole(model.variables)),
                 "states": (bytes_held(states), bytes_whole(states)),
+                "gradients": gradients_held(strategy, model),
             }
     with dream.strategy("sharded", devices=2, clip_norm=0.05) as strategy:
         normal = wide(layers.BatchNormalization())
         found["normalised"] = weights(fitted(normal))
         clipped = wide()
         found["clipped"] = stepped(strategy, clipped), weights(clipped)
+        found["scaled"] = weights(fitted(wide(), scaled()))
         found["recurrent"] = told(lambda: fitted(recurrent()))
         found["by hand"] = told(lambda: by_hand(wide()))
         found["weigh"] = told(lambda: strategy.weigh(1.0, 3))
@@ -143,6 +170,7 @@ def mesh() -> dict[str, Any]:
                 keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.05),
             )
         )
+        found["one scaled"] = weights(fitted(wide(), momentum(global_clipnorm=0.05)))
         found["one keras clips"] = weights(fitted(wide(), momentum(clipnorm=0.02)))
         model = wide()
         found["one clipped"] = (

@@ -27,8 +27,9 @@ def test_each_device_holds_its_part(here: dict[str, Any], zero: int) -> None:
     close(figures["weights"], here["one"])
     held, whole = figures["states"]
     assert held == [whole / 2, whole / 2]
-    held, whole = figures["parameters"]
-    assert held == ([whole / 2] * 2 if zero == 3 else [whole] * 2)
+    for what, first in (("gradients", 2), ("parameters", 3)):
+        held, whole = figures[what]
+        assert held == ([whole / 2] * 2 if zero >= first else [whole] * 2), what
 
 
 def test_statistics_of_a_batch_are_those_of_one_device(here: dict[str, Any]) -> None:
@@ -42,6 +43,7 @@ def test_clipping_acts_on_the_global_gradient(here: dict[str, Any]) -> None:
         [here["clipped"][0], *here["clipped"][1]], [here["one clipped"][0], *here["one clipped"][1]]
     )
     close(here["keras clips"], here["one keras clips"])
+    close(here["scaled"], here["one scaled"])
 
 
 def test_random_layers_train(here: dict[str, Any]) -> None:

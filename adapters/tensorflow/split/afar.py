@@ -83,8 +83,9 @@ class Own(Resource):  # type: ignore[misc]  # TensorFlow is untyped
     ) -> Any:
         if not tf.executing_eagerly():
             return super().assign(value, use_locking, name, read_value)
-        self._home.together.changed()
-        super().assign(np.asarray(value), read_value=False)
+        array = np.asarray(value)
+        self._home.together.changed(array)
+        super().assign(array, read_value=False)
         return self
 
 
@@ -128,7 +129,7 @@ class Away:
 
     def assign(self, value: Any, *_: Any, **__: Any) -> Any:
         """Its owner, which is told the same, takes the value."""
-        self._home.together.changed()
+        self._home.together.changed(np.asarray(value))
         return self
 
     def _blank(self) -> NDArray[Any]:

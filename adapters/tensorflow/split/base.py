@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -44,6 +45,7 @@ class MeshAdapter(Adapter):
         self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology)
         self._shares = Shares(self.communicator)
         self._block = Block(self._fitting, self.topology.rank)
+        self._making = ExitStack()
 
     @abstractmethod
     def _connect(self, plan: Plan) -> Place: ...
@@ -61,8 +63,10 @@ class MeshAdapter(Adapter):
 
     def enter(self) -> None:
         self._block.enter()
+        self._making.enter_context(self._onto.making())
 
     def exit(self) -> None:
+        self._making.close()
         self._block.exit()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
@@ -101,7 +105,8 @@ class MeshAdapter(Adapter):
         return call
 
     def _start(self, model: Any, optimizer: Any, batch: tuple[Any, ...]) -> None:
-        starting.build_model(model, tf.nest.map_structure(tf.convert_to_tensor, batch))
+        with self._onto.making():
+            starting.build_model(model, tf.nest.map_structure(tf.convert_to_tensor, batch))
         self._fitting.take(model)
         self._fitting.optimizer(optimizer)
         self._onto.model(model)
@@ -118,7 +123,8 @@ class MeshAdapter(Adapter):
         total = np.zeros(len(metrics) + 1)
         for batch in self._shares.batches(data):
             if not model.built:
-                model(*batch[:-1])
+                with self._onto.making():
+                    model(*batch[:-1])
             self._onto.model(model)
             total += np.asarray(sums(*batch))
         if not total[-1]:

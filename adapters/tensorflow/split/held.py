@@ -104,8 +104,7 @@ class Held(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
     ) -> Any:
         if tf.executing_eagerly():
             array = np.asarray(value).astype(self.dtype.as_numpy_dtype, copy=False)
-            if any(self._specs):
-                self._together.changed()
+            self._together.changed(array)
             super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
             return self
         value = tf.convert_to_tensor(value, self.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from dream.adapters.tensorflow.split.dtensor import Specs
@@ -34,6 +34,11 @@ class Layouts(ABC):
         """What a gradient is laid out like before it is applied; None as it comes."""
         return None
 
+    def by_shape(self) -> Callable[[Sequence[int]], Specs] | None:
+        """Of a shape, the layout of a variable that trains; None where the shape alone does not
+        tell."""
+        return None
+
 
 @final
 class Shards(Layouts):
@@ -53,15 +58,16 @@ class Shards(Layouts):
 
     def _of_variable(self, variable: Any) -> Specs:
         shape = tuple(variable.shape)
-        if self._zero < 3 or not variable.trainable:
-            return whole(shape)
-        return self._cut(shape)
+        return self._cut(shape) if variable.trainable and self._zero == 3 else whole(shape)
 
     def of_state(self, shape: Sequence[int], specs: Specs) -> Specs:
         return self._cut(shape)
 
     def of_gradient(self, shape: Sequence[int]) -> Specs | None:
         return self._cut(shape) if self._zero == 2 else None
+
+    def by_shape(self) -> Callable[[Sequence[int]], Specs] | None:
+        return self._cut if self._zero == 3 else None
 
     def _cut(self, shape: Sequence[int]) -> Specs:
         """Along the longest dim that the parts divide; whole where none is."""

@@ -49,10 +49,11 @@ class MeshRunner:
     def _lay_out(self, model: Any, batch: Any, kind: Kind) -> None:
         """Make all that a step of this kind uses, and put it onto the mesh."""
         example = private.tree.map_structure(_tensor, batch)
-        if kind != "predict":
-            private.build_but_optimizer(model, private.symbolic(example))
-        elif not model.built:
-            model.predict_step(example)
+        with self._onto.making():
+            if kind != "predict":
+                private.build_but_optimizer(model, private.symbolic(example))
+            elif not model.built:
+                model.predict_step(example)
         self._onto.model(model)
         self._onto.metrics(model)
         for optimizer in start.optimizers_of(model) if kind == "train" else ():

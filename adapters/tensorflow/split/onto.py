@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, final
+from weakref import WeakSet
 
 import keras
 import numpy as np
@@ -13,7 +15,8 @@ import tensorflow as tf
 from dream._layout import check_same
 from dream.adapters.keras import metrics, private
 from dream.adapters.keras.alike import by_name
-from dream.adapters.tensorflow.split import dtensor, refused
+from dream.adapters.tensorflow.keras_private import kept_by
+from dream.adapters.tensorflow.split import dtensor, freed, refused
 from dream.adapters.tensorflow.split.held import Held, hold
 from dream.adapters.tensorflow.split.layouts import DATA, Layouts, belongs_to, whole
 from dream.adapters.tensorflow.split.together import Together
@@ -33,11 +36,38 @@ class Onto:
         self.data = int(mesh.dim_size(DATA))
         self._communicator = communicator
         self.together = Together(communicator)
+        self._known: WeakSet[Any] = WeakSet()
+
+    def making(self) -> AbstractContextManager[None]:
+        """Inside, the variables of models are laid out as they are made, one by one, so that a
+        model in parts is whole on no rank. What needs the whole model to know its layout waits."""
+        layout = self.layouts.by_shape()
+        return nullcontext() if layout is None else kept_by(partial(self._new, layout))
+
+    def _new(
+        self,
+        layout: Callable[[Sequence[int]], dtensor.Specs],
+        variable: Any,
+        value: Callable[[], Any],
+    ) -> Held | None:
+        if not variable.trainable:
+            return None
+        with tf.init_scope(), tf.device("CPU:0"):
+            array = self.together.made(variable.path, np.asarray(value()))
+        made = Held(
+            array, self.mesh, layout(array.shape), self.together,
+            gathers=self.layouts.gathers, trains=True, called=variable.name,
+        )  # fmt: skip
+        size = array.nbytes
+        del array
+        freed.give_back(size)
+        return made
 
     def model(self, model: Any) -> None:
         """Lay out a built model. Done once; again, what is new since."""
-        if all(isinstance(v.value, Held) for v in model.variables):
+        if model in self._known and all(isinstance(v.value, Held) for v in model.variables):
             return
+        self._known.add(model)
         refused.check(model)
         if self._communicator.world_size > 1:
             check_same(self._communicator.all_gather_object(by_name(model.variables)))
@@ -66,10 +96,15 @@ class Onto:
         with tf.device("CPU:0"):
             start = given["initial_value"]
             array = np.asarray(start() if callable(start) else start)
-        return Held(
+        del start, given["initial_value"]
+        made = Held(
             array, self.mesh, self._of_state(given["name"], array.shape, variables), self.together,
             gathers=False, trains=bool(given["trainable"]), called=given["name"],
         )  # fmt: skip
+        size = array.nbytes
+        del array
+        freed.give_back(size)
+        return made
 
     def _of_state(self, name: str, shape: Sequence[int], variables: Sequence[Any]) -> dtensor.Specs:
         owner = belongs_to(name, shape, variables)

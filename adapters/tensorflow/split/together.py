@@ -7,6 +7,7 @@ are about to do, and a rank that is in something else has all of them raise.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, final
@@ -42,9 +43,26 @@ class Together:
         self._communicator = communicator
         self._changes = 0
 
-    def changed(self) -> None:
-        """A variable was given a value by hand: each rank took its part of it."""
-        self._changes += 1
+    def made(self, path: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Rank 0's first value of a variable, which every rank makes now."""
+        if self._communicator.world_size == 1:
+            return array
+        try:
+            name = _NUMBERS.sub("", path)
+            self._communicator.meet("make", variable=name, shape=list(array.shape))
+        except (Desynchronized, WorkerFailed) as error:
+            raise type(error)(
+                f"The ranks built different models. {error} Build the same model on every rank, "
+                "not behind a test of the rank; only values may differ, and rank 0's are taken."
+            ) from error
+        first: NDArray[Any] = self._communicator.broadcast(array)
+        return first
+
+    def changed(self, value: NDArray[Any]) -> None:
+        """A variable was given a value by hand, of which each rank took its part."""
+        if self._communicator.world_size > 1:
+            content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            self._changes = zlib.crc32(content.data, self._changes + 1)
 
     def step(self, kind: str) -> None:
         """Before a step. Values that were set on some ranks only are found out here."""

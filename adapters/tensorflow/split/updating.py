@@ -20,12 +20,15 @@ stepping: ContextVar[bool] = ContextVar("dream.split_step", default=False)
 
 
 def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
-    """The optimizer, whose `apply` from now on takes gradients of variables on the mesh."""
+    """The optimizer, whose `apply` from now on takes gradients of variables on the mesh. One that
+    scales losses is seen by the block before it knows the one within, which clips what is scaled
+    back; the step brings it again."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        if hasattr(optimizer, "inner_optimizer"):
+            take(optimizer.inner_optimizer, onto, clip_norm)
+        clip_norm = None
     if "apply" in vars(optimizer):
         return optimizer
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        take(optimizer.inner_optimizer, onto, clip_norm)  # clips what is scaled back
-        clip_norm = None
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if not stepping.get():
@@ -35,7 +38,7 @@ def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
         if clip_norm is not None:
             whole = clipping.clipped(whole, clip_norm)
         with as_they_lie():
-            own(self, [_laid(g, onto) for g in whole], trainable_variables)
+            own(self, [laid(g, onto) for g in whole], trainable_variables)
 
     optimizer.apply = MethodType(apply, optimizer)
     return optimizer
@@ -51,7 +54,8 @@ def refuse_by_hand(optimizer: Any) -> Any:
     return optimizer
 
 
-def _laid(gradient: Any, onto: Onto) -> Any:
+def laid(gradient: Any, onto: Onto) -> Any:
+    """A gradient in the parts that the optimizer takes."""
     if gradient is None:
         return None
     specs = onto.layouts.of_gradient(tuple(gradient.shape))
