@@ -152,9 +152,11 @@ def _about(runs: Sequence[Measured]) -> Iterator[str]:
     if not runs:
         return
     yield (
-        "Measured: bytes of tensors as the allocator gave them, bytes given to collectives by the "
-        "rank that gave most, the median step of the slowest rank. Bounds: memory within "
-        f"{MEMORY:.0%}, bytes exact, time within {TIME:.0%} on a machine that nobody else uses."
+        "Measured: bytes of tensors as the allocator gave them, in the step of several that held "
+        "least (what gloo's threads have not let go yet is a matter of time), bytes given to "
+        "collectives by the rank that gave most, the median step of the slowest rank. Bounds: "
+        f"memory within {MEMORY:.0%}, bytes exact, time within {TIME:.0%} on a machine that "
+        "nobody else uses."
     )
     load, shared = os.getloadavg()[0], cores()
     if load > shared + max(run.forecast.candidate.devices for run in runs):

@@ -20,23 +20,24 @@ _WORK = "gloo:"
 @final
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """In the last step. peak: bytes of tensors at most; given: to each collective, bytes."""
+    """peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the last
+    step."""
 
-    peak: int
+    peaks: list[int]
     given: dict[str, int]
 
 
 def read(path: Path) -> Seen:
     events = json.loads(path.read_text())["traceEvents"]
-    last = max((e for e in events if e.get("name") == STEP), key=lambda e: float(e["ts"]))
-    begin, end = last["ts"], last["ts"] + last["dur"]
+    steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == STEP)
+    begin, end = steps[-1]
     given: dict[str, int] = {}
     for event in events:
         name = str(event.get("name"))
         if name.startswith(_WORK) and begin <= event["ts"] <= end:
             operation = _NAMES.get(name, name.removeprefix(_WORK))
             given[operation] = given.get(operation, 0) + _bytes(event["args"])
-    return Seen(_peak(events, begin, end), given)
+    return Seen([_peak(events, *step) for step in steps], given)
 
 
 def _peak(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> int:
