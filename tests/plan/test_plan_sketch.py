@@ -90,7 +90,7 @@ def test_the_peak_is_what_the_allocator_gives(name: str, batch: int, tmp_path: P
             with record_function(watched.STEP):
                 step()
     seen.export_chrome_trace(str(tmp_path / "trace.json"))
-    measured = watched.read(tmp_path / "trace.json").peak
+    measured = watched.read(tmp_path / "trace.json").peaks[-1]
     foretold = memory(Candidate("single", Mesh(1, 1)), sketch(name, batch=batch)).peak
     assert foretold == pytest.approx(measured, rel=0.10)
 
@@ -130,9 +130,15 @@ def test_what_cannot_be_sketched_says_why(build: Any, words: str) -> None:
 
 
 def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
-    """Bytes to collectives: each with its dtype."""
+    """Bytes to collectives: each with its dtype, in the last step. Peaks: of every step, what came
+    before among it."""
     events = [
         {"name": watched.STEP, "ts": 10.0, "dur": 5.0},
+        {"name": watched.STEP, "ts": 2.0, "dur": 3.0},
+        *(
+            {"name": "[memory]", "ts": at, "args": {"Ev Idx": at, "Addr": place, "Bytes": size}}
+            for at, place, size in ((1.0, 1, 100), (3.0, 2, 50), (4.0, 2, -50), (11.0, 3, 20))
+        ),
         {"name": "gloo:all_reduce", "ts": 11.0,
          "args": {"Input type": ["float"], "Input Dims": [[3, 5]]}},
         {"name": "gloo:all_reduce", "ts": 12.0,
@@ -141,4 +147,6 @@ def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
          "args": {"Input type": ["float"], "Input Dims": [[7]]}},
     ]  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    assert watched.read(tmp_path / "trace.json").given == {"all_reduce": 60 + 16}
+    seen = watched.read(tmp_path / "trace.json")
+    assert seen.given == {"all_reduce": 60 + 16}
+    assert seen.peaks == [150, 120]

@@ -45,3 +45,16 @@ def peaks(ledger: Ledger, gradients: set[int], state: set[int]) -> Peaks:
         max(most["update"], left),
         left,
     )
+
+
+def most_since(ledger: Ledger, begin: int) -> tuple[int, set[int]]:
+    """Bytes at most since an event, all of them counted, and the numbers of what was there."""
+    here: set[int] = set()
+    held = most = 0
+    there: set[int] = set()
+    for index, (number, came, _) in enumerate(ledger.events):
+        held += ledger.made[number] if came else -ledger.made[number]
+        (here.add if came else here.discard)(number)
+        if index >= begin and held > most:
+            most, there = held, set(here)
+    return most, there

@@ -22,6 +22,7 @@ from dream.adapters.pytorch.planning.example import Example, example
 from dream.adapters.pytorch.planning.ledger import Ledger
 from dream.adapters.pytorch.planning.make_believe import world
 from dream.adapters.pytorch.planning.on_trust import on_trust
+from dream.adapters.pytorch.planning.peaks import most_since
 from dream.adapters.pytorch.planning.splitting import Steps, steps_of
 from dream.plan.asked import Training
 from dream.plan.candidates import Candidate
@@ -102,7 +103,7 @@ class _Rehearsal:
         held = {kind: self._numbers(tensors) for kind, tensors in
                 (("own", parameters), ("gradients", gradients), ("state", states))}  # fmt: skip
         size = {kind: sum(ledger.made[n] for n in found) for kind, found in held.items()}
-        peak, there = _peak(ledger, begun[0])
+        peak, there = most_since(ledger, begun[0])
         known = sum(ledger.made[n] for found in held.values() for n in found if n in there)
         ops = tuple(
             Op(done.phase, done.kind, done.flops, done.moved) for done in ledger.done[begun[1]:]
@@ -117,19 +118,6 @@ class _Rehearsal:
         local = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
         plain = [x for x in local if isinstance(x, torch.Tensor) and not x.is_meta]
         return {number for x in plain if (number := self._ledger.number(x)) >= 0}
-
-
-def _peak(ledger: Ledger, begin: int) -> tuple[int, set[int]]:
-    """Bytes at most since an event, and what was there."""
-    here: set[int] = set()
-    held = most = 0
-    there: set[int] = set()
-    for index, (number, came, _) in enumerate(ledger.events):
-        held += ledger.made[number] if came else -ledger.made[number]
-        (here.add if came else here.discard)(number)
-        if index >= begin and held > most:
-            most, there = held, set(here)
-    return most, there
 
 
 def _sent(ledger: Ledger, mesh: Mesh, begin: int) -> tuple[Sending, ...]:

@@ -2,11 +2,14 @@
 
 What ranks send is held by gloo's threads until they come round to letting it go, which on a busy
 machine is late: of several steps the one that held least tells what the step itself needs.
+Pipelines are watched by dream's own ledger, which counts storages as torch dispatches operations:
+ranks of a pipeline die of torch's profiler now and then, after it has stopped.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +21,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._pytree import tree_map
 
 import dream
+from dream import _spec, cluster
 from dream._strategy import Strategy
 from dream.adapters.pytorch.planning import optimizing, watched
 from dream.adapters.pytorch.planning.example import Example, example
+from dream.adapters.pytorch.planning.ledger import Ledger
+from dream.adapters.pytorch.planning.peaks import most_since
+from dream.adapters.pytorch.planning.watched import Seen
 from dream.plan.trial import Job, Trial
 
 _FIRST, _WATCHED = 2, 6
@@ -29,13 +36,29 @@ _FIRST, _WATCHED = 2, 6
 
 def run(function: Callable[[], Any], job: Job) -> Trial:
     """This rank's part of it."""
-    peak, given, step, strategy = _watched(function, job)
-    return Trial(peak, given, _timed(step, strategy, job.steps))
+    asked = _spec.parse_request(cluster.requested_strategy() or "")[1]
+    watch = _noted if asked.get("split") == "pipeline" else _profiled
+    seen, step, strategy = watch(function, job)
+    return Trial(min(seen.peaks), seen.given, _timed(step, strategy, job.steps))
 
 
-def _watched(
-    function: Callable[[], Any], job: Job
-) -> tuple[int, dict[str, int], Callable[[], Any], Strategy]:
+def _noted(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[], Any], Strategy]:
+    """By dream's ledger."""
+    peaks: list[int] = []
+    with Ledger() as ledger:
+        step, strategy = _made(function, job)
+        for _ in range(_FIRST + _WATCHED):
+            gc.collect()
+            begun, sent = len(ledger.events), len(ledger.sent)
+            step()
+            peaks.append(most_since(ledger, begun)[0])
+    given: Counter[str] = Counter()
+    for one in ledger.sent[sent:]:
+        given[one.operation] += one.size
+    return Seen(peaks[_FIRST:], dict(given)), step, strategy
+
+
+def _profiled(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[], Any], Strategy]:
     """By torch's profiler."""
     activities = [ProfilerActivity.CPU]
     with TemporaryDirectory(prefix="dream-plan-") as folder:
@@ -48,9 +71,9 @@ def _watched(
                     step()
         profiled.export_chrome_trace(str(path))
         seen = watched.read(path)
-    place = strategy.topology
-    given = {name: size * _larger(name, place.world_size) for name, size in seen.given.items()}
-    return min(seen.peaks[_FIRST:]), given, step, strategy
+    ranks = strategy.topology.world_size
+    given = {name: size * _larger(name, ranks) for name, size in seen.given.items()}
+    return Seen(seen.peaks[_FIRST:], given), step, strategy
 
 
 def _larger(operation: str, ranks: int) -> int:
