@@ -28,7 +28,7 @@ def show(facts: Facts, tries: Tries) -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=200)
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in _flat(facts):
+    for name, value in _rows(facts):
         table.add_row(Text(name), Text(value))
     for framework, each in tries.items():
         for name, found in each.items():
@@ -66,12 +66,25 @@ def _word(found: Try) -> str:
     return f"works ({found.said})" if found.works else f"no: {found.said}"
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in facts.items():
-        label = prefix + name.replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{label} ")
-        elif isinstance(value, list):
-            yield label, ", ".join(map(str, value)) or "none"
-        else:
-            yield label, "none" if value is None else str(value)
+def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What was found without trying anything."""
+    yield "system", f"Python {facts['python']} on {facts['platform']}"
+    yield "processor", f"{facts['processor']}, {facts['cores']} cores that we may use"
+    yield "memory", f"{facts['memory_gib']} GiB"
+    yield "GPUs", ", ".join(facts["gpus"]) or "none"
+    for name, version in facts["versions"].items():
+        yield name, version or "not installed"
+    yield "Horovod's build", facts["horovod"]["why"]
+    core = facts["shared_memory"]
+    yield "shared memory's core", core["core"] or core["why"] or "none"
+    yield "launcher", _launcher(facts["cluster"])
+    for name, value in facts["cluster"]["variables"].items():
+        yield f"  {name}", value
+
+
+def _launcher(place: Mapping[str, Any]) -> str:
+    if "why" in place:
+        return f"{place['launcher']}: {place['why']}"
+    if place["world_size"] == 1 and not place["variables"]:
+        return "none: this process is alone"
+    return f"{place['launcher']}: rank {place['rank']} of {place['world_size']}, by"
