@@ -142,8 +142,10 @@ TORCH: list[Cell] = [
 ]
 
 
-def _split_keras(strategy: str, options: str, *, full: bool, copies: int = 2) -> list[Cell]:
-    """2 processes, which are run always; and one process with 2 devices and with 4, which
+def _split_keras(
+    strategy: str, options: str, *, full: bool, copies: int = 2, devices: tuple[int, ...] = (2,)
+) -> list[Cell]:
+    """2 processes, which are run always; and one process with so many devices, which
     `make exhaustive` runs, since tests/tf_split holds them in smaller. copies: how many of the
     processes share a batch."""
     across = Cell("keras_tf", strategy, "auto", copies, 2, core=True, options=options)
@@ -152,7 +154,7 @@ def _split_keras(strategy: str, options: str, *, full: bool, copies: int = 2) ->
         *(
             Cell("keras_tf", strategy, "auto", n, 1, core=n > 2 or not full, again=True,
                  options=options)
-            for n in (2, 4)
+            for n in devices
         ),
     ]  # fmt: skip
 
@@ -167,11 +169,11 @@ def _keras_rows(split: str, processes: int, *, copies: int) -> Cell:
 KERAS_TF: list[Cell] = [
     *(Cell("keras_tf", "mirrored", "auto", n, 1, core=n > 2, again=n > 2) for n in (2, 3)),
     *(Cell("keras_tf", "data_parallel", "auto", n, 1, core=True, again=n > 2) for n in (2, 3)),
-    *_split_keras("sharded", "", full=True),
+    *_split_keras("sharded", "", full=True, devices=(2, 4)),
     *_split_keras("sharded", "zero=1", full=False)[1:],
     *_split_keras("model_parallel", "split=tensor", full=True),
-    *_split_keras("model_parallel", "split=pipeline", full=True, copies=1),
-    *_split_keras("model_parallel", "split=layers", full=False, copies=1)[1:2],
+    *_split_keras("model_parallel", "split=pipeline", full=True, copies=1, devices=(2, 4)),
+    *_split_keras("model_parallel", "split=layers", full=False, copies=1)[1:],
     _keras_rows("tensor", 1, copies=4),
     _keras_rows("pipeline", 1, copies=4),
     _keras_rows("pipeline", 4, copies=2),

@@ -38,6 +38,9 @@ def ranks() -> dict[str, Any]:
     with dream.strategy("sharded") as strategy:
         rank = strategy.topology.rank
         found["kinds"] = [type(v.value).__name__ for v in wide().variables]
+        narrow = layers.Dense(64, dtype="bfloat16", name="narrow")
+        narrow.build((None, 8))
+        found["narrow"] = str(narrow.kernel.value.dtype), narrow.kernel.value.local()[0].shape[1]
         found["apart"] = apart(rank)
         found["peak"] = peak(strategy)
         found["lazy"] = weights(fitted(lazy()))

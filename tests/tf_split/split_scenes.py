@@ -136,6 +136,8 @@ def mesh() -> dict[str, Any]:
         found["clipped"] = stepped(strategy, clipped), weights(clipped)
         found["scaled"] = weights(fitted(wide(), scaled()))
         found["recurrent"] = told(lambda: fitted(recurrent()))
+        found["depthwise"] = told(lambda: fitted(channelwise()))
+        found["spectral"] = told(lambda: fitted(spectral()))
         found["by hand"] = told(lambda: by_hand(wide()))
         found["weigh"] = told(lambda: strategy.weigh(1.0, 3))
         found["foreign"] = told(lambda: fitted(wide(Foreign())))
@@ -222,6 +224,18 @@ def recurrent() -> Any:
     return keras.Sequential(
         [keras.Input((8,)), layers.Reshape((4, 2)), layers.LSTM(4, name="memory"), layers.Dense(4)]
     )
+
+
+def channelwise() -> Any:
+    return keras.Sequential(
+        [keras.Input((8,)), layers.Reshape((4, 2, 1)), layers.SeparableConv2D(4, 2, name="apart"),
+         layers.Flatten(), layers.Dense(4)]
+    )  # fmt: skip
+
+
+def spectral() -> Any:
+    even = layers.SpectralNormalization(layers.Dense(8), name="even")
+    return keras.Sequential([keras.Input((8,)), even, layers.Dense(4)])
 
 
 def pictures() -> Any:

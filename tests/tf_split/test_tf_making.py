@@ -20,6 +20,7 @@ def ranks() -> list[dict[str, Any]]:
 def test_a_variable_is_in_parts_before_the_first_step(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert set(rank["kinds"]) == {"Held"}
+        assert rank["narrow"] == ("<dtype: 'bfloat16'>", 32)
 
 
 @pytest.mark.parametrize("what", ["made", "state"])

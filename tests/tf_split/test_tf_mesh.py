@@ -74,6 +74,8 @@ def test_a_plan_is_followed_and_found(here: dict[str, Any]) -> None:
     ("case", "kind", "words"),
     [
         ("recurrent", "Unsupported", ["'memory' (LSTM)", "split='pipeline'"]),
+        ("depthwise", "Unsupported", ["'apart' (SeparableConv2D)", "split='pipeline'"]),
+        ("spectral", "Unsupported", ["'even' (SpectralNormalization)", "split='pipeline'"]),
         ("by hand", "ConfigurationError", ["train_step"]),
         ("weigh", "Unsupported", ["train_step"]),
         ("foreign", "Unsupported", ["has not laid out", "add_weight"]),

@@ -53,7 +53,9 @@ class Onto:
         if not variable.trainable:
             return None
         with tf.init_scope(), tf.device("CPU:0"):
-            array = self.together.made(variable.path, np.asarray(value()))
+            first = tf.convert_to_tensor(value())
+            array = np.asarray(self.together.made(variable.path, first))
+        del first
         made = Held(
             array, self.mesh, layout(array.shape), self.together,
             gathers=self.layouts.gathers, trains=True, called=variable.name,
@@ -85,11 +87,19 @@ class Onto:
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Make and lay out an optimizer's state. variables: the model's, laid out already."""
         if not optimizer.built:
-            with tf.variable_creator_scope(partial(self._state, variables)):
-                optimizer.build(variables)
+            optimizer.build(variables)
         inner = getattr(optimizer, "inner_optimizer", None)
         for state in [*optimizer.variables, *(inner.variables if inner is not None else [])]:
             self._hold(state, self._of_state(state.name, state.shape, variables), gathers=False)
+
+    def states(self, variables: Sequence[Any]) -> AbstractContextManager[None]:
+        """Inside, an optimizer's state is laid out as it is made, if its variables are."""
+        if not all(isinstance(v.value, Held) for v in variables):
+            return nullcontext()
+        scope: AbstractContextManager[None] = tf.variable_creator_scope(
+            partial(self._state, variables)
+        )
+        return scope
 
     def _state(self, variables: Sequence[Any], _make: Any, **given: Any) -> Held:
         """A state laid out as it is made, so that no more than one is whole at a time."""

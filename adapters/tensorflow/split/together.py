@@ -43,20 +43,19 @@ class Together:
         self._communicator = communicator
         self._changes = 0
 
-    def made(self, path: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Rank 0's first value of a variable, which every rank makes now."""
+    def made(self, path: str, value: Any) -> Any:
+        """Rank 0's first value of a variable, a tensor, which every rank makes now."""
         if self._communicator.world_size == 1:
-            return array
+            return value
         try:
             name = _NUMBERS.sub("", path)
-            self._communicator.meet("make", variable=name, shape=list(array.shape))
+            self._communicator.meet("make", variable=name, shape=list(value.shape))
         except (Desynchronized, WorkerFailed) as error:
             raise type(error)(
                 f"The ranks built different models. {error} Build the same model on every rank, "
                 "not behind a test of the rank; only values may differ, and rank 0's are taken."
             ) from error
-        first: NDArray[Any] = self._communicator.broadcast(array)
-        return first
+        return self._communicator.broadcast(value)
 
     def changed(self, value: NDArray[Any]) -> None:
         """A variable was given a value by hand, of which each rank took its part."""

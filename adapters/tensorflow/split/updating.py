@@ -40,7 +40,12 @@ def take(optimizer: Any, onto: Onto, clip_norm: float | None) -> Any:
         with as_they_lie():
             own(self, [laid(g, onto) for g in whole], trainable_variables)
 
+    def build(self: Any, variables: Any) -> None:
+        with onto.states(variables):
+            type(self).build(self, variables)
+
     optimizer.apply = MethodType(apply, optimizer)
+    optimizer.build = MethodType(build, optimizer)
     return optimizer
 
 
