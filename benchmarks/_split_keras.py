@@ -60,7 +60,7 @@ def ours(name: str, **options: Any) -> Step:
         optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
         model, optimizer = strategy.prepare(model, optimizer)
         step = strategy.train_step(model, judge, optimizer)
-        (share,) = strategy.prepare(tf.data.Dataset.from_tensors(batch()))
+        share = next(iter(strategy.prepare(tf.data.Dataset.from_tensors(batch()))))
     return lambda: float(step(*share))
 
 

@@ -103,9 +103,13 @@ def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
 
 def _split(strategy: str, options: str, ranks: int, *, copies: int = 0) -> Cell:
     """A model in parts. copies: how many share a batch; every rank by default. Two ranks are run
-    always, more are left to `make exhaustive`."""
-    again = ranks > 2
-    return Cell("torch", strategy, "auto", copies or ranks, ranks, again=again, options=options)
+    always and with all cases; more are left to `make exhaustive`, with the core of those that a
+    model in place has, and all of a pipeline's, which are few."""
+    more = ranks > 2
+    core = more and "split=pipeline" not in options
+    return Cell(
+        "torch", strategy, "auto", copies or ranks, ranks, again=more, core=core, options=options
+    )
 
 
 def _alone(strategy: str, options: str, copies: int) -> Cell:
@@ -123,7 +127,8 @@ TORCH_SPLIT: list[Cell] = [
         _split("model_parallel", "split=pipeline,schedule=interleaved", 2, copies=1), again=True
     ),
     _split("hybrid", "split=pipeline,data=2,model=2", 4, copies=2),
-    *(replace(_split("sharded", f"zero={zero}", 2), again=zero == 2) for zero in (1, 2, 3)),
+    *(_split("sharded", f"zero={zero}", 2) for zero in (1, 3)),
+    replace(_split("sharded", "zero=2", 2), core=True, again=True),
     _split("sharded", "zero=3", 4),
     *(_split("sharded", f"zero={zero},data=2", 4) for zero in (1, 3)),
     _split("model_parallel", "split=tensor", 2, copies=1),
