@@ -1,6 +1,6 @@
 """The report's files, from figures that a real comparison wrote: recorded.json, by
-`dream compare --thorough --rounds 2 --epochs 2 --frameworks torch,tensorflow
---strategies mirrored:reduction=gloo,local_sgd,parameter_server --slow 3:4 --json recorded.json`."""
+`dream compare -n 4 --rounds 2 --epochs 4 --frameworks torch,tensorflow
+--strategies mirrored:reduction=gloo,parameter_server --slow 3:4 --json recorded.json`."""
 
 import json
 from html.parser import HTMLParser
