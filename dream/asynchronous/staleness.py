@@ -14,8 +14,10 @@ class Staleness:
     histogram: staleness -> updates that had it. An update's staleness is the number of updates
         that others made between its worker's pull and its push.
     lead: the most batches by which the fastest worker was ahead of the slowest.
-    repeated: samples that were dealt again since their worker died or left; lost: how often a
-        worker died or was given up; joined: how often one came back.
+    repeated: samples that were dealt again since their worker died or left, at most so many of
+        which count twice (a worker may die between bringing a gradient to one server and to the
+        next).
+    lost: how often a worker died or was given up; joined: how often one came back.
     by_worker: rank -> batches that it brought a gradient of.
     """
 

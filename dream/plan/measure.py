@@ -27,6 +27,8 @@ RANKS = (1, 2, 4)
 MEMORY, TIME = 0.10, 0.25
 """How far a forecast may be off, as a share of what was measured. Bytes are exact."""
 _STEPS = 10
+_TRIES, _KILLED = 3, "was killed by SIG"
+"""The frameworks' profilers take a rank along now and then, as they stop: it is begun again."""
 _TELLING = {"TF_CPU_ALLOCATOR_USE_BFC": "1"}
 """TensorFlow's only allocator for CPUs that keeps an account."""
 
@@ -89,8 +91,11 @@ def measure(
 def _measured(
     asked: Asked, batch: int, framework: Framework, one: Forecast, timeout: float
 ) -> Measured:
-    with TemporaryDirectory(prefix="dream-plan-") as folder:
-        found = _run(asked, batch, framework, one.candidate, Path(folder), timeout)
+    for _ in range(_TRIES):
+        with TemporaryDirectory(prefix="dream-plan-") as folder:
+            found = _run(asked, batch, framework, one.candidate, Path(folder), timeout)
+        if not isinstance(found, str) or _KILLED not in found:
+            break
     if isinstance(found, str):
         return Measured(one, 0, 0.0, None, found)
     busiest = max(found, key=lambda trial: sum((trial.given or {}).values()))
