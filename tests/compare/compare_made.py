@@ -45,7 +45,7 @@ def finished(
             reduction="gloo",
             losses=list(losses),
             scores=[] if score is None else [*(score / 2 for _ in losses[1:]), score],
-            epoch_seconds=[0.25 * (epoch + 1) for epoch in range(len(losses))],
+            epoch_seconds=[] if score is None else [0.25 * (n + 1) for n in range(len(losses))],
             window=(5.0, 6.0, speed),
             steps=46,
             step_seconds=64 / speed,

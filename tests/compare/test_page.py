@@ -1,6 +1,7 @@
 """The report's files, from figures that a real comparison wrote: recorded.json, by
-`dream compare -n 4 --rounds 2 --epochs 4 --frameworks torch,tensorflow
---strategies mirrored:reduction=gloo,parameter_server --slow 3:4 --json recorded.json`."""
+`dream compare -n 4 --rounds 2 --epochs 4 --slow 3:4 --frameworks torch
+--strategies mirrored:reduction=gloo,mirrored:reduction=grpc,parameter_server --json recorded.json`.
+"""
 
 import json
 from html.parser import HTMLParser

@@ -36,7 +36,7 @@ def test_a_job_that_finishes(tmp_path):
     assert outcome.first.losses == [1.0, 0.5]
     assert 0 < outcome.start_up < 60
     assert outcome.peak_bytes > 10**6
-    assert outcome.first.samples_per_second == pytest.approx(640 / 0.01, rel=0.9)
+    assert outcome.rate == pytest.approx(640 / 0.01, rel=0.9)
 
 
 def test_a_rank_that_leaves_without_a_word(tmp_path):
