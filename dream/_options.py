@@ -80,7 +80,22 @@ COMMON: Mapping[str, Option] = MappingProxyType(
 
 SEED = Option("seed", int, 0, "what the order of shuffled data depends on", minimum=0)
 
+_ACCUMULATE = Option(
+    "accumulate", int, 1, "micro-batches that each global batch is computed in, one after the "
+    "other: the numbers stay, less memory is needed", minimum=1, frameworks=("torch",),
+)  # fmt: skip
+_CLIP_NORM = Option(
+    "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0
+)
+_CLIP_VALUE = Option(
+    "clip_value", float, None, "largest absolute value of an element of the global gradient",
+    minimum=0.0,
+)  # fmt: skip
+KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE)
+"""How an update is made: the same meaning under every strategy that takes them."""
+
 REPLICAS = (
+    *KNOBS,
     Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),
@@ -97,9 +112,6 @@ REPLICAS = (
     ),
 )  # fmt: skip
 
-_CLIP_NORM = Option(
-    "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0
-)
 _DATA = Option(
     "data", int, None, "replicas along the data axis; what the model axis leaves by default",
     minimum=1, mesh=True,

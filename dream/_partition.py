@@ -23,11 +23,20 @@ class Share:
     """How much of one global batch is this rank's.
 
     count: samples on this rank; total: samples in the global batch; parts: replicas.
+    micro, micros: which of how many parts of the share this is, where it is computed in several;
+        `count` is then the part's, `total` still the global batch's.
     """
 
     count: int
     total: int
     parts: int
+    micro: int = 0
+    micros: int = 1
+
+    @property
+    def last(self) -> bool:
+        """Whether the gradient is complete after this one."""
+        return self.micro == self.micros - 1
 
     @property
     def weight(self) -> float:
@@ -58,6 +67,17 @@ def global_batches(
 def share_of(total: int, rank: int, parts: int) -> Share:
     """The share of `rank` in a global batch of `total` samples dealt round-robin."""
     return Share(len(range(rank, total, parts)), total, parts)
+
+
+def micro_shares(share: Share, most: int) -> list[Share]:
+    """A share in at most `most` runs, whose sizes differ by one sample at most; as many as on any
+    rank, and none empty on all of them."""
+    micros = max(1, min(most, -(-share.total // share.parts)))
+    small, larger = divmod(share.count, micros)
+    return [
+        Share(small + (micro < larger), share.total, share.parts, micro, micros)
+        for micro in range(micros)
+    ]
 
 
 def deal(batch: NDArray[np.int64], rank: int, parts: int) -> NDArray[np.int64]:

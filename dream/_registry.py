@@ -15,7 +15,7 @@ _HOROVOD = "dream.adapters.horovod"
 _SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
-    ("torch", "single"): f"{_TORCH}.single:Single",
+    ("torch", "single"): f"{_TORCH}.choosing:single",
     ("torch", "mirrored"): f"{_TORCH}.synchronous:Synchronous",
     ("torch", "multi_worker_mirrored"): f"{_TORCH}.synchronous:Synchronous",
     ("torch", "horovod"): f"{_TORCH}.synchronous:Synchronous",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _options
-from dream._errors import ConfigurationError, Unsupported, unknown
+from dream import _knobs, _options
+from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
 from dream._options import FRAMEWORKS, Framework, Option
 
 __all__ = ["COMMON", "FRAMEWORKS", "SEED", "SPECS", "Framework", "Option", "Spec", "find"]
@@ -35,13 +35,25 @@ class Spec:
     def option(self, name: str) -> Option:
         table = {option.name: option for option in self.options}
         if name not in table:
-            raise unknown(f"option of strategy {self.name!r}", name, table)
+            raise self._not_an_option(name, table)
         return table[name]
+
+    def _not_an_option(self, name: str, table: Mapping[str, Option]) -> DreamError:
+        """An option of other strategies, or none at all."""
+        takers = [spec.name for spec in SPECS.values() if any(o.name == name for o in spec.options)]
+        if not takers:
+            return unknown(f"option of strategy {self.name!r}", name, table)
+        return Unsupported(
+            f"Strategy {self.name!r} does not take this option. Received: {name!r}. "
+            f"It is taken by: {', '.join(takers)}. Options here: {', '.join(sorted(table))}."
+        )
 
     def resolve(self, given: Mapping[str, object]) -> Mapping[str, object]:
         """Every option with its value: the given ones checked, the others at their default."""
         checked = {name: self.option(name).check(value) for name, value in given.items()}
-        return MappingProxyType({o.name: o.default for o in self.options} | checked)
+        options = {o.name: o.default for o in self.options} | checked
+        _knobs.check(options)
+        return MappingProxyType(options)
 
     def check_framework(
         self, given: Mapping[str, object], framework: Framework, reduction: str
@@ -88,6 +100,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "single", "one device; the oracle every other is held against",
                 "one replica", "none", {"torch": (), "tensorflow": ()}, several=False,
+                options=_options.KNOBS,
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",

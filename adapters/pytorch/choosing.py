@@ -1,13 +1,17 @@
-"""What `reduction="auto"` takes for torch."""
+"""What `reduction="auto"` and `single` take for torch."""
 
 from __future__ import annotations
 
 import torch
 
 from dream import _registry
+from dream._adapter import Adapter, Plan
+from dream._knobs import Knobs
 from dream._topology import Cluster
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.hooks import TorchWire
+from dream.adapters.pytorch.single import Single
+from dream.adapters.pytorch.synchronous import Synchronous
 from dream.shared_memory.groups import serves
 
 
@@ -18,3 +22,8 @@ def connect(place: Cluster, reduction: str) -> TorchWire:
         return collectives.connect(place, reduction)
     wire: TorchWire = _registry.reduction("torch", "shared_memory")(place, "shared_memory")
     return wire
+
+
+def single(plan: Plan) -> Adapter:
+    """One device: plain, or one replica of `mirrored` where a knob is to be honoured."""
+    return Synchronous(plan) if Knobs.of(plan.options).asked else Single(plan)

@@ -50,15 +50,17 @@ class Dealer:
         seed: int,
         resyncs: Resyncs | None = None,
         told_by: Communicator | None = None,
+        micros: Callable[[], int] = lambda: 1,
     ) -> None:
         """resyncs: where some ranks are of another framework, with which passes are compared.
         told_by: all ranks, where several of them take the same share; what rank 0's own sampler
-        draws is every rank's, with gradients off too."""
+        draws is every rank's, with gradients off too. micros: see `DealtBatches`."""
         self._communicator = communicator
         self._told_by = told_by
         self._shares = shares
         self._seed = seed
         self._resyncs = resyncs
+        self._micros = micros
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`DataLoader.__init__` that deals the loader once it is made."""
@@ -91,7 +93,9 @@ class Dealer:
                 "strategy.order(samples, epoch) on every rank."
             )
         source = loader.batch_sampler if own_order else self._seeded(loader)
-        dealt = DealtBatches(source, self._communicator, loader.batch_size, self._told_by)
+        dealt = DealtBatches(
+            source, self._communicator, loader.batch_size, self._told_by, self._micros
+        )
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         loader.__class__ = _dealt_class(type(loader), self._shares, self._compared)

@@ -16,6 +16,7 @@ from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.runner import Runner, wrap
@@ -34,6 +35,7 @@ class Modules:
     make: makes a module's root.
     generation: grows whenever parameters may have been replaced.
     searches: DDP looks for unused parameters at each step.
+    updates: where the loop is, where its batches come in micro-batches; else None.
     """
 
     def __init__(
@@ -43,13 +45,15 @@ class Modules:
         options: Mapping[str, Any],
         hook: GradientHook | None,
         make: MakeRoot = Root,
+        updates: Updates | None = None,
     ) -> None:
         self.communicator = communicator
         self.shares = shares
         self.inside = False
         self.generation = 0
         self.roots: WeakSet[Reducing] = WeakSet()
-        self.searches = bool(options["find_unused"])
+        self.searches = bool(options.get("find_unused", False))
+        self.updates = updates
         self._options = options
         self._hook = hook
         self._make = make
@@ -87,8 +91,12 @@ class Modules:
         """The ids of the parameters that other roots reduce."""
         return {id(p) for other in self.roots if other is not root for p in other.trained}
 
-    def wrap(self, module: nn.Module, runner: Runner, taken: set[int]) -> DistributedDataParallel:
-        """DDP over a module."""
+    def wrap(
+        self, module: nn.Module, runner: Runner, taken: set[int]
+    ) -> DistributedDataParallel | None:
+        """DDP over a module; None where there is one rank, which reduces nothing."""
+        if self.communicator.world_size == 1:
+            return None
         self.settle(module)
         ddp = wrap(runner, self._options, self._hook, taken)
         self.begun(module)

@@ -37,26 +37,38 @@ class Root(Reducing):
         self._trained: tuple[bool, ...] = ()
         self._generation = -1
         self._handles: list[RemovableHandle] = []
+        self._held: list[RemovableHandle] = []
         self._weight = 1.0
+        self._completes = True
         self._norms = buffers.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not training_call(self.room):
             return self.inner(*args, **kwargs)
         self._set_carrier(None)
-        self.weigh(self.room.shares.weight((*args, *kwargs.values())))
+        share = self.room.shares.of((*args, *kwargs.values()))
+        if self.room.updates is not None:
+            self._completes = self.room.updates.begin(share)
+        self.weigh(1.0 if share is None else share.weight)
         return self._run(args, kwargs)
 
-    def call_with_carrier(self, args: tuple[Any, ...], *, empty: bool) -> tuple[Any, torch.Tensor]:
+    def call_with_carrier(
+        self, args: tuple[Any, ...], *, empty: bool, first: bool = True, last: bool = True
+    ) -> tuple[Any, torch.Tensor]:
         """The module's output, and a second tensor to start backward from: the gradient given
         there comes back as `carried`. The caller weighs the loss itself, save on an empty batch,
-        whose loss may be nan."""
+        whose loss may be nan.
+
+        first, last: of the micro-batches of an update; only the last one's backward reduces.
+        """
         carrier = self._runner.carrier
         if carrier is None:
             carrier = self._new_carrier()
             self._set_carrier(carrier)
         self.weigh(0.0 if empty else 1.0)
-        carrier.grad = None
+        if first:
+            carrier.grad = None
+        self._completes = last
         output, carried = self._run(args, {})
         return output, carried
 
@@ -104,16 +116,21 @@ class Root(Reducing):
 
     def release(self) -> None:
         self._unweigh()
+        for handle in self._held:
+            handle.remove()
+        self._held = []
         if self._ddp is not None:
             self._ddp._remove_autograd_hooks()
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._forward = self._runner.forward
-            self.backwards.stop()
+        self.backwards.stop()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = self._call(self._forward, args, kwargs, empty=self._weight == 0.0)
-        self._average_running()
+        forward = self._forward if self._completes else self._runner.forward
+        output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
+        if self._completes:
+            self._average_running()
         return output
 
     def _average_running(self) -> None:
@@ -144,14 +161,17 @@ class Root(Reducing):
         taken = self.room.taken(self)
         self._own = self._untaken()
         reduced = tuple(map(id, self.trained))
-        if self._ddp is not None and reduced == self._reduced:
+        if reduced and reduced == self._reduced:
             return
         self.release()
         self._reduced = reduced
         self._norms = buffers.norms(self.module)
         if reduced:
             self._ddp = self.room.wrap(self.module, self._runner, taken)
-            self._forward = forward_of(self._ddp, self._runner)
+            if self._ddp is not None:
+                self._forward = forward_of(self._ddp, self._runner)
+            if self.room.updates is not None:
+                self._held = self.room.updates.held.watch(self._own)
             self.backwards.watch(self.trained[0])
 
     def _new_carrier(self) -> nn.Parameter:

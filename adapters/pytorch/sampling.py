@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, final
@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import torch
 from torch.utils.data import Sampler
 
-from dream._partition import Share, epoch_order, global_batches, share_of
+from dream._partition import Share, epoch_order, global_batches, micro_shares, share_of
 from dream.communication import Communicator
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
@@ -90,6 +90,7 @@ class DealtBatches(Sampler[list[int]]):
 
     source: the global batches; unless they are seeded, rank 0's are every rank's.
     told_by: all ranks, where several take the same share.
+    micros: in how many micro-batches a share to train on comes, at most; asked at each pass.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class DealtBatches(Sampler[list[int]]):
         communicator: Communicator,
         batch_size: int | None,
         told_by: Communicator | None = None,
+        micros: Callable[[], int] = lambda: 1,
     ) -> None:
         self.batch_size = batch_size
+        self._micros = micros
         self._source = source
         self._communicator = communicator
         self._together = told_by is not None
@@ -108,6 +111,7 @@ class DealtBatches(Sampler[list[int]]):
         self._begun: Pass | None = None
 
     def __len__(self) -> int:
+        """Global batches, which are updates: what a schedule is reckoned in."""
         return len(self._source)
 
     @contextmanager
@@ -131,20 +135,23 @@ class DealtBatches(Sampler[list[int]]):
         seeded = self._source if isinstance(self._source, SeededBatches) else None
         counts = None if reading == "share" else seeded
         self._begun = Pass(len(self), counts, trains=reading == "by gradients")
-        return self._deal(self._begun.shares, whole=reading == "whole")
+        micros = self._micros() if self._begun.trains else 1
+        return self._deal(self._begun.shares, micros, whole=reading == "whole")
 
     def _every_batch(self) -> Iterator[list[int]]:
         if self._told_by.world_size == 1 or isinstance(self._source, SeededBatches):
             return iter(self._source)
         return told_by_rank_0(self._source, self._told_by)
 
-    def _deal(self, shares: deque[Share], *, whole: bool) -> Iterator[list[int]]:
+    def _deal(self, shares: deque[Share], micros: int, *, whole: bool) -> Iterator[list[int]]:
         rank, parts = self._communicator.rank, self._communicator.world_size
         batches = iter(self._source) if whole and not self._together else self._every_batch()
         if whole:
             rank, parts = 0, 1
         for batch in batches:
-            share = share_of(len(batch), rank, parts)
-            shares.append(share)
-            # A collate function needs a sample to show its shape; the loader drops it again.
-            yield batch[rank::parts] if share.count else batch[:1]
+            share, mine = share_of(len(batch), rank, parts), batch[rank::parts]
+            for part in micro_shares(share, micros) if micros > 1 else (share,):
+                shares.append(part)
+                taken, mine = mine[: part.count], mine[part.count :]
+                # A collate function needs a sample to show its shape; the loader drops it again.
+                yield taken if part.count else batch[:1]

@@ -35,20 +35,21 @@ class Shares:
     def weight(self, inputs: Iterable[object]) -> float:
         """What this rank's gradient counts for: that of the first marked input, else that of the
         batch yielded last, else an equal share's."""
-        share = self._of(inputs)
+        share = self.of(inputs)
         return 1.0 if share is None else share.weight
 
     def count(self, inputs: Iterable[object]) -> int | None:
         """This rank's samples likewise; None for what is no dealt batch."""
-        share = self._of(inputs)
+        share = self.of(inputs)
         return None if share is None else share.count
 
     def largest(self, inputs: Iterable[object]) -> int | None:
         """The largest share of the batch that any rank has; None for what is no dealt batch."""
-        share = self._of(inputs)
+        share = self.of(inputs)
         return None if share is None else -(-share.total // share.parts)
 
-    def _of(self, inputs: Iterable[object]) -> Share | None:
+    def of(self, inputs: Iterable[object]) -> Share | None:
+        """The share of a forward pass on `inputs`; None for what is no dealt batch."""
         for value in inputs:
             entry = self._marked.get(id(value))
             if entry is not None and entry[0]() is value:

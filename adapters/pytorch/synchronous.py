@@ -1,4 +1,5 @@
-"""`mirrored`, `multi_worker_mirrored` and `horovod`: replicas in step, carried by DDP."""
+"""`mirrored`, `multi_worker_mirrored` and `horovod`: replicas in step, carried by DDP; and
+`single` where it has a knob to honour."""
 
 from __future__ import annotations
 
@@ -14,11 +15,16 @@ from torch.utils.data import DataLoader
 
 from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import Unsupported
+from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving, state
 from dream.adapters.pytorch.bucket_hook import Buckets
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
+from dream.adapters.pytorch.knobs.accumulated_step import Cut, accumulated_step
+from dream.adapters.pytorch.knobs.training import Training
+from dream.adapters.pytorch.knobs.weighing import MicroWeights
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.mixed_root import MixedRoot
 from dream.adapters.pytorch.modules import MakeRoot, Modules
@@ -46,10 +52,16 @@ class Synchronous(Adapter):
         self._communicator, hook = _connect(plan)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
+        self._knobs = Training(_knobs_of(plan))
+        updates = self._knobs.updates
         self._modules = Modules(
-            self._communicator, self._shares, plan.options, hook, self._kind_of_root()
+            self._communicator, self._shares, plan.options, hook, self._kind_of_root(), updates
         )
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed, plan.resyncs)
+        self._micro = None if updates is None else MicroWeights(self._communicator, updates)
+        self._roots = self._topology.world_size > 1 or updates is not None
+        self._dealer = Dealer(
+            self._communicator, self._shares, plan.seed, plan.resyncs, micros=self._knobs.micros
+        )
         self._guard = Guard(self._modules)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator)
@@ -66,10 +78,12 @@ class Synchronous(Adapter):
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
         replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
-        if self._topology.world_size > 1:
+        if self._roots:
             replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
             replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
+        if self._topology.world_size > 1:
             replace(Optimizer, "__init__", self._guard.wrap_init(Optimizer.__init__))
+        self._knobs.enter(self._patches)
         if self._resyncs is not None:
             backward = self._told.wrap_backward(torch.autograd.backward)
             replace(torch.autograd, "backward", backward)
@@ -87,9 +101,11 @@ class Synchronous(Adapter):
             self._dealer.deal(item)
         elif (distributed := self._keras.prepare(item)) is not None:
             return distributed
-        elif self._topology.world_size > 1 and isinstance(item, Optimizer):
-            self._guard.watch(item)
-        elif self._topology.world_size > 1 and isinstance(item, nn.Module):
+        elif isinstance(item, Optimizer):
+            self._knobs.take(item)
+            if self._topology.world_size > 1:
+                self._guard.watch(item)
+        elif self._roots and isinstance(item, nn.Module):
             self._modules.distribute(item).prepare()
         return item
 
@@ -103,13 +119,17 @@ class Synchronous(Adapter):
         keras_step = self._keras.train_step(model, loss, optimizer, weight)
         if keras_step is not None:
             return keras_step
-        if self._topology.world_size == 1:
+        self._knobs.take(optimizer)
+        if not self._roots:
             return plain_step(model, loss, optimizer)
         root = self._modules.distribute(model)
         if isinstance(root, MixedRoot):
             counted = root.samples if weight is None else _counts(weight)
             return mixed_step(root, loss, optimizer, counted, self._told)
         assert isinstance(root, Root)
+        if (updates := self._knobs.updates) is not None:
+            cut = Cut(updates.most, self._communicator, self._shares, weight)
+            return accumulated_step(root, loss, optimizer, cut, updates)
         weigh = BatchWeight(self._communicator, self._shares.weight, weight)
         return synchronous_step(root, loss, optimizer, weigh)
 
@@ -126,6 +146,8 @@ class Synchronous(Adapter):
     def weigh(self, loss: Any, count: Any) -> Any:
         counted = count_of(count)
         self._modules.weigh_by_hand(counted)
+        if self._micro is not None:
+            return self._micro.weigh(loss, counted)
         if self._resyncs is not None:  # counts travel with the gradients
             return loss
         return loss * weight_of(self._communicator, counted)
@@ -135,6 +157,16 @@ class Synchronous(Adapter):
 
     def loss_weight(self) -> float:
         return self._modules.loss_weight()
+
+
+def _knobs_of(plan: Plan) -> Knobs:
+    knobs = Knobs.of(plan.options)
+    if plan.mixed and knobs.accumulates:
+        raise Unsupported(
+            "Ranks of another framework do not wait for micro-batches. Received: "
+            f"accumulate={knobs.accumulate} in a job of two frameworks. Leave accumulate out."
+        )
+    return knobs
 
 
 def _counts(weight: Callable[..., Any]) -> Callable[[tuple[Any, ...]], float]:

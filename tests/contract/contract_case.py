@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import dream
 
 Mode = Literal["plain", "single", "cell"]
 Figures = dict[str, Any]
+NO_KNOBS: Mapping[str, Any] = {}
 EVERYWHERE: tuple[Mode, ...] = ("plain", "single", "cell")
 WITH_DREAM: tuple[Mode, ...] = ("single", "cell")
 
@@ -59,15 +60,20 @@ class Env:
         return self.rank == self.ranks - 1
 
     @contextmanager
-    def block(self, *, seed: int = 0, **options: Any) -> Iterator[Any]:
-        """The `with` of the mode; yields the strategy, or None where dream is not used."""
+    def block(
+        self, *, seed: int = 0, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
+    ) -> Iterator[Any]:
+        """The `with` of the mode; yields the strategy, or None where dream is not used. knobs:
+        options that one device takes too."""
         if self.mode == "plain":
             yield None
             return
-        with self.strategy(seed=seed, **options) as strategy:
+        with self.strategy(seed=seed, knobs=knobs, **options) as strategy:
             yield strategy
 
-    def strategy(self, *, seed: int = 0, **options: Any) -> dream.Strategy:
+    def strategy(
+        self, *, seed: int = 0, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
+    ) -> dream.Strategy:
         """The cell's strategy, not entered."""
         name, cell = self.cell.strategy, self.cell
         if self.mode == "single":
@@ -78,6 +84,7 @@ class Env:
             options |= cell.request
         if self.mode == "cell" and cell.devices is not None:
             options.setdefault("devices", cell.devices)
+        options |= knobs
         LAST[:] = [dream.strategy(name, framework=cell.framework, seed=seed, **options)]
         return LAST[0]
 

@@ -24,6 +24,9 @@ def runs(cell: Cell, case: str) -> bool:
 
 def _without_meaning(cell: Cell, case: str) -> bool:
     if cell.kind == "torch":
+        knob = case in contract_torch_names.KNOBS
+        if knob and cell.strategy not in contract_torch_names.TAKE_KNOBS:
+            return True
         split = contract_torch_names.without_meaning(cell.options, cell.replicas)
         return case in split or bool(contract_split_names.left_out(cell, case))
     return cell.kind == "keras_tf" and case in contract_keras_names.without_meaning(cell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contract_torch_data
 import contract_torch_explicit
+import contract_torch_knobs
 import contract_torch_objects
 import contract_torch_owned
 import contract_torch_probes
@@ -19,6 +20,7 @@ _ROOMS = (
     contract_torch_explicit,
     contract_torch_objects,
     contract_torch_owned,
+    contract_torch_knobs,
     contract_torch_probes,
     contract_torch_refusals,
 )

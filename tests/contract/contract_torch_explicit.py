@@ -64,7 +64,7 @@ def step_and_loop_in_turn(env: Env) -> Figures:
     return {"parameters": parameters(model), "values": values}
 
 
-def _sentences(count: int, *, hollow: bool) -> TensorDataset:
+def sentences(count: int, *, hollow: bool) -> TensorDataset:
     """Rows of 6 tokens of which the first few count. hollow: the samples that the second rank
     gets have none that counts."""
     draw = np.random.default_rng(2)
@@ -79,12 +79,12 @@ def _sentences(count: int, *, hollow: bool) -> TensorDataset:
     return TensorDataset(tokens, targets)
 
 
-def _token_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def token_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The mean over the tokens that count."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=-100)
 
 
-def _tokens(_: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def tokens(_: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (target != -100).sum()
 
 
@@ -92,8 +92,8 @@ def _weighted_step(env: Env, *, hollow: bool) -> Figures:
     with env.block() as strategy:
         model = Net()
         optimizer = momentum(model.parameters())
-        step = strategy.train_step(model, _token_loss, optimizer, weight=_tokens)
-        batches = DataLoader(_sentences(49, hollow=hollow), batch_size=16)
+        step = strategy.train_step(model, token_loss, optimizer, weight=tokens)
+        batches = DataLoader(sentences(49, hollow=hollow), batch_size=16)
         values = [float(step(*batch)) for _ in range(EPOCHS) for batch in batches]
     return {"parameters": parameters(model), "values": values}
 
@@ -113,11 +113,11 @@ def _weighed_loop(env: Env, *, hollow: bool) -> Figures:
         model = Net()
         optimizer = momentum(model.parameters())
         for _ in range(EPOCHS):
-            for x, y in DataLoader(_sentences(49, hollow=hollow), batch_size=16):
+            for x, y in DataLoader(sentences(49, hollow=hollow), batch_size=16):
                 optimizer.zero_grad()
-                loss = _token_loss(model(x), y)
+                loss = token_loss(model(x), y)
                 if strategy is not None:
-                    loss = strategy.weigh(loss, _tokens(x, y))
+                    loss = strategy.weigh(loss, tokens(x, y))
                 loss.backward()
                 optimizer.step()
     return {"parameters": parameters(model)}

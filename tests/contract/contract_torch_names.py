@@ -26,6 +26,10 @@ CORE = frozenset(
         "step_adamw_rank_without_sample",
         "step_weighted_with_a_count_of_zero",
         "loop_weighed_by_tokens",
+        "accumulated_momentum",
+        "accumulated_step_weighted_by_tokens",
+        "clip_norm",
+        "communications_of_an_update",
         "communicator",
         "ranks_that_built_different_models",
         "nested_blocks",
@@ -106,6 +110,22 @@ STEPS = (
     "step_weighted_by_tokens",
     "step_weighted_with_a_count_of_zero",
 )
+
+ACCUMULATED = (
+    "accumulated_momentum",
+    "accumulated_adamw_rank_without_sample",
+    "accumulated_with_schedules_and_clipping",
+    "accumulated_by_two_optimizers",
+    "accumulated_step",
+    "accumulated_step_weighted_by_tokens",
+    "accumulated_loop_weighed_by_tokens",
+    "accumulated_and_clipped",
+)
+"""`single` runs these without accumulation, and once with it."""
+CLIPPED = ("clip_norm", "clip_value")
+KNOBS = frozenset({*ACCUMULATED, *CLIPPED, "clip_norm_in_a_step", "communications_of_an_update"})
+TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
+"""The strategies that have these options."""
 
 _PARTS: dict[str, str] = {
     "penalty_on_the_weights": "torch refuses to add a loss of shards to one of whole tensors; "

@@ -13,6 +13,7 @@ from dream._partition import (
     deal,
     epoch_order,
     global_batches,
+    micro_shares,
     share_of,
 )
 
@@ -47,6 +48,21 @@ def test_weights_average_to_the_global_mean(total: int, ranks: int) -> None:
     assert sum(share.count for share in shares) == total
     assert sum(share.weight for share in shares) / ranks == pytest.approx(1.0)
     assert max(share.count for share in shares) - min(share.count for share in shares) <= 1
+
+
+@given(st.integers(1, 200), parts, st.integers(1, 9))
+def test_micro_batches_are_the_share_in_runs(total: int, ranks: int, most: int) -> None:
+    """As many on every rank, and none that no rank has a sample of."""
+    shares = [share_of(total, rank, ranks) for rank in range(ranks)]
+    runs = [micro_shares(share, most) for share in shares]
+    (micros,) = {len(run) for run in runs}
+    assert 1 <= micros <= most
+    for share, run in zip(shares, runs, strict=True):
+        assert sum(part.count for part in run) == share.count
+        assert sum(part.weight for part in run) == pytest.approx(share.weight)
+        assert max(p.count for p in run) - min(p.count for p in run) <= 1
+        assert [part.last for part in run] == [False] * (micros - 1) + [True]
+    assert all(any(run[micro].count for run in runs) for micro in range(micros))
 
 
 def test_even_shares_weigh_exactly_one() -> None:

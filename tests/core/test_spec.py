@@ -26,6 +26,9 @@ def test_an_option_of_a_wrong_kind_is_refused(value: object, why: str) -> None:
 
 def test_options_have_defaults() -> None:
     assert find("mirrored").resolve({"bucket_mb": 5}) == {
+        "accumulate": 1,
+        "clip_norm": None,
+        "clip_value": None,
         "bucket_mb": 5.0,
         "find_unused": False,
         "resync": None,
@@ -79,3 +82,13 @@ def test_a_value_outside_the_choices_lists_them() -> None:
 def test_what_only_a_script_can_write_is_taken() -> None:
     assert find("hybrid").resolve({"stages": ["a", "b"]})["stages"] == ["a", "b"]
     assert find("hybrid").resolve({"plan": {"fc1": "column"}})["plan"] == {"fc1": "column"}
+
+
+def test_options_that_break_each_other_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"clip_norm=1.0, clip_value=0.5.*Leave one out"):
+        find("mirrored").resolve({"clip_norm": 1.0, "clip_value": 0.5})
+
+
+def test_an_option_of_other_strategies_names_them() -> None:
+    with pytest.raises(Unsupported, match=r"'local_sgd'.*'accumulate'.*single, mirrored"):
+        find("local_sgd").resolve({"accumulate": 2})

@@ -1,0 +1,71 @@
+"""How an update is made: accumulation, clipping. One meaning in both frameworks, whatever the
+strategy; what does not go together is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from dream._errors import ConfigurationError
+
+Options = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What was asked for. Each field is an option of the same name.
+
+    accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
+    """
+
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Those that a strategy takes; the others are not asked for."""
+        given: dict[str, Any] = {f.name: options[f.name] for f in fields(cls) if f.name in options}
+        return cls(**given)
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is to be done beside plain steps."""
+        return self != type(self)()
+
+    @property
+    def accumulates(self) -> bool:
+        return self.accumulate > 1
+
+    @property
+    def clips(self) -> bool:
+        return self.clip_norm is not None or self.clip_value is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Conflict:
+    """Options that break each other. why: what would happen, and what to do."""
+
+    names: tuple[str, ...]
+    breaks: Callable[[Options], bool]
+    why: str
+
+
+_CONFLICTS = (
+    _Conflict(
+        ("clip_norm", "clip_value"),
+        lambda o: o["clip_norm"] is not None and o["clip_value"] is not None,
+        "A gradient is clipped by its norm or by its values, since either undoes what the other "
+        "promises. Leave one out.",
+    ),
+)
+
+
+def check(options: Options) -> None:
+    """Refuse what does not go together. options: every one of a strategy, with its value."""
+    for conflict in _CONFLICTS:
+        if all(name in options for name in conflict.names) and conflict.breaks(options):
+            received = ", ".join(f"{name}={options[name]!r}" for name in conflict.names)
+            what, _, advice = conflict.why.partition(". ")
+            raise ConfigurationError(f"{what}. Received: {received}. {advice}")

@@ -1,0 +1,216 @@
+"""The knobs: each with the numbers of one device. Accumulation changes none of them, so there
+`single` runs without it, and once with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures
+from contract_torch_explicit import sentences, token_loss, tokens
+from contract_torch_kit import CASES, EPOCHS, Net, adamw, loader, momentum, parameters, train
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader
+
+Trained = Callable[[Any], Figures]
+
+
+def _micro(env: Env, most: int, run: Trained, **knobs: Any) -> Figures:
+    """The figures of `run(strategy)` with micro-batches; of one device without, and as
+    "accumulated" with them."""
+    figures: Figures = {}
+    if env.mode == "single":
+        with env.block(knobs=knobs) as strategy:
+            figures = run(strategy)
+        torch.manual_seed(0)
+    with env.block(knobs={"accumulate": most, **knobs}) as strategy:
+        found = run(strategy)
+    return {**figures, "accumulated": found["parameters"]} if figures else found
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_momentum(env: Env) -> Figures:
+    def run(_: Any) -> Figures:
+        model = Net()
+        train(model, momentum(model.parameters()), loader(61))
+        return {"parameters": parameters(model)}
+
+    return _micro(env, 4, run)
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_adamw_rank_without_sample(env: Env) -> Figures:
+    """Gradients are cleared after each step, at first there are none."""
+
+    def run(_: Any) -> Figures:
+        model = Net()
+        optimizer = adamw(model.parameters())
+        for _ in range(EPOCHS):
+            for x, y in loader(49):
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return {"parameters": parameters(model)}
+
+    return _micro(env, 3, run)
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_with_schedules_and_clipping(env: Env) -> Figures:
+    """What a loop does once a step, and once an epoch."""
+
+    def run(_: Any) -> Figures:
+        model = Net()
+        optimizer = momentum(model.parameters())
+        batches = loader(61, shuffle=True)
+        cycle = lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=len(batches) * EPOCHS)
+        decay = lr_scheduler.StepLR(optimizer, 2)
+        rates = []
+        for _ in range(EPOCHS):
+            for x, y in batches:
+                model.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+                optimizer.step()
+                cycle.step()
+            decay.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        return {"parameters": parameters(model), "rates": rates, "count": cycle.last_epoch}
+
+    return _micro(env, 4, run)
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_by_two_optimizers(env: Env) -> Figures:
+    def run(_: Any) -> Figures:
+        first, second = nn.Sequential(nn.Linear(8, 16), nn.Tanh()), nn.Linear(16, 4)
+        optimizers = momentum(first.parameters()), adamw(second.parameters())
+        for _ in range(EPOCHS):
+            for x, y in loader(61):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                F.cross_entropy(second(first(x)), y).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+        return {"parameters": parameters(first, second)}
+
+    return _micro(env, 2, run)
+
+
+def _stepped(strategy: Any, batches: Any, loss: Any, **options: Any) -> Figures:
+    model = Net()
+    step = strategy.train_step(model, loss, momentum(model.parameters()), **options)
+    values = [float(step(*batch)) for _ in range(EPOCHS) for batch in batches()]
+    return {"parameters": parameters(model), "values": values}
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_step(env: Env) -> Figures:
+    return _micro(env, 4, lambda s: _stepped(s, lambda: loader(49), F.cross_entropy))
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_step_weighted_by_tokens(env: Env) -> Figures:
+    def run(strategy: Any) -> Figures:
+        data = sentences(49, hollow=True)
+        return _stepped(
+            strategy, lambda: DataLoader(data, batch_size=16), token_loss, weight=tokens
+        )
+
+    return _micro(env, 4, run)
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_loop_weighed_by_tokens(env: Env) -> Figures:
+    def run(strategy: Any) -> Figures:
+        model = Net()
+        optimizer = momentum(model.parameters())
+        for _ in range(EPOCHS):
+            for x, y in DataLoader(sentences(49, hollow=True), batch_size=16):
+                optimizer.zero_grad()
+                strategy.weigh(token_loss(model(x), y), tokens(x, y)).backward()
+                optimizer.step()
+        return {"parameters": parameters(model)}
+
+    return _micro(env, 4, run)
+
+
+@CASES.add(*WITH_DREAM)
+def accumulated_and_clipped(env: Env) -> Figures:
+    def run(_: Any) -> Figures:
+        model = Net()
+        train(model, momentum(model.parameters()), loader(61))
+        return {"parameters": parameters(model)}
+
+    return _micro(env, 4, run, clip_norm=0.05)
+
+
+def _clipped(env: Env, by_hand: Callable[[nn.Module], object], **knobs: Any) -> Figures:
+    with env.block(knobs=knobs):
+        model = Net()
+        between = (lambda: by_hand(model)) if env.mode == "plain" else (lambda: None)
+        train(model, momentum(model.parameters()), loader(61), between=between)
+    return {"parameters": parameters(model)}
+
+
+@CASES.add(*EVERYWHERE)
+def clip_norm(env: Env) -> Figures:
+    return _clipped(env, lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.05), clip_norm=0.05)
+
+
+@CASES.add(*EVERYWHERE)
+def clip_value(env: Env) -> Figures:
+    return _clipped(env, lambda m: nn.utils.clip_grad_value_(m.parameters(), 0.01), clip_value=0.01)
+
+
+@CASES.add(*WITH_DREAM)
+def clip_norm_in_a_step(env: Env) -> Figures:
+    with env.block(knobs={"clip_norm": 0.05}) as strategy:
+        return _stepped(strategy, lambda: loader(49), F.cross_entropy)
+
+
+@contextmanager
+def _bytes_of_buckets() -> Iterator[list[int]]:
+    """What DDP's buckets carry while the block lasts, by the hook or by gloo."""
+    sizes: list[int] = []
+    register = nn.parallel.DistributedDataParallel.register_comm_hook
+
+    def noting(ddp: Any, state: Any, hook: Any) -> None:
+        def noted(state: Any, bucket: Any) -> Any:
+            sizes.append(bucket.buffer().nbytes)
+            return hook(state, bucket)
+
+        noted.__annotations__.clear()
+        register(ddp, state, noted)
+
+    nn.parallel.DistributedDataParallel.register_comm_hook = noting
+    try:
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as watched:
+            yield sizes
+    finally:
+        nn.parallel.DistributedDataParallel.register_comm_hook = register
+    for event in watched.events() or []:
+        if event.name == "gloo:all_reduce":
+            sizes.append(4 * max(event.input_shapes[0] or [0]))
+
+
+def _counted(env: Env, **knobs: Any) -> list[int]:
+    with _bytes_of_buckets() as sizes, env.block(knobs=knobs):
+        model = Net()
+        train(model, momentum(model.parameters()), loader(64), epochs=1)
+    return sizes
+
+
+@CASES.add("cell")
+def communications_of_an_update(env: Env) -> Figures:
+    """Bytes of each bucket that travels in four updates, without and with micro-batches."""
+    return {
+        "plain": _counted(env),
+        "accumulated": _counted(env, accumulate=4),
+        "wanted": 4 * sum(p.numel() for p in Net().parameters()),
+    }
