@@ -41,8 +41,8 @@ class Held:
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
-        """All of them, times `factor`."""
-        gradients = [g for g, _ in self._left.values() if g is not None]
+        """All of them, times `factor`. DDP may have moved them to its buckets since."""
+        gradients = [p.grad for p in self._left if p.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, factor)
         for parameter in self._left:
