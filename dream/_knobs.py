@@ -17,11 +17,13 @@ class Knobs:
     """What was asked for. Each field is an option of the same name.
 
     accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
+    precision: of a training call.
     """
 
     accumulate: int = 1
     clip_norm: float | None = None
     clip_value: float | None = None
+    precision: str = "float32"
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -37,6 +39,10 @@ class Knobs:
     @property
     def accumulates(self) -> bool:
         return self.accumulate > 1
+
+    @property
+    def casts(self) -> bool:
+        return self.precision != "float32"
 
     @property
     def clips(self) -> bool:
@@ -58,6 +64,17 @@ _CONFLICTS = (
         lambda o: o["clip_norm"] is not None and o["clip_value"] is not None,
         "A gradient is clipped by its norm or by its values, since either undoes what the other "
         "promises. Leave one out.",
+    ),
+    _Conflict(
+        ("static_graph", "accumulate"),
+        lambda o: bool(o["static_graph"]) and o["accumulate"] != 1,
+        "A static graph is recorded in the first backward, which reduces nothing under "
+        "accumulation, and DDP breaks. Leave static_graph out.",
+    ),
+    _Conflict(
+        ("static_graph", "find_unused"),
+        lambda o: bool(o["static_graph"] and o["find_unused"]),
+        "A static graph finds unused parameters by itself, once. Leave find_unused out.",
     ),
 )
 

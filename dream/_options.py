@@ -82,7 +82,7 @@ SEED = Option("seed", int, 0, "what the order of shuffled data depends on", mini
 
 _ACCUMULATE = Option(
     "accumulate", int, 1, "micro-batches that each global batch is computed in, one after the "
-    "other: the numbers stay, less memory is needed", minimum=1, frameworks=("torch",),
+    "other: the numbers stay, less memory is needed", minimum=1,
 )  # fmt: skip
 _CLIP_NORM = Option(
     "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0
@@ -91,7 +91,12 @@ _CLIP_VALUE = Option(
     "clip_value", float, None, "largest absolute value of an element of the global gradient",
     minimum=0.0,
 )  # fmt: skip
-KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE)
+_PRECISION = Option(
+    "precision", str, "float32", "what models compute in while they train; weights, the sum of the "
+    "gradients and the optimizer stay float32. float16 scales the loss: Keras only",
+    choices=("float32", "bfloat16", "float16"),
+)  # fmt: skip
+KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION)
 """How an update is made: the same meaning under every strategy that takes them."""
 
 REPLICAS = (
@@ -99,6 +104,15 @@ REPLICAS = (
     Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),
+    ),
+    Option(
+        "bucket_view", bool, True, "gradients lie in the buckets that are reduced: no second copy",
+        mesh=True, frameworks=("torch",),
+    ),
+    Option(
+        "static_graph", bool, False, "every step runs the same graph: DDP finds out once which "
+        "parameters take part, and layers may be used again in backward",
+        mesh=True, frameworks=("torch",),
     ),
     Option(
         "find_unused", bool, False, "allow parameters that take no part in a step's loss",

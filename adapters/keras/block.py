@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 
 from dream import recording
-from dream.adapters.keras import model, optimizer, saving, start
+from dream.adapters.keras import model, optimizer, precision, saving, start
 from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.engine import Engine
 
@@ -34,11 +34,13 @@ class KerasBlock:
 
             observing.observe(recorder)
         self._open.enter_context(self.creating())
+        self._open.enter_context(precision.policy(self.engine.knobs.precision))
         self._changes.made(keras.Model, lambda made: model.distribute(made, self.engine))
-        if self.engine.parts > 1:
+        if self.engine.steps or self.engine.knobs.clips:
             self._changes.made(
-                keras.optimizers.Optimizer, lambda made: optimizer.distribute(made, self.engine)
+                keras.optimizers.Optimizer, lambda made: optimizer.take(made, self.engine)
             )
+        if self.engine.parts > 1:
             self._changes.saved(lambda save, name: saving.on_rank(save, name, self.engine.rank))
 
     def exit(self) -> None:
@@ -49,8 +51,8 @@ class KerasBlock:
         """A model or an optimizer that was made before the block, distributed."""
         if isinstance(item, keras.Model):
             return model.distribute(item, self.engine)
-        if isinstance(item, keras.optimizers.Optimizer) and self.engine.parts > 1:
-            return optimizer.distribute(item, self.engine)
+        if isinstance(item, keras.optimizers.Optimizer):
+            return optimizer.take(item, self.engine)
         return item
 
     def takes(self, item: Any) -> bool:

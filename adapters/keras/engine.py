@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from dream._knobs import Knobs
 from dream._resync import Resyncs
 from dream._spec import Framework
 from dream.adapters.keras.sources import Arrays, Batches
@@ -25,6 +26,7 @@ class Engine(ABC):
     """How global batches are dealt to `parts` replicas, and what they compute is added up.
 
     pooled: this process drives all the parts itself, by one step on every device.
+    knobs: how an update is made.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
@@ -34,6 +36,12 @@ class Engine(ABC):
     pooled: bool
     resyncs: Resyncs | None
     communicator: Communicator
+    knobs: Knobs = Knobs()
+
+    @property
+    def steps(self) -> bool:
+        """Whether the step of fit is dream's: parts add up, or a batch comes in micro-batches."""
+        return self.parts > 1 or self.knobs.accumulates
 
     @property
     def mixed(self) -> bool:
@@ -55,6 +63,25 @@ class Engine(ABC):
     @abstractmethod
     def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
         """The tensors as they are on a part with samples, zeros on a part with none."""
+
+    @abstractmethod
+    def rows(self, batch: Any) -> Any:
+        """How many samples a part's batch has."""
+
+    @abstractmethod
+    def micros(self, rows: Any) -> Any:
+        """In how many micro-batches so many samples come: at least one, and none empty where there
+        are samples."""
+
+    @abstractmethod
+    def ratio(self, some: Any, rows: Any) -> Any:
+        """some / rows; 1 where there are no rows."""
+
+    @abstractmethod
+    def fold(
+        self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
+    ) -> list[Any]:
+        """The sums of what `compute` gives for 0 to times - 1, one after the other."""
 
     @abstractmethod
     def copies(self, variables: Sequence[Any]) -> list[Any]:

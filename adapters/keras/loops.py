@@ -46,7 +46,9 @@ def fit(model: Any, state: State, given: Arguments) -> Any:
         split, given["validation_data"] = private.split(arrays, given["validation_split"])
         given["x"], given["y"], given["sample_weight"] = split
     given["validation_split"] = 0.0
-    if engine.parts == 1 and not _reorders(given):
+    for found in start.optimizers_of(model):
+        optimizer.take(found, engine)
+    if not engine.steps and not _reorders(given):
         return type(model).fit(model, **given)
     return _fit(model, state, given)
 
@@ -63,8 +65,9 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
         class_weight=given["class_weight"], seed=engine.seed, passes=state.passes,
         parts=engine.parts,
     )  # fmt: skip
-    if engine.parts > 1:
+    if engine.steps:
         _prepare(model, state, source, training=True)
+    if engine.parts > 1:
         given["validation_data"] = _validation(given, engine)
     given.update(
         _quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None,
@@ -153,7 +156,7 @@ def _prepare(model: Any, state: State, example: Any, *, training: bool) -> None:
         example = engine.example(example)
     engine.take_over(model)
     for found in start.optimizers_of(model):
-        optimizer.distribute(found, engine)
+        optimizer.take(found, engine)
     start.prepare(model, engine, example)
     if not engine.pooled:
         start.agree(model, engine)

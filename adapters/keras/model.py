@@ -22,8 +22,10 @@ def distribute(model: Any, engine: Engine) -> Any:
         return model
     state = loops.State(engine)
     for name, loop in loops.LOOPS.items():
-        if name == "fit" or engine.parts > 1:
+        if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
             setattr(model, name, MethodType(_loop(name, loop, state), model))
+    if engine.steps and engine.parts == 1:
+        model.train_step = MethodType(_step("train_step", steps.train, engine), model)
     if engine.parts > 1:
         engine.adopt_model(model)
         for name, step in _STEPS:
@@ -75,4 +77,4 @@ def _compile(engine: Engine) -> Callable[..., Any]:
 
 def _distribute_optimizers(model: Any, engine: Engine) -> None:
     for found in start.optimizers_of(model):
-        optimizer.distribute(found, engine)
+        optimizer.take(found, engine)

@@ -14,9 +14,15 @@ from weakref import WeakSet
 import keras
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import step
+from dream.adapters.keras import clipping, step
 from dream.adapters.keras.digest import digest_of
 from dream.adapters.keras.engine import Engine
+
+
+def take(optimizer: Any, engine: Engine) -> Any:
+    """The optimizer, with what the engine's parts and knobs have it do."""
+    clipping.adopt(optimizer, engine.knobs)
+    return distribute(optimizer, engine) if engine.steps else optimizer
 
 
 def distribute(optimizer: Any, engine: Engine) -> Any:

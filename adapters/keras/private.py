@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import keras
@@ -81,6 +83,15 @@ def own_states(layer: Any) -> list[Any]:
     """Variables of the layer itself that gradients do not change (its layers' are not among
     them)."""
     return [v for v in layer._non_trainable_variables if not v.trainable]
+
+
+def replace_clipping(optimizer: Any, clip: Callable[[list[Any]], list[Any]]) -> None:
+    """Have an optimizer clip by `clip`, which is given all gradients of an update."""
+
+    def clipped(_: Any, gradients: Any) -> list[Any]:
+        return clip(list(gradients))
+
+    optimizer._clip_gradients = MethodType(clipped, optimizer)
 
 
 def own_seeds(layer: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import metrics, optimizer, private, step
+from dream.adapters.keras import accumulating, metrics, optimizer, private, step
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 
 Logs = dict[str, Any]
@@ -22,6 +22,8 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
     batch, share = opened(element, engine)
     fraction = share[0] / share[1]
     custom = type(model).train_step is not keras.Model.train_step
+    if engine.knobs.accumulates:
+        return _accumulate(model, engine, batch, share)
     summing = _Summing(model, engine, share, statistics=True, own_loss=custom)
     with engine.stepping():
         if custom:
@@ -37,6 +39,15 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
                 "model.compile with it."
             )
         return summing.finish(batch, logs, held)
+
+
+def _accumulate(model: Any, engine: Engine, batch: Any, share: Any) -> Any:
+    """The same in micro-batches, whose sum travels once."""
+    summing = _Summing(model, engine, share, statistics=True, own_loss=False)
+    with engine.stepping():
+        update = accumulating.held(model, engine, batch, share[0] / share[1])
+        logs = dict.fromkeys(model.get_metrics_result())
+        return summing.finish(batch, logs, [update])
 
 
 def test(model: Any, engine: Engine, element: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dream._adapter import Plan
+from dream._knobs import Knobs
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.pytorch.keras_engine import TorchEngine
 from dream.communication import Communicator
@@ -16,4 +17,6 @@ def open_block(plan: Plan, communicator: Communicator, distribution: Any = None)
     distribution: has no meaning on torch, where a process drives one device.
     """
     del distribution
-    return KerasBlock(TorchEngine(communicator, plan))
+    engine = TorchEngine(communicator, plan)
+    engine.knobs = Knobs.of(plan.options)
+    return KerasBlock(engine)

@@ -62,6 +62,25 @@ class TorchEngine(Engine):
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [v.value.detach().clone() for v in variables]
 
+    def rows(self, batch: Any) -> Any:
+        return len(next(t for t in private.tree.flatten(batch) if t is not None))
+
+    def micros(self, rows: Any) -> Any:
+        return min(max(rows, 1), self.knobs.accumulate)
+
+    def ratio(self, some: Any, rows: Any) -> Any:
+        return some / rows if rows else 1.0
+
+    def fold(
+        self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
+    ) -> list[Any]:
+        del like
+        sums = [t.detach().clone() for t in compute(0)]
+        for index in range(1, times):
+            for total, found in zip(sums, compute(index), strict=True):
+                total.add_(found.detach())
+        return sums
+
     def one_hot(self, share: Any) -> list[Any]:
         digests = torch.zeros(self.parts)
         digests[self.rank] = share[2]

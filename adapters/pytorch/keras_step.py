@@ -11,10 +11,12 @@ import torch
 from dream._adapter import Step
 from dream._batch import split
 from dream._resync import Resync
+from dream.adapters.keras import clipping, private
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Canonical, Form
 from dream.adapters.keras.optimizer import apply_global
+from dream.adapters.keras.precision import check_scaled
 from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
 from dream.adapters.keras.steps import statistics_of
 from dream.adapters.pytorch.step import check_scalar
@@ -39,6 +41,8 @@ class KerasStep:
         weight: Callable[..., Any] | None,
     ) -> None:
         check_loss(loss)
+        clipping.adopt(optimizer, engine.knobs)
+        check_scaled(engine.knobs.precision, optimizer)
         self._engine = engine
         self._model = model
         self._loss = loss
@@ -57,11 +61,32 @@ class KerasStep:
             self._resync.before_step()
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
-        value, gradients = self._differentiate(batch, variables, count)
+        if self._engine.knobs.accumulates:
+            value, gradients = self._in_micros(batch, variables)
+        else:
+            value, gradients = self._differentiate(batch, variables, count)
         if self._engine.parts > 1:
             value, gradients = self._reduce(value, gradients, count)
         apply_global(self._optimizer, self._engine, gradients, variables)
         return value
+
+    def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
+        """The means over micro-batches that count for what is in them."""
+        rows = len(batch[-1])
+        micros = self._engine.micros(rows)
+        value, total = torch.zeros(()), 0.0
+        sums: list[torch.Tensor | None] = [None] * len(variables)
+        for micro in range(micros):
+            cut = slice(micro * rows // micros, (micro + 1) * rows // micros)
+            part = private.tree.map_structure(lambda t, at=cut: t[at], batch)
+            count = len(part[-1]) if self._weight is None else count_of(self._weight(*part))
+            if count:
+                found, gradients = self._differentiate(part, variables, count)
+                value, total = value + found * count, total + count
+                sums = [_added(s, g, count) for s, g in zip(sums, gradients, strict=True)]
+        if not total:
+            return value, [torch.zeros_like(v.value) for v in variables]
+        return value / total, [None if s is None else s / total for s in sums]
 
     def _start(self, batch: Batch) -> None:
         inputs, _ = split(batch)
@@ -111,6 +136,13 @@ class KerasStep:
         for variable, mean in zip(statistics, averages, strict=True):
             variable.assign(mean)
         return means[0], whole
+
+
+def _added(total: torch.Tensor | None, gradient: Any, count: float) -> torch.Tensor | None:
+    if gradient is None:
+        return total
+    weighed: torch.Tensor = gradient * count
+    return weighed if total is None else total + weighed
 
 
 def keras_step(

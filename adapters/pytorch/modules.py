@@ -16,6 +16,7 @@ from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.root import Root
@@ -36,6 +37,7 @@ class Modules:
     generation: grows whenever parameters may have been replaced.
     searches: DDP looks for unused parameters at each step.
     updates: where the loop is, where its batches come in micro-batches; else None.
+    precision: what models are called in, where that is not float32.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Modules:
         hook: GradientHook | None,
         make: MakeRoot = Root,
         updates: Updates | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self.communicator = communicator
         self.shares = shares
@@ -54,6 +57,7 @@ class Modules:
         self.roots: WeakSet[Reducing] = WeakSet()
         self.searches = bool(options.get("find_unused", False))
         self.updates = updates
+        self.precision = precision
         self._options = options
         self._hook = hook
         self._make = make

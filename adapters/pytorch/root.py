@@ -128,7 +128,13 @@ class Root(Reducing):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forward = self._forward if self._completes else self._runner.forward
-        output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
+        precision = self.room.precision
+        if precision is None:
+            output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
+        else:
+            with precision.casting():
+                output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
+            output = precision.restored(output)
         if self._completes:
             self._average_running()
         return output

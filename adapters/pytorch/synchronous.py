@@ -52,13 +52,14 @@ class Synchronous(Adapter):
         self._communicator, hook = _connect(plan)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
-        self._knobs = Training(_knobs_of(plan))
+        self._knobs = Training(_knobs_of(plan), device.type)
         updates = self._knobs.updates
         self._modules = Modules(
-            self._communicator, self._shares, plan.options, hook, self._kind_of_root(), updates
-        )
+            self._communicator, self._shares, plan.options, hook, self._kind_of_root(),
+            updates, self._knobs.precision,
+        )  # fmt: skip
         self._micro = None if updates is None else MicroWeights(self._communicator, updates)
-        self._roots = self._topology.world_size > 1 or updates is not None
+        self._roots = self._topology.world_size > 1 or self._knobs.runs_models
         self._dealer = Dealer(
             self._communicator, self._shares, plan.seed, plan.resyncs, micros=self._knobs.micros
         )
@@ -118,6 +119,8 @@ class Synchronous(Adapter):
     ) -> Step:
         keras_step = self._keras.train_step(model, loss, optimizer, weight)
         if keras_step is not None:
+            if self._knobs.updates is not None:
+                self._knobs.updates.leave_to_step()
             return keras_step
         self._knobs.take(optimizer)
         if not self._roots:
@@ -161,10 +164,11 @@ class Synchronous(Adapter):
 
 def _knobs_of(plan: Plan) -> Knobs:
     knobs = Knobs.of(plan.options)
-    if plan.mixed and knobs.accumulates:
+    if plan.mixed and (knobs.accumulates or knobs.casts):
         raise Unsupported(
-            "Ranks of another framework do not wait for micro-batches. Received: "
-            f"accumulate={knobs.accumulate} in a job of two frameworks. Leave accumulate out."
+            "Ranks of another framework take each batch at once, in float32. Received: "
+            f"accumulate={knobs.accumulate}, precision={knobs.precision!r} in a job of two "
+            "frameworks. Leave them out."
         )
     return knobs
 

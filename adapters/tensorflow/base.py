@@ -13,7 +13,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
+from dream._knobs import Knobs
 from dream._topology import Topology
+from dream.adapters.keras import clipping
+from dream.adapters.keras.precision import check_scaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
 from dream.adapters.tensorflow.keras_block import open_block
@@ -28,6 +31,9 @@ class TensorFlowAdapter(Adapter):
     def __init__(self, plan: Plan) -> None:
         self._resyncs = plan.resyncs
         self._who = self._replicas(plan)
+        self._knobs = Knobs.of(plan.options)
+        if plan.mixed and (self._knobs.accumulates or self._knobs.casts):
+            raise mixed.no_knobs(self._knobs)
         self._open = ExitStack()
         self._block = open_block(plan, self._who.communicator, self._who.distribution)
 
@@ -71,8 +77,10 @@ class TensorFlowAdapter(Adapter):
         total = self._total()
         local = training.LocalStep(
             model, loss, optimizer, weight, total,
-            ranks=distribution is None,
+            ranks=distribution is None, most=self._knobs.accumulate,
         )  # fmt: skip
+        clipping.adopt(optimizer, self._knobs)
+        check_scaled(self._knobs.precision, optimizer)
 
         def start(batch: calling.Batch) -> None:
             with distribution.scope() if distribution is not None else nullcontext():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dream._adapter import Plan
+from dream._knobs import Knobs
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
 from dream.adapters.tensorflow.keras_mirrored import MirroredEngine
@@ -18,6 +19,10 @@ def open_block(
 ) -> KerasBlock:
     """The block in which Keras models are distributed: over the devices of `distribution`, else
     over the communicator's ranks."""
-    if distribution is not None:
-        return KerasBlock(MirroredEngine(distribution, communicator, plan.seed))
-    return KerasBlock(ProcessEngine(communicator, plan))
+    engine = (
+        ProcessEngine(communicator, plan)
+        if distribution is None
+        else MirroredEngine(distribution, communicator, plan.seed)
+    )
+    engine.knobs = Knobs.of(plan.options)
+    return KerasBlock(engine)

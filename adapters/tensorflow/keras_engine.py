@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data
 from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.folding import fold, ratio, rows
 from dream.adapters.tensorflow.randomness import offset_by
 from dream.communication import Communicator
 
@@ -50,6 +51,20 @@ class ProcessEngine(Engine):
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return copies(variables)
+
+    def rows(self, batch: Any) -> Any:
+        return rows(batch)
+
+    def micros(self, rows: Any) -> Any:
+        return tf.clip_by_value(rows, 1, self.knobs.accumulate)
+
+    def ratio(self, some: Any, rows: Any) -> Any:
+        return ratio(some, rows)
+
+    def fold(
+        self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
+    ) -> list[Any]:
+        return fold(times, compute, like)
 
     def one_hot(self, share: Any) -> list[Any]:
         return [tf.one_hot(self.rank, self.parts) * share[2]]

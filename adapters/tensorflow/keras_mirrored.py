@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from dream._spec import Framework
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data, keras_private
+from dream.adapters.tensorflow.folding import fold, ratio, rows
 from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.communication import Communicator
@@ -56,6 +57,20 @@ class MirroredEngine(Engine):
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return copies(variables)
+
+    def rows(self, batch: Any) -> Any:
+        return rows(batch)
+
+    def micros(self, rows: Any) -> Any:
+        return tf.clip_by_value(rows, 1, self.knobs.accumulate)
+
+    def ratio(self, some: Any, rows: Any) -> Any:
+        return ratio(some, rows)
+
+    def fold(
+        self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
+    ) -> list[Any]:
+        return fold(times, compute, like)
 
     def one_hot(self, share: Any) -> list[Any]:
         return []

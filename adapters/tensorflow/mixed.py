@@ -7,6 +7,7 @@ from typing import Any
 from dream._adapter import Step
 from dream._batch import split
 from dream._errors import Unsupported
+from dream._knobs import Knobs
 from dream._resync import Resync
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
@@ -32,4 +33,12 @@ def no_loop() -> Unsupported:
     return Unsupported(
         "Beside ranks of another framework TensorFlow takes whole steps. Received: weigh, for a "
         "loop of one's own. Use strategy.train_step(model, loss, optimizer, weight=...)."
+    )
+
+
+def no_knobs(knobs: Knobs) -> Unsupported:
+    return Unsupported(
+        "Ranks of another framework take each batch at once, in float32. Received: "
+        f"accumulate={knobs.accumulate}, precision={knobs.precision!r} in a job of two frameworks. "
+        "Leave them out."
     )

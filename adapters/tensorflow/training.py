@@ -19,7 +19,7 @@ from dream.adapters.keras.calling import check_loss, predict
 from dream.adapters.keras.form import AsItIs, Form
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
-from dream.adapters.tensorflow import calling
+from dream.adapters.tensorflow import calling, folding
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras_private import unscaled_losses
 from dream.adapters.tensorflow.tracing import Compiled
@@ -33,6 +33,7 @@ class LocalStep:
 
     total: None where there is one part. ranks: whether the parts are processes, whose running
     statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
+    most: micro-batches that a part's share is computed in, at most.
     form: in which gradients travel; to be set before the first step.
     """
 
@@ -45,6 +46,7 @@ class LocalStep:
         total: Total | None,
         *,
         ranks: bool,
+        most: int = 1,
     ) -> None:
         check_loss(loss)
         self._model = model
@@ -53,11 +55,13 @@ class LocalStep:
         self._weight = weight
         self._total = total
         self._ranks = ranks
+        self._most = most
         self.form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
-        value, gradients = self._differentiate(batch)
+        differentiate = self._differentiate if self._most == 1 else self._in_micros
+        value, gradients = differentiate(batch)
         if self._total is not None:
             value, gradients = self._reduce(batch, value, gradients)
         with reduced_scope():
@@ -74,6 +78,30 @@ class LocalStep:
             value = tf.add_n([value, *(tf.cast(p, value.dtype) for p in penalties)])
             scaled = self._optimizer.scale_loss(value)
         return value, tape.gradient(scaled, self._model.trainable_variables)
+
+    def _in_micros(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
+        """The means over micro-batches that count for what is in them."""
+        variables = list(self._model.trainable_variables)
+        rows = folding.rows(batch)
+        micros = tf.clip_by_value(rows, 1, self._most)
+        missing = [False] * len(variables)
+
+        def compute(micro: tf.Tensor) -> list[tf.Tensor]:
+            start, stop = micro * rows // micros, (micro + 1) * rows // micros
+            part = tf.nest.map_structure(lambda t: t[start:stop], batch)
+            value, gradients = self._differentiate(part)
+            missing[:] = [g is None for g in gradients]
+            found = [
+                tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
+                for v, g in zip(variables, gradients, strict=True)
+            ]
+            count = self._count(part)
+            return [count, *(_times(x, count) for x in (tf.cast(value, tf.float32), *found))]
+
+        like = [tf.zeros([]), tf.zeros([]), *(v.value for v in variables)]
+        count, *sums = folding.fold(micros, compute, like)
+        value, *means = (tf.math.divide_no_nan(x, tf.cast(count, x.dtype)) for x in sums)
+        return value, [None if no else m for no, m in zip(missing, means, strict=True)]
 
     def _reduce(
         self, batch: calling.Batch, value: tf.Tensor, gradients: list[Any]

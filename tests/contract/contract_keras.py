@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contract_keras_fit
+import contract_keras_knobs
 import contract_keras_objects
 from contract_keras_kit import CASES, start
 
 __all__ = ["CASES", "start"]
 
-assert contract_keras_fit.CASES is contract_keras_objects.CASES is CASES
+_ROOMS = (contract_keras_fit, contract_keras_objects, contract_keras_knobs)
+assert all(room.CASES is CASES for room in _ROOMS)

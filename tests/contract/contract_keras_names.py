@@ -12,6 +12,8 @@ CORE = frozenset(
         "rank_without_sample_adamw",
         "shuffled",
         "global_clipnorm",
+        "accumulated_momentum",
+        "clip_norm",
         "several_outputs",
         "batch_normalisation",
         "copies",
@@ -72,6 +74,22 @@ RIGHT_OR_REFUSED = (
     "loop_written_by_hand",
 )
 
+ACCUMULATED = (
+    "accumulated_momentum",
+    "accumulated_adamw_rank_without_sample",
+    "accumulated_outputs_and_weights",
+    "accumulated_twice",
+    "accumulated_and_clipped",
+    "accumulated_step",
+    "accumulated_step_weighted_by_counts",
+)
+"""`single` runs these without accumulation, and once with it."""
+CLIPPED = ("clip_norm", "clip_value", "clip_norm_with_a_scaled_loss", "clip_norm_in_a_step")
+PRECISE = ("precision_bfloat16", "precision_float16")
+KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, "knobs_refused"})
+TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
+"""The strategies that have these options."""
+
 ON_A_MESH = {
     "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
     "which tests/tf_split holds",
@@ -85,4 +103,5 @@ _SPLIT = ("sharded", "model_parallel", "hybrid")
 
 def without_meaning(cell: Cell) -> Collection[str]:
     """What a cell leaves out."""
-    return ON_A_MESH if cell.strategy in _SPLIT else ()
+    knobs: Collection[str] = () if cell.strategy in TAKE_KNOBS else KNOBS
+    return {*knobs, *(ON_A_MESH if cell.strategy in _SPLIT else ())}

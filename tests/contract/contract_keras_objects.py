@@ -138,7 +138,7 @@ def _fail_inside(env: Env) -> None:
         raise KeyError("the user's own")
 
 
-def _global_batches(strategy: Any, x: np.ndarray, y: np.ndarray) -> Any:
+def global_batches(strategy: Any, x: np.ndarray, y: np.ndarray) -> Any:
     """The explicit form's data: global batches that prepare deals."""
     if TF:
         import tensorflow as tf
@@ -156,9 +156,9 @@ def _explicit(env: Env, optimizer: Any, samples: int) -> Figures:
     values: list[Any] = []
     with env.block() as strategy:
         model, optimizer = net(), optimizer()
-        batches = _global_batches(strategy, *arrays(samples))
+        batches = global_batches(strategy, *arrays(samples))
         model, optimizer = strategy.prepare(model, optimizer)
-        step = strategy.train_step(model, _judge, optimizer)
+        step = strategy.train_step(model, judge, optimizer)
         for _ in range(5):
             for batch in batches:
                 value = step(*batch)
@@ -166,7 +166,7 @@ def _explicit(env: Env, optimizer: Any, samples: int) -> Figures:
     return {"parameters": parameters(model), "values": [float(value) for value in values]}
 
 
-def _judge(prediction: Any, target: Any) -> Any:
+def judge(prediction: Any, target: Any) -> Any:
     return loss()(target, prediction)
 
 
@@ -180,13 +180,13 @@ def step_adamw_rank_without_sample(env: Env) -> Figures:
     return _explicit(env, adamw, 49)
 
 
-def _weights(_: Any, y: Any) -> Any:
+def weights(_: Any, y: Any) -> Any:
     """Class 0 counts for nothing, the others by their number."""
     return keras.ops.sum(keras.ops.cast(y, "float32"))
 
 
-def _weighted(prediction: Any, target: Any) -> Any:
-    """The mean over what `_weights` counts; nan where that is nothing."""
+def weighted(prediction: Any, target: Any) -> Any:
+    """The mean over what `weights` counts; nan where that is nothing."""
     each = keras.losses.sparse_categorical_crossentropy(target, prediction, from_logits=True)
     counts = keras.ops.cast(target, "float32")
     return keras.ops.sum(each * counts) / keras.ops.sum(counts)
@@ -203,9 +203,9 @@ def step_weighted_by_counts(env: Env) -> Figures:
     values = []
     with env.block() as strategy:
         model, optimizer = strategy.prepare(net(), momentum())
-        step = strategy.train_step(model, _weighted, optimizer, weight=_weights)
+        step = strategy.train_step(model, weighted, optimizer, weight=weights)
         for _ in range(5):
-            for batch in _global_batches(strategy, x, y):
+            for batch in global_batches(strategy, x, y):
                 values.append(float(step(*batch)))
     return {"parameters": parameters(model), "values": values}
 
@@ -220,7 +220,7 @@ def evaluate(env: Env) -> Figures:
     with env.block() as strategy:
         model = compiled(momentum())
         model.fit(*arrays(61), batch_size=BATCH, shuffle=False, verbose=0)
-        data = _global_batches(strategy, *arrays(49))
+        data = global_batches(strategy, *arrays(49))
         found = strategy.evaluate(model, data, {"right": right})
         keras_says = model.evaluate(*arrays(49), batch_size=BATCH, verbose=0, return_dict=True)
     return {"found": numbers(found), "keras": numbers(keras_says)}

@@ -29,4 +29,4 @@ def _without_meaning(cell: Cell, case: str) -> bool:
             return True
         split = contract_torch_names.without_meaning(cell.options, cell.replicas)
         return case in split or bool(contract_split_names.left_out(cell, case))
-    return cell.kind == "keras_tf" and case in contract_keras_names.without_meaning(cell)
+    return cell.kind.startswith("keras") and case in contract_keras_names.without_meaning(cell)

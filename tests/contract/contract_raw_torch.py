@@ -5,6 +5,7 @@ The raw cases are how loops over DistributedDataParallel are commonly written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -13,6 +14,7 @@ import contract_torch_objects
 import contract_torch_training
 import torch
 from contract_case import Cases, Env, Figures
+from contract_torch_explicit import sentences, token_loss
 from contract_torch_kit import BATCH, EPOCHS, Net, arrays, momentum, parameters, samples_of, start
 from torch import distributed, nn
 from torch.nn import functional as F
@@ -86,6 +88,46 @@ def raw_clip_before_reduce(env: Env) -> Figures:
             parameter.grad /= env.ranks  # type: ignore[operator]
         optimizer.step()
     return {"parameters": parameters(model)}
+
+
+def _micro_batches(
+    rows: int, loss: Callable[[slice], torch.Tensor], model: nn.Module, *, clip: float | None = None
+) -> Figures:
+    """Four micro-batches to an update, the mean of each divided by four; as on one device."""
+    optimizer = momentum(model.parameters())
+    for begin in [*range(0, rows, BATCH)] * EPOCHS:
+        stop = min(begin + BATCH, rows)
+        optimizer.zero_grad()
+        for micro in torch.arange(begin, stop).tensor_split(4):
+            if len(micro):
+                (loss(slice(int(micro[0]), int(micro[-1]) + 1)) / 4).backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return {"parameters": parameters(model)}
+
+
+@CASES.add("cell")
+def raw_accumulated_mean_of_means(_: Env) -> Figures:
+    """The last update's micro-batches are unequal."""
+    (x, y), model = arrays(61), Net()
+    return _micro_batches(61, lambda rows: F.cross_entropy(model(x[rows]), y[rows]), model)
+
+
+@CASES.add("cell")
+def raw_accumulated_token_loss(_: Env) -> Figures:
+    """Micro-batches of unequal tokens count alike."""
+    (x, y), model = sentences(49, hollow=False).tensors, Net()
+    return _micro_batches(49, lambda rows: token_loss(model(x[rows]), y[rows]), model)
+
+
+@CASES.add("cell")
+def raw_accumulated_and_clipped(_: Env) -> Figures:
+    """Each micro-batch's sum is clipped on the way."""
+    (x, y), model = arrays(61), Net()
+    return _micro_batches(
+        61, lambda rows: F.cross_entropy(model(x[rows]), y[rows]), model, clip=0.05
+    )
 
 
 @CASES.add("cell")

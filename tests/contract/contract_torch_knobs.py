@@ -8,9 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures
+from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
 from contract_torch_explicit import sentences, token_loss, tokens
-from contract_torch_kit import CASES, EPOCHS, Net, adamw, loader, momentum, parameters, train
+from contract_torch_kit import (
+    CASES,
+    EPOCHS,
+    Net,
+    adamw,
+    arrays,
+    loader,
+    momentum,
+    parameters,
+    train,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
@@ -214,3 +224,141 @@ def communications_of_an_update(env: Env) -> Figures:
         "accumulated": _counted(env, accumulate=4),
         "wanted": 4 * sum(p.numel() for p in Net().parameters()),
     }
+
+
+@CASES.add(*WITH_DREAM)
+def precision_bfloat16(env: Env) -> Figures:
+    """What comes out of the model, and what is trained, is float32."""
+
+    def run(strategy: Any) -> Figures:
+        model = Net()
+        optimizer = momentum(model.parameters())
+        dtypes = set()
+        for x, y in loader(61):
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            dtypes |= {output.dtype, *(p.grad.dtype for p in model.parameters())}
+        step = strategy.train_step(model, F.cross_entropy, optimizer)
+        for batch in loader(49):
+            step(*batch)
+        return {"parameters": parameters(model), "dtypes": [str(d) for d in dtypes]}
+
+    return _micro(env, 2 if env.mode == "single" else 1, run, precision="bfloat16")
+
+
+DDP = ({"bucket_view": False}, {"static_graph": True}, {"find_unused": True}, {"bucket_mb": 0.001})
+
+
+@CASES.add("cell")
+def knobs_of_ddp(env: Env) -> Figures:
+    found = {}
+    for knobs in DDP:
+        torch.manual_seed(0)
+        with env.block(knobs=knobs):
+            model = Net()
+            train(model, momentum(model.parameters()), loader(61))
+        found[str(knobs)] = parameters(model)
+    return found
+
+
+def _looped(act: Callable[..., Any], **knobs: Any) -> Callable[[Env], Figures]:
+    """What `act(strategy, model, optimizer, x, y)`, called for each batch, raises."""
+
+    def run(env: Env) -> Figures:
+        def loop() -> None:
+            with env.block(knobs={"accumulate": 4, **knobs}) as strategy:
+                model = Net()
+                optimizer = momentum(model.parameters())
+                for x, y in loader(64):
+                    act(strategy, model, optimizer, x, y)
+
+        return refusal(loop)
+
+    return run
+
+
+def _every_other(strategy: Any, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+    """A loop that accumulates by itself on top."""
+    F.cross_entropy(model(x), y).backward()
+    strategy.turn = getattr(strategy, "turn", 0) + 1
+    if strategy.turn % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _twice(_strategy: Any, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def _clip_unseen(_strategy: Any, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+    """By a function that was imported before the block."""
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _clear_unseen(_strategy: Any, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def _closure(_strategy: Any, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+    optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
+
+
+def _scaler(_strategy: Any, _model: Any, _optimizer: Any, _x: Any, _y: Any) -> None:
+    torch.amp.GradScaler("cpu")
+
+
+def _float16(_strategy: Any, model: Any, _optimizer: Any, x: Any, _y: Any) -> None:
+    model(x)
+
+
+@CASES.add(*WITH_DREAM)
+def knobs_refused(env: Env) -> Figures:
+    def by_hand() -> None:
+        x, y = arrays(8)
+        with env.block(knobs={"accumulate": 2}):
+            model = Net()
+            train(model, momentum(model.parameters()), [(x, y)])
+
+    return {
+        "every_other": _looped(_every_other)(env),
+        "twice": _looped(_twice)(env),
+        "clip_unseen": _looped(_clip_unseen)(env),
+        "clear_unseen": _looped(_clear_unseen)(env),
+        "closure": _looped(_closure)(env),
+        "scaler": _looped(_scaler)(env),
+        "float16": _looped(_float16, precision="float16")(env),
+        "by_hand": refusal(by_hand),
+    }
+
+
+@CASES.add(*WITH_DREAM)
+def an_update_left_early(env: Env) -> Figures:
+    """What was computed of it is dropped, and the next pass begins with a whole update."""
+    with env.block(knobs={"accumulate": 4}):
+        model = Net()
+        optimizer = momentum(model.parameters())
+        batches = loader(64)
+        for index, (x, y) in enumerate(batches):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if index == 1:
+                break
+        begin = parameters(model)
+        train(model, optimizer, loader(64), epochs=1)
+    torch.manual_seed(0)
+    with env.block():
+        other = Net()
+        train(other, momentum(other.parameters()), loader(64), epochs=1)
+    return {"parameters": parameters(model), "begin": begin, "never": parameters(other)}

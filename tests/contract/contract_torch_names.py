@@ -123,7 +123,18 @@ ACCUMULATED = (
 )
 """`single` runs these without accumulation, and once with it."""
 CLIPPED = ("clip_norm", "clip_value")
-KNOBS = frozenset({*ACCUMULATED, *CLIPPED, "clip_norm_in_a_step", "communications_of_an_update"})
+KNOBS = frozenset(
+    {
+        *ACCUMULATED,
+        *CLIPPED,
+        "clip_norm_in_a_step",
+        "communications_of_an_update",
+        "precision_bfloat16",
+        "knobs_of_ddp",
+        "knobs_refused",
+        "an_update_left_early",
+    }
+)
 TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 """The strategies that have these options."""
 

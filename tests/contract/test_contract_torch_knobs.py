@@ -8,7 +8,13 @@ from functools import partial
 import contract_torch_names as names
 import pytest
 from contract_cells import TORCH
-from contract_check import assert_close, assert_equals_one_device
+from contract_check import (
+    assert_close,
+    assert_equals_one_device,
+    assert_identical,
+    assert_raised,
+    difference,
+)
 from contract_job import Job
 from contract_over import job_and_case
 
@@ -60,3 +66,45 @@ def test_an_update_travels_once(job: Job, case: str) -> None:
     for rank in job.figures(case):
         assert sum(rank["plain"]) == 4 * rank["wanted"]
         assert sum(rank["accumulated"]) == 4 * rank["wanted"]
+
+
+@over("an_update_left_early")
+def test_what_was_left_changes_nothing(job: Job, oracle: Job, case: str) -> None:
+    assert_equals_one_device(job, oracle, case)
+    assert_equals_one_device(job, oracle, case, key="begin")
+    for rank in (*job.figures(case), *oracle.figures(case, "single")):
+        assert_close(rank["parameters"], rank["never"])
+
+
+@over("precision_bfloat16")
+def test_a_lower_precision_is_within_its_own_noise(job: Job, oracle: Job, case: str) -> None:
+    """Three times what one device differs from itself when each batch is summed in two parts."""
+    (one,) = oracle.figures(case, "single")
+    ranks = job.figures(case)
+    assert_identical([rank["parameters"] for rank in ranks])
+    noise = difference(one["accumulated"], one["parameters"])
+    assert 0 < noise < 2e-2
+    assert_close(ranks[0]["parameters"], one["parameters"], 3 * noise)
+    assert all(rank["dtypes"] == one["dtypes"] == ["torch.float32"] for rank in ranks)
+
+
+@over("knobs_of_ddp")
+def test_ddps_knobs_change_no_number(job: Job, oracle: Job, case: str) -> None:
+    (one,) = oracle.figures("accumulated_momentum", "single")
+    for rank in job.figures(case):
+        assert len(rank) == 4
+        for found in rank.values():
+            assert_close(found, one["parameters"])
+
+
+@over("knobs_refused")
+def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
+        assert_raised(rank["every_other"], "ConfigurationError", "SGD.step", "leave accumulate out")
+        assert_raised(rank["twice"], "ConfigurationError", "once for each micro-batch")
+        for unseen in ("clip_unseen", "clear_unseen"):
+            assert_raised(rank[unseen], "ConfigurationError", "gradient was changed", "clip_norm=")
+        assert_raised(rank["closure"], "Unsupported", "SGD.step(closure)")
+        assert_raised(rank["scaler"], "Unsupported", "GradScaler")
+        assert_raised(rank["float16"], "Unsupported", "precision='float16'", "bfloat16")
+        assert_raised(rank["by_hand"], "Unsupported", "accumulate=2", "train_step")

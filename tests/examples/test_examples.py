@@ -174,3 +174,12 @@ def test_the_slow_worker_holds_nobody_back(script):
     assert float(right) > 0.9
     assert int(updates) == int(fast) + int(slow)
     assert int(fast) > 2 * int(slow)
+
+
+def test_knobs_change_no_number():
+    """Micro-batches, clipping and a schedule: one process and two ranks end alike."""
+    found = [output("", *line, str(EXAMPLES / "knobs.py")) for line in ([], RUN)]
+    alone, two = (re.findall(r"updates (\d+), accuracy ([\d.]+)", text) for text in found)
+    assert alone == two
+    assert alone[0][0] == "290"
+    assert float(alone[0][1]) > 0.9

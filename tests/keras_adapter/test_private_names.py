@@ -30,6 +30,9 @@ assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
 assert set(private.results(model, {"own": 1})) == {"own"}
 assert private.validates(model, 1, 2) and not private.validates(model, 0, 2)
+adam = keras.optimizers.Adam()
+assert callable(adam._clip_gradients) and adam.clipnorm is adam.global_clipnorm is adam.clipvalue
+assert adam.clipvalue is None
 assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
 private.backend_random.dropout = lambda x, *_, **__: x
 assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1

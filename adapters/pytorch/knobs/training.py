@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from dream._knobs import Knobs
 from dream.adapters.pytorch.knobs import gates
 from dream.adapters.pytorch.knobs.clipping import Clipping
+from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.steps import Steps
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.patches import Patches
@@ -18,12 +19,15 @@ from dream.adapters.pytorch.patches import Patches
 class Training:
     """Changes nothing where nothing is asked for.
 
-    updates: None where each batch is an update.
+    updates: None where each batch is an update. precision: None for float32.
     """
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, device: str) -> None:
+        self.precision = Precision(knobs.precision, device) if knobs.casts else None
         self.updates = Updates(knobs.accumulate) if knobs.accumulates else None
-        self._steps = Steps(self.updates, Clipping(knobs)) if knobs.asked else None
+        self._steps = (
+            Steps(self.updates, Clipping(knobs)) if knobs.accumulates or knobs.clips else None
+        )
 
     def enter(self, patches: Patches) -> None:
         """The block begins."""
@@ -36,6 +40,11 @@ class Training:
         """An optimizer that was made before the block."""
         if self._steps is not None:
             self._steps.take(optimizer)
+
+    @property
+    def runs_models(self) -> bool:
+        """Whether models are called in another way, on one device too."""
+        return self.updates is not None or self.precision is not None
 
     def micros(self) -> int:
         """Micro-batches that a loader cuts a share into, at most."""

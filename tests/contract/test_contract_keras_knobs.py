@@ -1,0 +1,84 @@
+"""The knobs over the Keras cells, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import contract_keras_names as names
+import pytest
+from contract_cells import KERAS_TF, KERAS_TORCH, Kind
+from contract_check import (
+    assert_close,
+    assert_equals_one_device,
+    assert_identical,
+    assert_raised,
+    difference,
+)
+from contract_job import Job
+from contract_over import job_and_case
+
+KINDS: list[Kind] = ["keras_tf", "keras_torch"]
+Oracle = Callable[[Kind], Job]
+over = partial(job_and_case, KERAS_TF + KERAS_TORCH)
+FITTED = tuple(case for case in names.ACCUMULATED if "step" not in case)
+
+
+@pytest.fixture
+def one(job: Job, run_oracle: Oracle) -> Job:
+    return run_oracle(job.cell.kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", names.ACCUMULATED)
+def test_one_device_accumulates_to_its_own_numbers(
+    run_oracle: Oracle, kind: Kind, case: str
+) -> None:
+    (single,) = run_oracle(kind).figures(case, "single")
+    assert_close(single["accumulated"], single["parameters"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", [c for c in names.CLIPPED if "step" not in c])
+def test_one_device_clips_as_keras_does(run_oracle: Oracle, kind: Kind, case: str) -> None:
+    (plain,) = run_oracle(kind).figures(case, "plain")
+    (single,) = run_oracle(kind).figures(case, "single")
+    assert_close(single["parameters"], plain["parameters"])
+
+
+@over(*names.ACCUMULATED, *names.CLIPPED)
+def test_equals_one_device(job: Job, one: Job, case: str) -> None:
+    if any("left_out" in figures for figures in job.figures(case)):
+        pytest.skip(job.figures(case)[0]["left_out"])
+    assert_equals_one_device(job, one, case)
+
+
+@over(*FITTED)
+def test_the_logs_are_those_of_whole_batches(job: Job, one: Job, case: str) -> None:
+    (single,) = one.figures(case, "single")
+    for rank in job.figures(case):
+        if "history" in rank:
+            assert_close(rank["history"], single["history"], 2e-6)
+
+
+@over("precision_bfloat16", "precision_float16")
+def test_a_lower_precision_is_within_its_own_noise(job: Job, one: Job, case: str) -> None:
+    """Three times what one device differs from itself when each batch is summed in two parts."""
+    (single,) = one.figures(case, "single")
+    ranks = job.figures(case)
+    assert_identical([rank["parameters"] for rank in ranks])
+    noise = difference(single["accumulated"], single["parameters"])
+    assert 0 < noise < 2e-2
+    assert_close(ranks[0]["parameters"], single["parameters"], 3 * noise)
+    mixed = case.replace("precision", "mixed")
+    assert all((r["policies"], r["policy_after"]) == ([mixed], "float32") for r in ranks)
+
+
+@over("knobs_refused")
+def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
+    for rank in job.figures(case):
+        assert_raised(rank["twice"], "ConfigurationError", "clipped twice", "clipnorm=1.0")
+        assert_raised(rank["own_step"], "Unsupported", "OwnStep.train_step", "accumulate")
+        assert_raised(rank["unscaled"], "ConfigurationError", "LossScaleOptimizer")
