@@ -1,12 +1,13 @@
-"""How an update is made: accumulation, clipping. One meaning in both frameworks, whatever the
-strategy; what does not go together is refused here."""
+"""How an update is made: micro-batches, clipping, precision, what travels. One meaning in both
+frameworks, whatever the strategy; what does not go together is refused here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from dream._compression import Compression
 from dream._errors import ConfigurationError
 
 Options = Mapping[str, object]
@@ -17,13 +18,21 @@ class Knobs:
     """What was asked for. Each field is an option of the same name.
 
     accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
-    precision: of a training call.
+    precision: a row of `_precision.PRECISIONS`. recompute: what is computed again in backward.
+    sync_batch_norm: whether statistics are of the global batch; None where that is exact.
+    compression: as `_compression.Compression` reads it. op: how gradients become one.
+    autotune: whether the ring tunes itself.
     """
 
     accumulate: int = 1
     clip_norm: float | None = None
     clip_value: float | None = None
     precision: str = "float32"
+    recompute: bool | str | Sequence[str] = False
+    sync_batch_norm: bool | None = None
+    compression: str | None = None
+    op: str = "mean"
+    autotune: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -43,6 +52,15 @@ class Knobs:
     @property
     def casts(self) -> bool:
         return self.precision != "float32"
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether BatchNorm sees all ranks' samples."""
+        return not self.accumulates if self.sync_batch_norm is None else self.sync_batch_norm
+
+    @property
+    def compressed(self) -> Compression | None:
+        return None if self.compression is None else Compression.parse(self.compression)
 
     @property
     def clips(self) -> bool:
@@ -72,6 +90,17 @@ _CONFLICTS = (
         "accumulation, and DDP breaks. Leave static_graph out.",
     ),
     _Conflict(
+        ("sync_batch_norm", "accumulate"),
+        lambda o: bool(o["sync_batch_norm"]) and o["accumulate"] != 1,
+        "Statistics of a micro-batch are not those of the global batch, which is not there as a "
+        "whole. Leave one out.",
+    ),
+    _Conflict(
+        ("op", "compression"),
+        lambda o: o["op"] == "adasum" and o["compression"] is not None,
+        "Adasum weighs whole gradients, and compressed ones are sums already. Leave one out.",
+    ),
+    _Conflict(
         ("static_graph", "find_unused"),
         lambda o: bool(o["static_graph"] and o["find_unused"]),
         "A static graph finds unused parameters by itself, once. Leave find_unused out.",
@@ -81,6 +110,14 @@ _CONFLICTS = (
 
 def check(options: Options) -> None:
     """Refuse what does not go together. options: every one of a strategy, with its value."""
+    if isinstance(compression := options.get("compression"), str):
+        Compression.parse(compression)
+    names = options.get("recompute")
+    if isinstance(names, (list, tuple)) and not (names and all(isinstance(n, str) for n in names)):
+        raise ConfigurationError(
+            f"Layers to recompute are named as model.named_modules() does. Received: {names!r}. "
+            "Give a list of names, 'sqrt', or True for all."
+        )
     for conflict in _CONFLICTS:
         if all(name in options for name in conflict.names) and conflict.breaks(options):
             received = ", ".join(f"{name}={options[name]!r}" for name in conflict.names)

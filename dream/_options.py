@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
+from dream._precision import PRECISIONS
 
 Framework = Literal["torch", "tensorflow"]
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow")
@@ -22,6 +23,7 @@ class Option:
     also: types that a script may give instead, and the command line cannot write.
     mesh: whether `--strategy` on the command line replaces the script's value.
     frameworks: where it has a meaning; elsewhere it raises `Unsupported`.
+    missing: values that a framework cannot honour, which raise the same.
     """
 
     name: str
@@ -33,6 +35,23 @@ class Option:
     also: tuple[type, ...] = ()
     mesh: bool = False
     frameworks: tuple[Framework, ...] = FRAMEWORKS
+    missing: Mapping[Framework, tuple[object, ...]] = field(default_factory=dict)
+
+    def check_framework(self, value: object, framework: Framework) -> None:
+        """Refuse what has no meaning in the framework. value: checked."""
+        if framework not in self.frameworks:
+            raise Unsupported(
+                f"Option {self.name!r} has no meaning in this framework. Received: "
+                f"{self.name}={value!r} for {framework}. It works in: "
+                f"{', '.join(self.frameworks)}. Leave it out."
+            )
+        missing = self.missing.get(framework, ())
+        if value in missing:
+            works = [repr(choice) for choice in self.choices if choice not in missing]
+            raise Unsupported(
+                f"Option {self.name!r} has no such value in this framework. Received: "
+                f"{self.name}={value!r} for {framework}. It takes: {', '.join(works)}."
+            )
 
     def check(self, value: object) -> object:
         """The value in the option's own type."""
@@ -62,6 +81,8 @@ class Option:
     def parse(self, text: str) -> object:
         """The value written in `NAME:option=text`."""
         words: dict[str, object] = {"true": True, "false": False, "none": None}
+        if bool in (self.kind, *self.also) and text.lower() in words:
+            return self.check(words[text.lower()])
         if self.kind is bool or text.lower() == "none":
             return self.check(words.get(text.lower(), text))
         try:
@@ -92,15 +113,48 @@ _CLIP_VALUE = Option(
     minimum=0.0,
 )  # fmt: skip
 _PRECISION = Option(
-    "precision", str, "float32", "what models compute in while they train; weights, the sum of the "
-    "gradients and the optimizer stay float32. float16 scales the loss: Keras only",
-    choices=("float32", "bfloat16", "float16"),
+    "precision", str, "float32", "what models compute in while they train: a type, whose weights, "
+    "gradients and optimizer stay float32, or a level O0 to O3 of the mixed-precision literature; "
+    "float16, O1 and O2 scale the loss",
+    choices=tuple(PRECISIONS),
+    missing=MappingProxyType(
+        {"torch": ("float16", "O0", "O1", "O2", "O3"), "tensorflow": ("O0", "O1", "O2", "O3")}
+    ),
 )  # fmt: skip
-KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION)
+_RECOMPUTE = Option(
+    "recompute", str, False, "which layers' values are computed again in backward instead of kept: "
+    "True for each layer of the model, 'sqrt' for the square root of their number in runs, or a "
+    "list of layer names", choices=("sqrt",), also=(bool, list, tuple), frameworks=(),
+)  # fmt: skip
+_SYNC_BATCH_NORM = Option(
+    "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
+    "one device does, on the CPU too; by default where that is exact, so not under accumulate=",
+    frameworks=(),
+)  # fmt: skip
+KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
 """How an update is made: the same meaning under every strategy that takes them."""
+
+TRAVEL = (
+    Option(
+        "compression", str, None, "how gradients are made smaller on their way, with a loss: "
+        "'float16', 'bfloat16', 'powersgd[:RANK]' or 'topk[:FRACTION]' with error feedback",
+        frameworks=(),
+    ),
+    Option(
+        "op", str, "mean", "how the replicas' gradients become one: their mean, or Adasum, which "
+        "adds what is orthogonal and averages what is parallel",
+        choices=("mean", "adasum"), frameworks=(),
+    ),
+    Option(
+        "autotune", bool, False, "the ring tries sizes and cycle times while training, and says "
+        "which it chose", mesh=True, frameworks=(),
+    ),
+)  # fmt: skip
+"""How gradients travel."""
 
 REPLICAS = (
     *KNOBS,
+    *TRAVEL,
     Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),

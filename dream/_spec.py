@@ -66,13 +66,7 @@ class Spec:
                 f"{', '.join(('auto', *self.reductions[framework]))}."
             )
         for name in given:
-            option = self.option(name)
-            if framework not in option.frameworks:
-                raise Unsupported(
-                    f"Option {name!r} has no meaning in this framework. Received: "
-                    f"{name}={given[name]!r} for {framework}. It works in: "
-                    f"{', '.join(option.frameworks)}. Leave it out."
-                )
+            self.option(name).check_framework(given[name], framework)
 
     def check_reduction(self, reduction: str) -> None:
         """Refuse a reduction that no framework has under this name."""

@@ -30,6 +30,11 @@ def test_options_have_defaults() -> None:
         "clip_norm": None,
         "clip_value": None,
         "precision": "float32",
+        "recompute": False,
+        "sync_batch_norm": None,
+        "compression": None,
+        "op": "mean",
+        "autotune": False,
         "bucket_view": True,
         "static_graph": False,
         "bucket_mb": 5.0,
@@ -95,3 +100,25 @@ def test_options_that_break_each_other_are_refused() -> None:
 def test_an_option_of_other_strategies_names_them() -> None:
     with pytest.raises(Unsupported, match=r"'local_sgd'.*'accumulate'.*single, mirrored"):
         find("local_sgd").resolve({"accumulate": 2})
+
+
+def test_a_value_without_meaning_in_a_framework_names_those_that_have_one() -> None:
+    with pytest.raises(Unsupported, match=r"precision='O2' for tensorflow.*'bfloat16'"):
+        find("mirrored").check_framework({"precision": "O2"}, "tensorflow", "auto")
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("sqrt", "sqrt"), ("false", False)])
+def test_a_word_or_a_truth_is_parsed(text: str, value: object) -> None:
+    assert parse_request(f"single:recompute={text}")[1] == {"recompute": value}
+
+
+@pytest.mark.parametrize("text", ["topk:0", "topk:2", "topk:x", "float16:2", "powersgd:1.5", "zip"])
+def test_a_compression_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{text}'.*topk:FRACTION"):
+        find("mirrored").resolve({"compression": text})
+
+
+@pytest.mark.parametrize("names", [[], [1]])
+def test_layers_to_recompute_have_names(names: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"named_modules.*'sqrt'"):
+        find("single").resolve({"recompute": names})

@@ -1,0 +1,45 @@
+"""What `compression=` may be: how the bytes of a gradient are made fewer on their way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from dream._errors import ConfigurationError
+
+Kind = Literal["float16", "bfloat16", "powersgd", "topk"]
+KINDS: tuple[Kind, ...] = ("float16", "bfloat16", "powersgd", "topk")
+_AMOUNTS: dict[Kind, float] = {"powersgd": 1.0, "topk": 0.01}
+_HOW = (
+    "Write 'float16', 'bfloat16', 'powersgd' or 'powersgd:RANK' (1 by default), 'topk' or "
+    "'topk:FRACTION' (0.01 by default)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """kind: by rounding, by matrices of low rank, by the largest elements alone.
+
+    amount: powersgd: the rank; topk: the fraction of elements that travel.
+    """
+
+    kind: Kind
+    amount: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`KIND` or `KIND:AMOUNT`."""
+        name, colon, amount = text.partition(":")
+        if name not in KINDS or (colon and name not in _AMOUNTS):
+            raise ConfigurationError(f"Unknown compression. Received: {text!r}. {_HOW}")
+        try:
+            value = float(amount) if colon else _AMOUNTS.get(name, 0.0)
+        except ValueError:
+            value = -1.0
+        if name == "topk" and not 0.0 < value <= 1.0:
+            raise ConfigurationError(
+                f"A fraction of the elements is above 0, and 1 at most. Received: {text!r}. {_HOW}"
+            )
+        if name == "powersgd" and not (value >= 1.0 and value.is_integer()):
+            raise ConfigurationError(f"A rank is 1 or more. Received: {text!r}. {_HOW}")
+        return cls(name, value)
