@@ -3,12 +3,12 @@ frameworks, whatever the strategy; what does not go together is refused here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dream._compression import Compression
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 
 Options = Mapping[str, object]
 
@@ -44,6 +44,17 @@ class Knobs:
     def asked(self) -> bool:
         """Whether anything is to be done beside plain steps."""
         return self != type(self)()
+
+    def only(self, taken: Mapping[str, Collection[object]], by: str) -> None:
+        """Refuse what `by` cannot honour. taken: what it can, by name; empty for any value."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            values = taken.get(field.name, (field.default,))
+            if values and value != field.default and value not in values:
+                raise Unsupported(
+                    f"{by} cannot honour this option. Received: {field.name}={value!r}. It takes: "
+                    f"{', '.join(sorted(taken))}. Leave it out."
+                )
 
     @property
     def accumulates(self) -> bool:

@@ -47,7 +47,8 @@ class Option:
             )
         missing = self.missing.get(framework, ())
         if value in missing:
-            works = [repr(choice) for choice in self.choices if choice not in missing]
+            known = self.choices or (True, False)
+            works = [repr(choice) for choice in known if choice not in missing]
             raise Unsupported(
                 f"Option {self.name!r} has no such value in this framework. Received: "
                 f"{self.name}={value!r} for {framework}. It takes: {', '.join(works)}."
@@ -129,7 +130,7 @@ _RECOMPUTE = Option(
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
     "one device does, on the CPU too; by default where that is exact, so not under accumulate=",
-    frameworks=(),
+    missing=MappingProxyType({"tensorflow": (True,)}),
 )  # fmt: skip
 KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
 """How an update is made: the same meaning under every strategy that takes them."""

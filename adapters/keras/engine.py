@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,7 +26,7 @@ class Engine(ABC):
     """How global batches are dealt to `parts` replicas, and what they compute is added up.
 
     pooled: this process drives all the parts itself, by one step on every device.
-    knobs: how an update is made.
+    knobs: how an update is made. honours: the values of each that can be; none for any.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
@@ -37,6 +37,13 @@ class Engine(ABC):
     resyncs: Resyncs | None
     communicator: Communicator
     knobs: Knobs = Knobs()
+    honours: Mapping[str, Collection[object]] = {
+        "accumulate": (),
+        "clip_norm": (),
+        "clip_value": (),
+        "precision": ("bfloat16", "float16"),
+        "sync_batch_norm": (False,),
+    }
 
     @property
     def steps(self) -> bool:

@@ -20,6 +20,7 @@ def distribute(model: Any, engine: Engine) -> Any:
     """The model, trained and evaluated over the engine's parts from now on."""
     if "fit" in vars(model):
         return model
+    engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
     state = loops.State(engine)
     for name, loop in loops.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):

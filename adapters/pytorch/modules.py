@@ -37,6 +37,7 @@ class Modules:
     generation: grows whenever parameters may have been replaced.
     searches: DDP looks for unused parameters at each step.
     updates: where the loop is, where its batches come in micro-batches; else None.
+    synchronises: BatchNorm normalises by all ranks' samples.
     precision: what models are called in, where that is not float32.
     """
 
@@ -49,6 +50,8 @@ class Modules:
         make: MakeRoot = Root,
         updates: Updates | None = None,
         precision: Precision | None = None,
+        *,
+        synchronises: bool = False,
     ) -> None:
         self.communicator = communicator
         self.shares = shares
@@ -58,6 +61,7 @@ class Modules:
         self.searches = bool(options.get("find_unused", False))
         self.updates = updates
         self.precision = precision
+        self.synchronises = synchronises and communicator.world_size > 1
         self._options = options
         self._hook = hook
         self._make = make
@@ -118,7 +122,8 @@ class Modules:
             randomness.offset_by(self.communicator.rank)
         if module not in self._told:
             self._told.add(module)
-            buffers.tell_local_statistics(module)
+            if not self.synchronises:
+                buffers.tell_local_statistics(module)
 
     def _start_as_rank_0(self, module: nn.Module) -> None:
         """Rank 0's parameters and buffers, written only where they differ: a graph that holds

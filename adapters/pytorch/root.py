@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.knobs.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.reducing import Forward, Reducing, claim_parts, training_call
 from dream.adapters.pytorch.runner import Runner, forward_of, scale_gradients
 from dream.adapters.pytorch.slot import set_slot
@@ -38,8 +40,9 @@ class Root(Reducing):
         self._generation = -1
         self._handles: list[RemovableHandle] = []
         self._held: list[RemovableHandle] = []
-        self._weight = 1.0
+        self._weight, self._silent = 1.0, False
         self._completes = True
+        self._synced: dict[nn.Module, Synchronised] = {}
         self._norms = buffers.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +68,7 @@ class Root(Reducing):
         if carrier is None:
             carrier = self._new_carrier()
             self._set_carrier(carrier)
-        self.weigh(0.0 if empty else 1.0)
+        self.weigh(0.0 if empty else 1.0, counted=True)
         if first:
             carrier.grad = None
         self._completes = last
@@ -92,15 +95,21 @@ class Root(Reducing):
     def weigh_by_hand(self, count: float) -> None:
         """The loss is weighed already, so shares count as equal; but nothing at all must not
         bring a nan."""
-        self.weigh(0.0 if count == 0.0 else 1.0)
+        self.weigh(0.0 if count == 0.0 else 1.0, counted=True)
 
-    def weigh(self, weight: float) -> None:
-        """What the next gradient of this module counts for."""
+    def weigh(self, weight: float, *, counted: bool = False) -> None:
+        """What the next gradient of this module counts for. counted: the loss is multiplied by
+        that already; where BatchNorm sees all ranks' samples, those of a rank whose loss counts
+        for nothing have gradients still, and only what comes from that loss is nothing."""
         self._refresh()
-        if weight != self._weight:
+        silent = counted and weight == 0.0 and bool(self._synced)
+        if (weight, silent) != (self._weight, self._silent):
             self._unweigh()
-            self._weight = weight
-            if weight != 1.0:
+            self._weight, self._silent = weight, silent
+            if silent:
+                carrier = self._runner.carrier
+                self._handles = scale_gradients([] if carrier is None else [carrier], 0.0)
+            elif weight != 1.0:
                 self._handles = scale_gradients(self.trained, weight)
 
     @property
@@ -135,11 +144,28 @@ class Root(Reducing):
             with precision.casting():
                 output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
             output = precision.restored(output)
+        if self._synced:
+            for x in tree_leaves(output):
+                if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_leaf:
+                    x.register_hook(self._hushed)
         if self._completes:
             self._average_running()
         return output
 
+    def _local_norms(self) -> list[nn.Module]:
+        return [norm for norm in buffers.norms(self.module) if norm not in self._synced]
+
+    def _reach(self) -> float:
+        """What gradients are multiplied by once backward has them."""
+        return 1.0 if self._silent else self._weight
+
+    def _hushed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Nothing times what was not finite is nothing."""
+        return gradient.nan_to_num(nan=0.0) if self._silent else gradient
+
     def _average_running(self) -> None:
+        for synced in self._synced.values():
+            synced.settle()
         running = buffers.running(self._norms) if self._norms else []
         if running:
             torch._foreach_copy_(running, self.room.communicator.all_reduce(running))
@@ -156,6 +182,8 @@ class Root(Reducing):
     def _claim(self) -> None:
         self._generation = self.room.generation
         claim_parts(self)
+        if self.room.synchronises:
+            self._synced = synchronise(self, self._synced, self._reach)
         self._parameters = list(self.module.parameters())
         self._trained = ()
 
@@ -171,7 +199,7 @@ class Root(Reducing):
             return
         self.release()
         self._reduced = reduced
-        self._norms = buffers.norms(self.module)
+        self._norms = self._local_norms()
         if reduced:
             self._ddp = self.room.wrap(self.module, self._runner, taken)
             if self._ddp is not None:
@@ -194,4 +222,4 @@ class Root(Reducing):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._weight = 1.0
+        self._weight, self._silent = 1.0, False

@@ -52,11 +52,13 @@ class Synchronous(Adapter):
         self._communicator, hook = _connect(plan)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
-        self._knobs = Training(_knobs_of(plan), device.type)
+        knobs = _knobs_of(plan)
+        self._knobs = Training(knobs, device.type)
         updates = self._knobs.updates
         self._modules = Modules(
             self._communicator, self._shares, plan.options, hook, self._kind_of_root(),
             updates, self._knobs.precision,
+            synchronises=knobs.synchronises and not plan.mixed,
         )  # fmt: skip
         self._micro = None if updates is None else MicroWeights(self._communicator, updates)
         self._roots = self._topology.world_size > 1 or self._knobs.runs_models
@@ -164,11 +166,11 @@ class Synchronous(Adapter):
 
 def _knobs_of(plan: Plan) -> Knobs:
     knobs = Knobs.of(plan.options)
-    if plan.mixed and (knobs.accumulates or knobs.casts):
+    if plan.mixed and (knobs.accumulates or knobs.casts or knobs.sync_batch_norm):
         raise Unsupported(
-            "Ranks of another framework take each batch at once, in float32. Received: "
-            f"accumulate={knobs.accumulate}, precision={knobs.precision!r} in a job of two "
-            "frameworks. Leave them out."
+            "Ranks of another framework take each batch at once, in float32, and normalise their "
+            f"own share. Received: accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
+            f"sync_batch_norm={knobs.sync_batch_norm} in a job of two frameworks. Leave them out."
         )
     return knobs
 

@@ -248,6 +248,42 @@ def precision_bfloat16(env: Env) -> Figures:
     return _micro(env, 2 if env.mode == "single" else 1, run, precision="bfloat16")
 
 
+class _Normed(nn.Module):
+    """Convolutions and BatchNorm, and one over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4)
+        )
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=None))
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.head(self.body(x[:, None])))
+
+
+@CASES.add(*EVERYWHERE)
+def batch_norm_over_all_ranks(env: Env) -> Figures:
+    """Uneven shares, and ranks with no sample of the last batch. A step and a loop in turn."""
+    with env.block(knobs={"sync_batch_norm": True}) as strategy:
+        model = _Normed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        train(model, optimizer, loader(61), epochs=3)
+        model.eval()
+        with torch.no_grad():
+            shown = model(arrays(9)[0]).numpy()
+        model.train()
+        if strategy is None:
+            train(model, optimizer, loader(50), epochs=2)
+        else:
+            step = strategy.train_step(model, F.cross_entropy, optimizer)
+            for _ in range(2):
+                for batch in loader(50):
+                    step(*batch)
+    return {"parameters": parameters(model) | {"shown": shown}}
+
+
 DDP = ({"bucket_view": False}, {"static_graph": True}, {"find_unused": True}, {"bucket_mb": 0.001})
 
 

@@ -130,6 +130,7 @@ KNOBS = frozenset(
         "clip_norm_in_a_step",
         "communications_of_an_update",
         "precision_bfloat16",
+        "batch_norm_over_all_ranks",
         "knobs_of_ddp",
         "knobs_refused",
         "an_update_left_early",

@@ -15,8 +15,8 @@ Figures = Any
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def block() -> Any:
-    return dream.strategy(None, seed=SEED)
+def block(**options: Any) -> Any:
+    return dream.strategy(None, seed=SEED, **options)
 
 
 def model_of(optimizer: Any = None, **options: Any) -> Any:
@@ -92,7 +92,7 @@ def batch_by_batch() -> Figures:
 
 def pictures() -> Figures:
     x, y = images()
-    with block():
+    with block(sync_batch_norm=False):
         model = keras.Sequential(
             [
                 keras.Input((8, 7, 2)),

@@ -117,7 +117,7 @@ def sentences() -> Figures:
 
 
 def pictures() -> Figures:
-    with block() as strategy:
+    with block(sync_batch_norm=False) as strategy:
         model = keras.Sequential(
             [
                 keras.Input((8, 7, 2)),

@@ -137,7 +137,7 @@ class Pictures(nn.Module):
 
 def pictures() -> Figures:
     x, y = images()
-    with block():
+    with block(sync_batch_norm=False):
         model = Pictures()
         batches = loader((np.ascontiguousarray(x.transpose(0, 3, 1, 2)), y))
         loop(model, torch.optim.SGD(model.parameters(), **MOMENTUM), batches)

@@ -22,10 +22,15 @@ cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 """
 
 
-def _loop(layers: str, loss: str = "F.cross_entropy(model(a), b)", data: str = "x, y") -> str:
+def _loop(
+    layers: str,
+    loss: str = "F.cross_entropy(model(a), b)",
+    data: str = "x, y",
+    options: str = "",
+) -> str:
     """A loop over a shuffled loader, with an uneven last batch."""
     return f"""{_TORCH}
-with dream.strategy("mirrored") as strategy:
+with dream.strategy("mirrored"{options}) as strategy:
     rank, ranks = strategy.topology.rank, strategy.topology.world_size
     model = {layers}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
@@ -53,6 +58,7 @@ with dream.strategy("mirrored") as strategy:
 """
 
 
+_LOCAL = ", sync_batch_norm=False"
 EQUAL = {
     "torch_loop": _loop("layers()"),
     "torch_step": f"""{_TORCH}
@@ -125,8 +131,8 @@ with dream.strategy("mirrored"):
 WRONG = {
     "sum": _loop("layers()", loss="F.cross_entropy(model(a), b, reduction='sum') / 100"),
     "dropout": _loop("layers(nn.Dropout(0.5))"),
-    "batch_norm": _loop("layers(nn.BatchNorm1d(16))"),
-    "both": _loop("layers(nn.BatchNorm1d(16), nn.Dropout(0.5))"),
+    "batch_norm": _loop("layers(nn.BatchNorm1d(16))", options=_LOCAL),
+    "both": _loop("layers(nn.BatchNorm1d(16), nn.Dropout(0.5))", options=_LOCAL),
     "dealt_twice": _loop("layers()", data="x[rank::ranks], y[rank::ranks]"),
     "shuffling": _by_hand("for part in torch.randperm(105).split(20):"),
     "no_seed": _by_hand(

@@ -1,0 +1,175 @@
+"""BatchNorm over the whole batch: its statistics are those of all ranks' samples, however many each
+has. On the CPU too, where torch's own needs a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dream.adapters.pytorch.reducing import Reducing
+from dream.adapters.pytorch.slot import Slot, slot_of
+from dream.communication import Communicator
+
+Weight = Callable[[], float]
+
+
+def synchronise(
+    root: Reducing, before: Mapping[nn.Module, Synchronised], weight: Weight
+) -> dict[nn.Module, Synchronised]:
+    """Have the BatchNorms of a root's module see the samples of all ranks, from its training calls
+    on. weight: what this rank's gradients are multiplied by after backward."""
+    return {norm: before.get(norm) or _taken(norm, root, weight) for norm in _norms(root.module)}
+
+
+def _taken(norm: _BatchNorm, root: Reducing, weight: Weight) -> Synchronised:
+    slot = slot_of(norm)
+    assert isinstance(slot, Slot)
+    inner = slot.inner
+    if isinstance(inner, Synchronised):  # of another root, whose module is now a part
+        inner = inner.inner
+    room = root.room
+    slot.inner = taken = Synchronised(
+        norm, inner, room.communicator, lambda: room.inside or _recomputing(), weight
+    )
+    return taken
+
+
+def _norms(module: nn.Module) -> list[_BatchNorm]:
+    """Those in a module that normalise by a batch, and not already over all ranks."""
+    found = (m for m in module.modules() if isinstance(m, _BatchNorm))
+    return [m for m in found if not isinstance(m, nn.SyncBatchNorm)]
+
+
+def _recomputing() -> bool:
+    """Whether this is a call that a backward pass repeats."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@final
+class Synchronised:
+    """The forward pass of one BatchNorm.
+
+    inner: its own, for calls that are no training. training_call: whether this is one.
+    """
+
+    def __init__(
+        self,
+        norm: _BatchNorm,
+        inner: Callable[..., Any],
+        communicator: Communicator,
+        training_call: Callable[[], bool],
+        weight: Weight,
+    ) -> None:
+        self._norm, self.inner, self._among = norm, inner, communicator.unchecked()
+        self._training_call, self._weight = training_call, weight
+        self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        norm = self._norm
+        if not (norm.training and self._training_call()):
+            result: torch.Tensor = self.inner(x)
+            return result
+        norm._check_input_dim(x)
+        mean, variance, count = self._statistics(x.detach())
+        _check_several(count, x)
+        if not _recomputing():
+            self._seen.append((mean, variance * (count / (count - 1.0))))
+        scale = (variance + norm.eps).rsqrt()
+        apply: Callable[..., torch.Tensor] = _Normalise.apply
+        normal = apply(_wide(x), mean, scale, count, self._among, self._weight)
+        if norm.affine:
+            normal = normal * _along(norm.weight, x) + _along(norm.bias, x)
+        return normal.to(x.dtype)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """The running statistics take in what the last call saw, on every rank the same."""
+        seen, self._seen = self._seen, []
+        norm = self._norm
+        if norm.running_mean is None or norm.running_var is None:
+            return
+        assert norm.num_batches_tracked is not None
+        for statistics in seen:
+            norm.num_batches_tracked.add_(1)
+            momentum = norm.momentum
+            if momentum is None:
+                momentum = 1.0 / float(norm.num_batches_tracked)
+            for running, value in zip(
+                (norm.running_mean, norm.running_var), statistics, strict=True
+            ):
+                running.data.lerp_(value.to(running.dtype), momentum)
+
+    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """(mean, variance, samples) of all ranks, summed in float64."""
+        exact = x.double()
+        own = torch.tensor([float(x.numel() // x.shape[1])], dtype=torch.float64, device=x.device)
+        sums = torch.cat([own, _sum(exact), _sum(exact.square())])
+        total = self._among.all_reduce(sums, "sum")
+        count = float(total[0])
+        mean, squares = (total[1:] / count).chunk(2)
+        variance = (squares - mean.square()).clamp(min=0.0)
+        dtype = _wide(x).dtype
+        return mean.to(dtype), variance.to(dtype), count
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - mean) * scale, where both hang on all ranks' samples."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        mean: torch.Tensor,
+        scale: torch.Tensor,
+        count: float,
+        among: Communicator,
+        weight: Weight,
+    ) -> torch.Tensor:
+        normal = (x - _along(mean, x)) * _along(scale, x)
+        ctx.save_for_backward(normal, scale)
+        ctx.count, ctx.among, ctx.weight = count, among, weight
+        return normal
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        """A rank's gradients are weighed after backward, so what others send is divided by that."""
+        normal, scale = ctx.saved_tensors
+        weight = ctx.weight()
+        sums = torch.cat([_sum(gradient), _sum(gradient * normal)])
+        sums = sums * weight if weight else torch.zeros_like(sums)
+        total = ctx.among.all_reduce(sums, "sum")
+        if not weight:
+            return torch.zeros_like(normal), None, None, None, None, None
+        first, second = (total / (weight * ctx.count)).chunk(2)
+        own = gradient - _along(first, normal) - normal * _along(second, normal)
+        return own * _along(scale, normal), None, None, None, None, None
+
+
+def _check_several(count: float, x: torch.Tensor) -> None:
+    """In torch's own words, which one device says too."""
+    if count <= 1.0:
+        raise ValueError(
+            "Expected more than 1 value per channel when training, got input size "
+            f"{tuple(x.shape)} on this rank, and {count:.0f} on all"
+        )
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """What is normalised in: float32 where x is of half precision."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _sum(x: torch.Tensor) -> torch.Tensor:
+    """Over all dims but that of the channels. Shape (channels,)."""
+    return x.sum(dim=[dim for dim in range(x.dim()) if dim != 1])
+
+
+def _along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A value for each channel, to be combined with x."""
+    return values.reshape(1, -1, *(1 for _ in range(x.dim() - 2)))
