@@ -119,13 +119,14 @@ _PRECISION = Option(
     "float16, O1 and O2 scale the loss",
     choices=tuple(PRECISIONS),
     missing=MappingProxyType(
-        {"torch": ("float16", "O0", "O1", "O2", "O3"), "tensorflow": ("O0", "O1", "O2", "O3")}
+        {"tensorflow": ("O0", "O1", "O2", "O3")}
     ),
 )  # fmt: skip
 _RECOMPUTE = Option(
     "recompute", str, False, "which layers' values are computed again in backward instead of kept: "
     "True for each layer of the model, 'sqrt' for the square root of their number in runs, or a "
-    "list of layer names", choices=("sqrt",), also=(bool, list, tuple), frameworks=(),
+    "list of layer names", choices=("sqrt",), also=(bool, list, tuple),
+    frameworks=("torch",),
 )  # fmt: skip
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
@@ -139,16 +140,16 @@ TRAVEL = (
     Option(
         "compression", str, None, "how gradients are made smaller on their way, with a loss: "
         "'float16', 'bfloat16', 'powersgd[:RANK]' or 'topk[:FRACTION]' with error feedback",
-        frameworks=(),
+        frameworks=("torch",),
     ),
     Option(
         "op", str, "mean", "how the replicas' gradients become one: their mean, or Adasum, which "
         "adds what is orthogonal and averages what is parallel",
-        choices=("mean", "adasum"), frameworks=(),
+        choices=("mean", "adasum"), frameworks=("torch",),
     ),
     Option(
         "autotune", bool, False, "the ring tries sizes and cycle times while training, and says "
-        "which it chose", mesh=True, frameworks=(),
+        "which it chose", mesh=True, frameworks=("torch",),
     ),
 )  # fmt: skip
 """How gradients travel."""

@@ -98,6 +98,9 @@ ON_GPU: Mapping[str, str] = {
 }
 """A NumPy array as a framework's tensor on this rank's GPU."""
 
+TUNING = f"{_HOROVOD}.tuning:begin"
+"""Has the ring tune itself."""
+
 SKETCHERS: Mapping[str, str] = {
     "torch": f"{_TORCH}.planning.sketching:made",
     "keras": f"{_TENSORFLOW}.planning.sketching:made",

@@ -32,6 +32,11 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
         )
 
 
+def stands() -> bool:
+    """Whether this process is in the ring."""
+    return bool(_sides)
+
+
 def explained(error: Exception) -> DreamError:
     """What the core says when a collective fails, in dream's words."""
     text = (str(error).strip() or "no message").splitlines()[0].rpartition("}} ")[2]

@@ -17,6 +17,7 @@ from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.hooks import GradientHook
 from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.root import Root
@@ -37,7 +38,7 @@ class Modules:
     generation: grows whenever parameters may have been replaced.
     searches: DDP looks for unused parameters at each step.
     updates: where the loop is, where its batches come in micro-batches; else None.
-    synchronises: BatchNorm normalises by all ranks' samples.
+    synchronises: BatchNorm normalises by all ranks' samples. recomputes: which layers are.
     precision: what models are called in, where that is not float32.
     """
 
@@ -52,6 +53,7 @@ class Modules:
         precision: Precision | None = None,
         *,
         synchronises: bool = False,
+        recomputes: How = False,
     ) -> None:
         self.communicator = communicator
         self.shares = shares
@@ -62,6 +64,7 @@ class Modules:
         self.updates = updates
         self.precision = precision
         self.synchronises = synchronises and communicator.world_size > 1
+        self.recomputes = recomputes
         self._options = options
         self._hook = hook
         self._make = make
@@ -138,6 +141,14 @@ class Modules:
         for root in self.roots:
             root.weigh_by_hand(count)
 
+    def called(self) -> bool:
+        """Whether a module was called in training since the last backward."""
+        return any(root.backwards.armed for root in self.roots)
+
+    def trained(self) -> list[nn.Parameter]:
+        """What the roots reduce."""
+        return [parameter for root in self.roots for parameter in root.trained]
+
     def loss_weight(self) -> float:
         """What the loss of the last forward pass counts for."""
         called = [r for r in self.roots if isinstance(r, Root) and r.backwards.armed]
@@ -145,7 +156,12 @@ class Modules:
 
     def reduced(self) -> dict[int, Reducing]:
         """The root that reduces each parameter's gradient, by the parameter's id."""
-        return {id(parameter): root for root in self.roots for parameter in root.trained}
+        found = {id(parameter): root for root in self.roots for parameter in root.trained}
+        if self.precision is not None and self.precision.masters is not None:
+            for root in self.roots:
+                masters = map(self.precision.masters.of, root.trained)
+                found |= {id(master): root for master in masters if master is not None}
+        return found
 
 
 def _is_keras(module: nn.Module) -> bool:

@@ -24,7 +24,12 @@ Forward = Callable[..., Any]
 def training_call(room: Modules) -> bool:
     """Whether a module called now is called by the user's training loop: with gradients on, not
     by another distributed module, and not by a recomputation during backward."""
-    return not room.inside and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+    return not room.inside and torch.is_grad_enabled() and not recomputing()
+
+
+def recomputing() -> bool:
+    """Whether this is a call that a backward pass repeats."""
+    return torch._C._current_graph_task_id() != -1
 
 
 class Reducing(Slot):
@@ -37,6 +42,10 @@ class Reducing(Slot):
         super().__init__(module, inner)
         self.room = room
         self.backwards = Backwards()
+
+    def trains(self) -> bool:
+        """Whether a part that is called now is called by a training call of the whole."""
+        return self.room.inside or recomputing()
 
     @property
     @abstractmethod
@@ -90,6 +99,8 @@ def call_empty(
     before = [buffer.clone() for buffer in running]
     try:
         output = forward(*args, **kwargs)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             f"{type(module).__name__} cannot take an empty batch, and this rank has no "

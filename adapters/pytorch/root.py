@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,7 +15,14 @@ from torch.utils.hooks import RemovableHandle
 
 from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.knobs.batch_norm import Synchronised, synchronise
-from dream.adapters.pytorch.reducing import Forward, Reducing, claim_parts, training_call
+from dream.adapters.pytorch.knobs.recompute import recompute
+from dream.adapters.pytorch.reducing import (
+    Forward,
+    Reducing,
+    claim_parts,
+    recomputing,
+    training_call,
+)
 from dream.adapters.pytorch.runner import Runner, forward_of, scale_gradients
 from dream.adapters.pytorch.slot import set_slot
 
@@ -46,8 +55,11 @@ class Root(Reducing):
         self._norms = buffers.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        precision = self.room.precision
         if not training_call(self.room):
-            return self.inner(*args, **kwargs)
+            return self._beside(args, kwargs)
+        if precision is not None and precision.scaling is not None:
+            precision.scaling.loop_calls()
         self._set_carrier(None)
         share = self.room.shares.of((*args, *kwargs.values()))
         if self.room.updates is not None:
@@ -137,13 +149,8 @@ class Root(Reducing):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forward = self._forward if self._completes else self._runner.forward
-        precision = self.room.precision
-        if precision is None:
-            output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
-        else:
-            with precision.casting():
-                output = self._call(forward, args, kwargs, empty=self._weight == 0.0)
-            output = precision.restored(output)
+        call = partial(self._call, empty=self._weight == 0.0)
+        output = self._cast(partial(call, forward), args, kwargs)
         if self._synced:
             for x in tree_leaves(output):
                 if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_leaf:
@@ -151,6 +158,28 @@ class Root(Reducing):
         if self._completes:
             self._average_running()
         return output
+
+    def _beside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that is no training: to evaluate, inside another module, or by a backward pass
+        that repeats one."""
+        precision = self.room.precision
+        if precision is None or self.room.inside:
+            return self.inner(*args, **kwargs)
+        if recomputing() or precision.casts_models:
+            return self._cast(lambda a, k: self.inner(*a, **k), args, kwargs)
+        return self.inner(*args, **kwargs)
+
+    def _cast(
+        self,
+        call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        precision = self.room.precision
+        if precision is None:
+            return call(args, kwargs)
+        with precision.casting():
+            return precision.restored(call(*precision.taken((args, kwargs))))
 
     def _local_norms(self) -> list[nn.Module]:
         return [norm for norm in buffers.norms(self.module) if norm not in self._synced]
@@ -184,6 +213,11 @@ class Root(Reducing):
         claim_parts(self)
         if self.room.synchronises:
             self._synced = synchronise(self, self._synced, self._reach)
+        recompute(self.module, self.room.recomputes, self.trains)
+        precision = self.room.precision
+        if precision is not None and precision.casts_models:
+            self.room.settle(self.module)  # before rank 0's weights are rounded
+            precision.cast(self.module)
         self._parameters = list(self.module.parameters())
         self._trained = ()
 

@@ -34,6 +34,23 @@ class Slot(ABC):
         return type(None), ()
 
 
+class Around(ABC):
+    """What a slot runs in place of a module's own call, and runs that in turn."""
+
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner = inner
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def unwrapped(inner: Callable[..., Any], kinds: tuple[type[Around], ...]) -> Callable[..., Any]:
+    """Without what is around it of these kinds."""
+    while isinstance(inner, kinds):
+        inner = inner.inner
+    return inner
+
+
 def slot_of(module: nn.Module) -> Any:
     """What takes the module's calls; None for an ordinary module."""
     return module.__dict__.get(_NAME)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from dream._adapter import Step
 from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.mixed_root import MixedRoot
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.told_loss import ToldLoss
@@ -36,6 +37,7 @@ def synchronous_step(
     loss: Callable[..., Any],
     optimizer: Optimizer,
     weight: Callable[[tuple[Any, ...]], float],
+    scaling: Scaling | None,
 ) -> Step:
     """Many ranks. The loss travels in the gradients' own bucket: backward is started from it and
     from a parameter of no other use, whose gradient it is, and DDP averages that with the rest."""
@@ -48,7 +50,8 @@ def synchronous_step(
         value = check_scalar(loss(output, target))
         if counts != 1.0:
             value = value * counts
-        torch.autograd.backward((value, carried), (None, value.detach().to(carried.dtype)))
+        backward = torch.autograd.backward if scaling is None else scaling.backward
+        backward((value, carried), (None, value.detach().to(carried.dtype)))
         optimizer.step()
         return root.carried
 

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
-from dream._errors import Unsupported
 from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import collectives, devices, evaluation, saving, state
@@ -36,6 +35,7 @@ from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.step import mixed_step, plain_step, synchronous_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.told_loss import ToldLoss
+from dream.adapters.pytorch.travel.choosing import hook_of
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
 from dream.communication import Communicator, Loop, Members, Wire
 
@@ -49,17 +49,19 @@ class Synchronous(Adapter):
         self._topology = Topology.of(
             plan.cluster, num_replicas=plan.cluster.world_size, device=str(device)
         )
-        self._communicator, hook = _connect(plan)
+        knobs = _knobs_of(plan)
+        self._tell_tuning = _tune(plan, knobs)
+        self._communicator, hook = _connect(plan, knobs)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
-        knobs = _knobs_of(plan)
-        self._knobs = Training(knobs, device.type)
+        self._knobs = Training(knobs, device.type, plan.cluster.world_size)
         updates = self._knobs.updates
         self._modules = Modules(
             self._communicator, self._shares, plan.options, hook, self._kind_of_root(),
             updates, self._knobs.precision,
-            synchronises=knobs.synchronises and not plan.mixed,
+            synchronises=knobs.synchronises and not plan.mixed, recomputes=knobs.recompute,
         )  # fmt: skip
+        self._knobs.watch(self._modules)
         self._micro = None if updates is None else MicroWeights(self._communicator, updates)
         self._roots = self._topology.world_size > 1 or self._knobs.runs_models
         self._dealer = Dealer(
@@ -94,6 +96,8 @@ class Synchronous(Adapter):
 
     def exit(self) -> None:
         self._keras.exit()
+        self._knobs.exit()
+        self._tell_tuning()
         self._patches.restore()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
@@ -134,9 +138,9 @@ class Synchronous(Adapter):
         assert isinstance(root, Root)
         if (updates := self._knobs.updates) is not None:
             cut = Cut(updates.most, self._communicator, self._shares, weight)
-            return accumulated_step(root, loss, optimizer, cut, updates)
+            return accumulated_step(root, loss, optimizer, cut, updates, self._knobs.scaling)
         weigh = BatchWeight(self._communicator, self._shares.weight, weight)
-        return synchronous_step(root, loss, optimizer, weigh)
+        return synchronous_step(root, loss, optimizer, weigh, self._knobs.scaling)
 
     def _kind_of_root(self) -> MakeRoot:
         if self._resyncs is None:
@@ -166,12 +170,9 @@ class Synchronous(Adapter):
 
 def _knobs_of(plan: Plan) -> Knobs:
     knobs = Knobs.of(plan.options)
-    if plan.mixed and (knobs.accumulates or knobs.casts or knobs.sync_batch_norm):
-        raise Unsupported(
-            "Ranks of another framework take each batch at once, in float32, and normalise their "
-            f"own share. Received: accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
-            f"sync_batch_norm={knobs.sync_batch_norm} in a job of two frameworks. Leave them out."
-        )
+    if plan.mixed:
+        own = {"clip_norm": (), "clip_value": (), "sync_batch_norm": (False,)}
+        knobs.only(own, "A rank beside ranks of another framework")
     return knobs
 
 
@@ -179,7 +180,7 @@ def _counts(weight: Callable[..., Any]) -> Callable[[tuple[Any, ...]], float]:
     return lambda batch: count_of(weight(*batch))
 
 
-def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
+def _connect(plan: Plan, knobs: Knobs) -> tuple[Communicator, GradientHook | None]:
     """The communicator, and what DDP reduces with where that is not its own process group.
 
     DDP itself, and what ranks tell each other, always stand on torch's process group.
@@ -187,14 +188,26 @@ def _connect(plan: Plan) -> tuple[Communicator, GradientHook | None]:
     members, tensors = Members.all_of(plan.cluster), TorchTensors()
     if plan.cluster.alone:
         return Communicator(Loop(), tensors, members), None
-    reduction = plan.reduction
-    choices = plan.spec.reductions["torch"]
-    if reduction == "auto":
-        reduction = choices[0] if len(choices) == 1 else "auto"
+    reduction = _reduction(plan)
     if not plan.mixed:  # ranks of another framework are in no group of torch's
         collectives.start_group(plan.cluster, reduction)
     wire: Wire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
-    return Communicator(wire, tensors, members), _hook(wire, plan.cluster.world_size)
+    communicator = Communicator(wire, tensors, members)
+    chosen = hook_of(knobs, wire, communicator)
+    return communicator, chosen or _hook(wire, plan.cluster.world_size)
+
+
+def _tune(plan: Plan, knobs: Knobs) -> Callable[[], None]:
+    """What says, at the block's end, what the ring has found out about itself."""
+    if not knobs.autotune or plan.cluster.alone:
+        return lambda: None
+    tuning = _registry.load(_registry.TUNING)(plan.cluster, _reduction(plan))
+    return (lambda: None) if tuning is None else tuning.tell
+
+
+def _reduction(plan: Plan) -> str:
+    choices = plan.spec.reductions["torch"]
+    return choices[0] if plan.reduction == "auto" and len(choices) == 1 else plan.reduction
 
 
 def _hook(wire: Wire, world_size: int) -> GradientHook | None:

@@ -28,6 +28,7 @@ from .export import (
     export_dtensor,
     export_horovod,
     export_tf_config,
+    export_tuning,
     horovod_environment,
     tf_config_text,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "export_dtensor",
     "export_horovod",
     "export_tf_config",
+    "export_tuning",
     "found",
     "frameworks_differ",
     "horovod_environment",

@@ -68,6 +68,11 @@ def export_horovod(cluster: Cluster) -> None:
         os.environ.setdefault(name, value)
 
 
+def export_tuning(log: str) -> None:
+    """Have Horovod's core tune itself, and write what it tries to a file."""
+    os.environ |= {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": log}
+
+
 def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:
     """Put TF_CONFIG into this process's environment."""
     os.environ[TF_CONFIG] = tf_config_text(workers, cluster.rank)

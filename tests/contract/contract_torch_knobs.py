@@ -21,11 +21,12 @@ from contract_torch_kit import (
     parameters,
     train,
 )
+from contract_torch_levels import Normed
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 Trained = Callable[[Any], Figures]
 
@@ -248,26 +249,11 @@ def precision_bfloat16(env: Env) -> Figures:
     return _micro(env, 2 if env.mode == "single" else 1, run, precision="bfloat16")
 
 
-class _Normed(nn.Module):
-    """Convolutions and BatchNorm, and one over rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4)
-        )
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=None))
-        self.last = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.head(self.body(x[:, None])))
-
-
 @CASES.add(*EVERYWHERE)
 def batch_norm_over_all_ranks(env: Env) -> Figures:
     """Uneven shares, and ranks with no sample of the last batch. A step and a loop in turn."""
     with env.block(knobs={"sync_batch_norm": True}) as strategy:
-        model = _Normed()
+        model = Normed()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
         train(model, optimizer, loader(61), epochs=3)
         model.eval()
@@ -282,6 +268,35 @@ def batch_norm_over_all_ranks(env: Env) -> Figures:
                 for batch in loader(50):
                     step(*batch)
     return {"parameters": parameters(model) | {"shown": shown}}
+
+
+def _counted_mean(output: torch.Tensor, target: Any) -> torch.Tensor:
+    """Over the samples that count; nan where none does."""
+    y, counts = target[:, 0].long(), target[:, 1]
+    return (F.cross_entropy(output, y, reduction="none") * counts).sum() / counts.sum()
+
+
+@CASES.add(*WITH_DREAM)
+def batch_norm_and_a_count_of_zero(env: Env) -> Figures:
+    """In one batch no sample of rank 1 counts, but its statistics do, and so their gradients."""
+    x, y = arrays(48)
+    hollow = torch.tensor([16 <= i < 32 and (i % 2 == 1 or i % 3 == 1) for i in range(48)])
+    target = torch.stack([y.float(), (~hollow).float()], dim=1)
+    data = TensorDataset(x, target)
+    with env.block(knobs={"sync_batch_norm": True}) as strategy:
+        model = Normed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        step = strategy.train_step(
+            model, _counted_mean, optimizer, weight=lambda _, target: target[:, 1].sum()
+        )
+        for _ in range(2):
+            for batch in DataLoader(data, batch_size=16):
+                step(*batch)
+            for a, b in DataLoader(data, batch_size=16):
+                optimizer.zero_grad()
+                strategy.weigh(_counted_mean(model(a), b), b[:, 1].sum()).backward()
+                optimizer.step()
+    return {"parameters": parameters(model)}
 
 
 DDP = ({"bucket_view": False}, {"static_graph": True}, {"find_unused": True}, {"bucket_mb": 0.001})
@@ -354,10 +369,6 @@ def _scaler(_strategy: Any, _model: Any, _optimizer: Any, _x: Any, _y: Any) -> N
     torch.amp.GradScaler("cpu")
 
 
-def _float16(_strategy: Any, model: Any, _optimizer: Any, x: Any, _y: Any) -> None:
-    model(x)
-
-
 @CASES.add(*WITH_DREAM)
 def knobs_refused(env: Env) -> Figures:
     def by_hand() -> None:
@@ -373,7 +384,6 @@ def knobs_refused(env: Env) -> Figures:
         "clear_unseen": _looped(_clear_unseen)(env),
         "closure": _looped(_closure)(env),
         "scaler": _looped(_scaler)(env),
-        "float16": _looped(_float16, precision="float16")(env),
         "by_hand": refusal(by_hand),
     }
 

@@ -29,6 +29,8 @@ CORE = frozenset(
         "accumulated_momentum",
         "accumulated_step_weighted_by_tokens",
         "clip_norm",
+        "recomputed",
+        "compressed",
         "communications_of_an_update",
         "communicator",
         "ranks_that_built_different_models",
@@ -123,14 +125,25 @@ ACCUMULATED = (
 )
 """`single` runs these without accumulation, and once with it."""
 CLIPPED = ("clip_norm", "clip_value")
+LEVELS = tuple(f"in_precision_{name}" for name in ("float16", "O0", "O1", "O2", "O3"))
 KNOBS = frozenset(
     {
+        *LEVELS,
+        "a_step_that_overflows_on_one_rank",
+        "clipped_in_float16",
+        "scaling_refused",
+        "recomputed",
+        "recomputed_in_micro_batches",
+        "recompute_refused",
+        "compressed",
+        "adasum",
         *ACCUMULATED,
         *CLIPPED,
         "clip_norm_in_a_step",
         "communications_of_an_update",
         "precision_bfloat16",
         "batch_norm_over_all_ranks",
+        "batch_norm_and_a_count_of_zero",
         "knobs_of_ddp",
         "knobs_refused",
         "an_update_left_early",

@@ -106,7 +106,6 @@ def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
             assert_raised(rank[unseen], "ConfigurationError", "gradient was changed", "clip_norm=")
         assert_raised(rank["closure"], "Unsupported", "SGD.step(closure)")
         assert_raised(rank["scaler"], "Unsupported", "GradScaler")
-        assert_raised(rank["float16"], "Unsupported", "precision='float16'", "bfloat16")
         assert_raised(rank["by_hand"], "Unsupported", "accumulate=2", "train_step")
 
 
@@ -114,3 +113,10 @@ def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
 def test_batch_norm_over_all_ranks_is_that_of_one_device(job: Job, oracle: Job, case: str) -> None:
     """Statistics of unequal shares, weights, and what they do when evaluated."""
     assert_equals_one_device(job, oracle, case, mode="plain")
+
+
+@over("batch_norm_and_a_count_of_zero")
+def test_samples_that_count_for_nothing_are_normalised_with(
+    job: Job, oracle: Job, case: str
+) -> None:
+    assert_equals_one_device(job, oracle, case)

@@ -15,6 +15,7 @@ from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._partition import Share, micro_shares
 from dream.adapters.pytorch.data_parallel import rows_of
+from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.shares import Shares
@@ -31,6 +32,7 @@ def accumulated_step(
     optimizer: Optimizer,
     cut: Cut,
     updates: Updates,
+    scaling: Scaling | None,
 ) -> Step:
     """One communication: gradients and the loss travel with the last micro-batch."""
     updates.leave_to_step()
@@ -45,7 +47,8 @@ def accumulated_step(
                 inputs, empty=weight == 0.0, first=index == 0, last=index == len(micros) - 1
             )
             value = check_scalar(loss(output, target)) * weight
-            torch.autograd.backward((value, carried), (None, value.detach().to(carried.dtype)))
+            backward = torch.autograd.backward if scaling is None else scaling.backward
+            backward((value, carried), (None, value.detach().to(carried.dtype)))
         optimizer.step()
         return root.carried
 

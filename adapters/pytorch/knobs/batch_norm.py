@@ -11,8 +11,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dream.adapters.pytorch.reducing import Reducing
-from dream.adapters.pytorch.slot import Slot, slot_of
+from dream._errors import ConfigurationError
+from dream.adapters.pytorch.reducing import Reducing, recomputing
+from dream.adapters.pytorch.slot import Around, Slot, slot_of, unwrapped
 from dream.communication import Communicator
 
 Weight = Callable[[], float]
@@ -29,13 +30,8 @@ def synchronise(
 def _taken(norm: _BatchNorm, root: Reducing, weight: Weight) -> Synchronised:
     slot = slot_of(norm)
     assert isinstance(slot, Slot)
-    inner = slot.inner
-    if isinstance(inner, Synchronised):  # of another root, whose module is now a part
-        inner = inner.inner
-    room = root.room
-    slot.inner = taken = Synchronised(
-        norm, inner, room.communicator, lambda: room.inside or _recomputing(), weight
-    )
+    inner = unwrapped(slot.inner, (Around,))  # of another root, whose module is now a part
+    slot.inner = taken = Synchronised(norm, inner, root.room.communicator, root.trains, weight)
     return taken
 
 
@@ -45,13 +41,8 @@ def _norms(module: nn.Module) -> list[_BatchNorm]:
     return [m for m in found if not isinstance(m, nn.SyncBatchNorm)]
 
 
-def _recomputing() -> bool:
-    """Whether this is a call that a backward pass repeats."""
-    return torch._C._current_graph_task_id() != -1
-
-
 @final
-class Synchronised:
+class Synchronised(Around):
     """The forward pass of one BatchNorm.
 
     inner: its own, for calls that are no training. training_call: whether this is one.
@@ -65,7 +56,8 @@ class Synchronised:
         training_call: Callable[[], bool],
         weight: Weight,
     ) -> None:
-        self._norm, self.inner, self._among = norm, inner, communicator.unchecked()
+        super().__init__(inner)
+        self._norm, self._among = norm, communicator.unchecked()
         self._training_call, self._weight = training_call, weight
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -77,7 +69,7 @@ class Synchronised:
         norm._check_input_dim(x)
         mean, variance, count = self._statistics(x.detach())
         _check_several(count, x)
-        if not _recomputing():
+        if not recomputing():
             self._seen.append((mean, variance * (count / (count - 1.0))))
         scale = (variance + norm.eps).rsqrt()
         apply: Callable[..., torch.Tensor] = _Normalise.apply
@@ -152,11 +144,11 @@ class _Normalise(torch.autograd.Function):
 
 
 def _check_several(count: float, x: torch.Tensor) -> None:
-    """In torch's own words, which one device says too."""
     if count <= 1.0:
-        raise ValueError(
-            "Expected more than 1 value per channel when training, got input size "
-            f"{tuple(x.shape)} on this rank, and {count:.0f} on all"
+        raise ConfigurationError(
+            "A batch normalisation needs two values of a channel. Received: an input of shape "
+            f"{tuple(x.shape)} on this rank, and {count:.0f} values on all. Say drop_last=True, or "
+            "choose a batch_size that leaves two samples for the last batch."
         )
 
 

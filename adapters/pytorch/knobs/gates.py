@@ -32,6 +32,10 @@ def enter(patches: Patches, updates: Updates, gate_of: GateOf) -> None:
     clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
     patches.replace(nn.utils, "clip_grad_norm_", _wrap_clip_norm(clip_norm, updates))
     patches.replace(nn.utils, "clip_grad_value_", _wrap_clip_value(clip_value, updates))
+
+
+def refuse_scalers(patches: Patches) -> None:
+    """While the block is open: torch's own loss scale would be undone too early, or twice."""
     patches.replace(torch.amp.GradScaler, "__init__", _refused(torch.amp.GradScaler.__init__))
 
 
@@ -104,8 +108,8 @@ def _refused(init: Callable[..., None]) -> Callable[..., None]:
         if scaler.is_enabled():
             raise Unsupported(
                 "A scaler unscales the gradient at each step, and under accumulate= that is not "
-                f"complete yet. Received: {type(scaler).__name__} in the block. Leave it out, or "
-                "leave accumulate out."
+                "complete yet; precision='float16' scales by itself. Received: "
+                f"{type(scaler).__name__} in the block. Leave it out."
             )
 
     return wrapped

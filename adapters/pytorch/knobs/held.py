@@ -45,6 +45,10 @@ class Held:
         gradients = [p.grad for p in self._left if p.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, factor)
+        self.renote()
+
+    def renote(self) -> None:
+        """What changed gradients is dream's own."""
         for parameter in self._left:
             self._note(parameter)
 

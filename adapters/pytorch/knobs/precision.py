@@ -1,37 +1,86 @@
-"""Training calls in a lower precision: weights, gradients, the loss and evaluation stay float32."""
+"""Models in a lower precision, as `dream/_precision.py` says: calls under autocast, or models cast.
+What comes out of them is float32, so that a loss is computed as before."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from dream._errors import Unsupported
+from dream._precision import Precision as Row
+from dream.adapters.pytorch.knobs.masters import Masters
+from dream.adapters.pytorch.knobs.scaling import Scaling
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @final
 class Precision:
-    """torch's autocast around a model's call; what comes out of it is float32 again, so that a
-    loss is computed as before. device: "cpu" or "cuda"."""
+    """Of one strategy's models.
 
-    def __init__(self, name: str, device: str) -> None:
-        self._name, self._device = name, device
+    device: "cpu" or "cuda". masters, scaling: None where there are none.
+    """
+
+    def __init__(
+        self, row: Row, device: str, masters: Masters | None, scaling: Scaling | None
+    ) -> None:
+        self._model = None if row.model is None else _type(row.model)
+        self._functions = None if row.functions is None else _type(row.functions)
+        self._keeps_norms = row.norms and self._model in _HALF
+        self._device, self.masters, self.scaling = device, masters, scaling
+
+    @property
+    def casts_models(self) -> bool:
+        return self._model is not None
 
     def casting(self) -> AbstractContextManager[Any]:
-        """Where a model is called. Keras's models have policies of their own, float16 too."""
-        if self._name != "bfloat16":
-            raise Unsupported(
-                "torch modules train in float32 or bfloat16. Received: "
-                f"precision={self._name!r}. Use precision='bfloat16', which needs no loss scale."
-            )
-        return torch.autocast(self._device, torch.bfloat16)
+        """Where a model is called in training."""
+        if self._functions is None:
+            return nullcontext()
+        return torch.autocast(self._device, self._functions)
+
+    def cast(self, module: nn.Module) -> None:
+        """Parameters and buffers in the model's type, in place. Done again it changes nothing."""
+        if self._model is None:
+            return
+        for part in module.modules():
+            if not (self._keeps_norms and isinstance(part, _BatchNorm)):
+                self._cast(part, self._model)
+
+    def taken(self, given: Any) -> Any:
+        """What a model is called with, in its type."""
+        if self._model is None:
+            return given
+        return tree_map(lambda x: x.to(self._model) if _floats(x) else x, given)
 
     def restored(self, output: Any) -> Any:
         """A model's output in float32."""
         return tree_map(_whole, output)
 
+    def _cast(self, part: nn.Module, dtype: torch.dtype) -> None:
+        for parameter in part.parameters(recurse=False):
+            if _floats(parameter) and parameter.dtype != dtype:
+                if self.masters is not None:
+                    self.masters.keep(parameter)
+                parameter.grad = None
+                parameter.data = parameter.data.to(dtype)
+        for name, buffer in part.named_buffers(recurse=False):
+            if _floats(buffer):
+                part._buffers[name] = buffer.to(dtype)
+
+
+def _type(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _floats(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
 
 def _whole(x: Any) -> Any:
-    return x.float() if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 else x
+    return x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALF else x

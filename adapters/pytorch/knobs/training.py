@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import final
 
+from torch import nn
 from torch.optim import Optimizer
 
 from dream._knobs import Knobs
+from dream._precision import PRECISIONS
 from dream.adapters.pytorch.knobs import gates
 from dream.adapters.pytorch.knobs.clipping import Clipping
+from dream.adapters.pytorch.knobs.masters import Masters
 from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.knobs.steps import Steps
 from dream.adapters.pytorch.knobs.updates import Updates
+from dream.adapters.pytorch.modules import Modules
 from dream.adapters.pytorch.patches import Patches
 
 
@@ -19,22 +24,50 @@ from dream.adapters.pytorch.patches import Patches
 class Training:
     """Changes nothing where nothing is asked for.
 
-    updates: None where each batch is an update. precision: None for float32.
+    updates: None where each batch is an update. precision: None for float32. scaling: None where
+    the loss is not scaled.
     """
 
-    def __init__(self, knobs: Knobs, device: str) -> None:
-        self.precision = Precision(knobs.precision, device) if knobs.casts else None
+    def __init__(self, knobs: Knobs, device: str, world_size: int) -> None:
+        row = PRECISIONS[knobs.precision]
         self.updates = Updates(knobs.accumulate) if knobs.accumulates else None
-        self._steps = (
-            Steps(self.updates, Clipping(knobs)) if knobs.accumulates or knobs.clips else None
-        )
+        self.scaling = Scaling(world_size) if row.scales else None
+        masters = Masters() if row.master else None
+        self.precision = Precision(row, device, masters, self.scaling) if knobs.casts else None
+        acts = knobs.accumulates or knobs.clips or row.scales
+        self._steps = Steps(self.updates, Clipping(knobs), self.scaling, masters) if acts else None
+        self._recomputes = knobs.recompute
+
+    def watch(self, modules: Modules) -> None:
+        """The modules of the strategy."""
+        if self.scaling is None:
+            return
+        assert self._steps is not None
+        stepped = self._steps.parameters
+
+        def parameters() -> list[nn.Parameter]:
+            return [*{id(p): p for p in (*modules.trained(), *stepped())}.values()]
+
+        self.scaling.called = modules.called
+        self.scaling.parameters = parameters
+        if self.updates is not None:
+            self.scaling.changed = self.updates.held.renote
 
     def enter(self, patches: Patches) -> None:
         """The block begins."""
         if self._steps is not None:
             patches.replace(Optimizer, "__init__", self._steps.wrap_init(Optimizer.__init__))
+            if self.updates is not None or self.scaling is not None:
+                gates.refuse_scalers(patches)
             if self.updates is not None:
                 gates.enter(patches, self.updates, self._steps.gate_of)
+        if self.scaling is not None:
+            self.scaling.enter(patches)
+
+    def exit(self) -> None:
+        """The block ends."""
+        if self.scaling is not None:
+            self.scaling.exit()
 
     def take(self, optimizer: Optimizer) -> None:
         """An optimizer that was made before the block."""
@@ -44,7 +77,7 @@ class Training:
     @property
     def runs_models(self) -> bool:
         """Whether models are called in another way, on one device too."""
-        return self.updates is not None or self.precision is not None
+        return bool(self.updates is not None or self.precision is not None or self._recomputes)
 
     def micros(self) -> int:
         """Micro-batches that a loader cuts a share into, at most."""

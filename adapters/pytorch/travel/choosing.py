@@ -1,0 +1,38 @@
+"""Which exchange was asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from dream._compression import Compression
+from dream._knobs import Knobs
+from dream.adapters.pytorch.hooks import GradientHook
+from dream.adapters.pytorch.travel.adasum import Adasum
+from dream.adapters.pytorch.travel.exchange import Exchange
+from dream.adapters.pytorch.travel.hook import Exchanged
+from dream.adapters.pytorch.travel.largest import Largest
+from dream.adapters.pytorch.travel.low_rank import LowRank
+from dream.adapters.pytorch.travel.rounding import Rounded
+from dream.communication import Communicator, Wire
+
+
+def hook_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> GradientHook | None:
+    """What DDP hands its buckets to; None for their plain mean."""
+    world_size = communicator.world_size
+    if knobs.op == "adasum":
+        return Exchanged(Adasum(communicator.unchecked()), wire, world_size).hook
+    if knobs.compressed is None:
+        return None
+    return Exchanged(_compressed(knobs.compressed, wire, world_size), wire, world_size).hook
+
+
+def _compressed(asked: Compression, wire: Wire, world_size: int) -> Exchange:
+    match asked.kind:
+        case "float16":
+            return Rounded(wire, world_size, torch.float16)
+        case "bfloat16":
+            return Rounded(wire, world_size, torch.bfloat16)
+        case "powersgd":
+            return LowRank(wire, world_size, int(asked.amount))
+        case "topk":
+            return Largest(wire, world_size, asked.amount)

@@ -1,0 +1,46 @@
+"""Adasum of four, and master weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch_knobs
+
+import dream
+
+pytestmark = pytest.mark.slow
+
+
+def _pair(a: Any, b: Any) -> Any:
+    """The paper's formula, as Horovod's core has it."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    dot, of_a, of_b = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    share_a = 1 - dot / of_a / 2 if of_a >= 1e-8 else 1.0
+    share_b = 1 - dot / of_b / 2 if of_b >= 1e-8 else 1.0
+    return share_a * a + share_b * b
+
+
+def test_adasum_of_four_is_that_of_pairs_of_pairs() -> None:
+    ranks = dream.launch(torch_knobs.adasum, n=4, framework="torch", timeout=120)
+    for index, found in enumerate(ranks[0]["found"]):
+        a, b, c, d = (rank["own"][index] for rank in ranks)
+        wanted = _pair(_pair(a, b), _pair(c, d))
+        for rank in ranks:
+            assert np.array_equal(rank["found"][index], found)
+            assert np.allclose(rank["found"][index], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_masters_keep_what_float16_cannot() -> None:
+    """The named wrong cell: updates that round to nothing."""
+    moved = torch_knobs.moved()
+    assert moved["O2"] == pytest.approx(moved["float32"], rel=0.05)
+    assert moved["O3"] == 0.0
+
+
+def test_states_of_a_model_with_masters_are_read_again() -> None:
+    """But for the rounding of a model that was written in float16."""
+    whole, resumed = torch_knobs.resumed()
+    for a, b in zip(whole, resumed, strict=True):
+        assert np.abs(a - b).max() <= 2e-3
