@@ -1,0 +1,127 @@
+"""What recomputation saves, and what it costs: a chain of blocks in PyTorch, from 16 to 256 deep.
+
+    python benchmarks/recompute.py [--width 256] [--rows 64] [--rounds 5]
+
+For each depth: the largest number of bytes that a training step holds at a time beside parameters
+and gradients, and its median time, with everything kept and under recompute="sqrt", in turns. Then
+the exponents that fit bytes = a * depth ** b.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import dream
+
+DEPTHS = (16, 32, 64, 128, 256)
+WAYS: dict[str, Any] = {"kept": False, "sqrt": "sqrt"}
+
+
+class Block(nn.Module):
+    """Keeps three tensors of its input's size."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(torch.sigmoid(self.inner(x)))
+
+
+class Live(TorchDispatchMode):
+    """Bytes of tensors that operations made and that are still there. most: at any time."""
+
+    def __init__(self, own: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._own = {t.untyped_storage()._cdata for t in own}
+        self._sizes: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                if storage._cdata not in self._own:
+                    self._sizes[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        gone = [key for key, (ref, _) in self._sizes.items() if ref.expired()]
+        for key in gone:
+            del self._sizes[key]
+        self.most = max(self.most, sum(size for _, size in self._sizes.values()))
+        return result
+
+
+class Trained:
+    """A chain under one way, and its steps."""
+
+    def __init__(self, depth: int, how: Any, width: int, rows: int) -> None:
+        with dream.strategy("single", framework="torch", recompute=how):
+            torch.manual_seed(0)
+            self._model = nn.Sequential(*(Block(width) for _ in range(depth)))
+            self._x = torch.randn(rows, width)
+            self.step()  # distributes it
+
+    def step(self) -> None:
+        self._model.zero_grad(set_to_none=False)
+        self._model(self._x).square().mean().backward()
+
+    def most(self) -> int:
+        own = [t for p in self._model.parameters() for t in (p, p.grad) if t is not None]
+        with Live(own) as live:
+            self.step()
+        return live.most
+
+    def seconds(self) -> float:
+        begin = time.perf_counter()
+        self.step()
+        return time.perf_counter() - begin
+
+
+def exponent(depths: tuple[int, ...], values: list[int]) -> float:
+    """The slope of a line through the logarithms."""
+    x, y = [math.log(d) for d in depths], [math.log(v) for v in values]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    over = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return over / sum((a - mean_x) ** 2 for a in x)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    most: dict[str, list[int]] = {way: [] for way in WAYS}
+    print(f"{'depth':>6} {'kept KiB':>10} {'sqrt KiB':>10} {'bytes':>7} {'time':>7}")
+    for depth in DEPTHS:
+        trained = {way: Trained(depth, how, given.width, given.rows) for way, how in WAYS.items()}
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for _ in range(given.rounds):
+            for way, chain in trained.items():
+                times[way].append(chain.seconds())
+        for way, chain in trained.items():
+            most[way].append(chain.most())
+        kept, cut = (most[way][-1] for way in WAYS)
+        longer = median(times["sqrt"]) / median(times["kept"])
+        print(
+            f"{depth:>6} {kept / 1024:>10.0f} {cut / 1024:>10.0f} {cut / kept:>7.3f} {longer:>7.2f}"
+        )
+    for way, values in most.items():
+        print(f"{way}: bytes grow as depth ** {exponent(DEPTHS, values):.2f}")
+
+
+if __name__ == "__main__":
+    main()
