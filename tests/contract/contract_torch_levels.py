@@ -75,7 +75,7 @@ def _trained_in(env: Env, name: str, micros: int) -> Figures:
     }
 
 
-for _name in ("float16", "O0", "O1", "O2", "O3"):
+for _name in ("float16", "O0", "O2", "O3"):
     _case = _in_precision(_name)
     _case.__name__ = f"in_precision_{_name}"
     CASES.add(*WITH_DREAM)(_case)

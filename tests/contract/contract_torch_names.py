@@ -125,7 +125,7 @@ ACCUMULATED = (
 )
 """`single` runs these without accumulation, and once with it."""
 CLIPPED = ("clip_norm", "clip_value")
-LEVELS = tuple(f"in_precision_{name}" for name in ("float16", "O0", "O1", "O2", "O3"))
+LEVELS = tuple(f"in_precision_{name}" for name in ("float16", "O0", "O2", "O3"))
 KNOBS = frozenset(
     {
         *LEVELS,

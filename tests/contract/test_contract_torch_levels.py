@@ -24,7 +24,6 @@ WHOLE, HALF = "torch.float32", "torch.float16"
 TYPES = {
     "float16": ([WHOLE], [WHOLE]),
     "O0": ([WHOLE], [WHOLE]),
-    "O1": ([WHOLE], [WHOLE]),
     "O2": ([HALF], [WHOLE]),
     "O3": ([HALF], [HALF]),
 }

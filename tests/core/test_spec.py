@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dream import ConfigurationError, Unsupported
+from dream._precision import PRECISIONS
 from dream._spec import SPECS, find, parse_request
 
 
@@ -122,3 +123,7 @@ def test_a_compression_that_is_none_is_refused(text: str) -> None:
 def test_layers_to_recompute_have_names(names: object) -> None:
     with pytest.raises(ConfigurationError, match=r"named_modules.*'sqrt'"):
         find("single").resolve({"recompute": names})
+
+
+def test_the_first_level_is_float16_by_another_name() -> None:
+    assert PRECISIONS["O1"] == PRECISIONS["float16"]
