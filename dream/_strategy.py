@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _mixed, _partition, _registry, cluster, recording
+from dream import _choice, _framework, _mixed, _partition, _registry, _tracked, cluster, recording
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
@@ -201,6 +201,20 @@ class Strategy:
         """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
         for those who feed `train_step` from data of their own."""
         return _partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
+
+    def data_state(self, data: Any) -> dict[str, Any]:
+        """Where training stands in its data: plain numbers, the same on every rank and for any
+        number of replicas, to be kept with the weights.
+
+        data: a DataLoader of the block, a dataset that `prepare` gave, or a Keras model that `fit`
+            trains. A batch counts once it is handed out.
+        """
+        return _tracked.track_of(data).state()
+
+    def load_data_state(self, data: Any, state: Mapping[str, Any]) -> None:
+        """Have training go on from there, each sample once. Call it on every rank, before the
+        first batch."""
+        _tracked.track_of(data).load(state)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of

@@ -3,14 +3,15 @@ together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import keras
 
 from dream._resync import Resync
-from dream.adapters.keras import private
+from dream.adapters.keras import private, private_backup
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.sources import Passes
+from dream.adapters.keras.standing import FIT_EPOCH, Standing, listed
 from dream.adapters.keras.start import same_weights
 
 _WRITERS = (
@@ -23,27 +24,27 @@ _WRITERS = (
 
 @final
 class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
-    """Keeps the pass over the data in step with the epoch, and the ranks with each other."""
+    """Keeps the ranks with each other: what rank 0's callbacks restored is every rank's."""
 
     async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
 
-    def __init__(self, engine: Engine, passes: Passes, first_epoch: int, *, by_epoch: bool) -> None:
+    def __init__(self, engine: Engine, standing: Standing, backups: Sequence[Any]) -> None:
         super().__init__()
         self._engine = engine
-        self._passes = passes
-        self._offset = passes.next - first_epoch
-        self._by_epoch = by_epoch
+        self._standing = standing
+        self._backups = backups
 
     def on_train_begin(self, logs: Any = None) -> None:
+        epoch = private.first_epoch(self.model)
+        kept = [] if epoch is None else [private_backup.kept(each) for each in self._backups]
         if _several_processes(self._engine):
-            said = self._engine.communicator.broadcast_object(private.first_epoch(self.model))
-            private.set_first_epoch(self.model, said)
-            if said is not None:
+            epoch, kept = self._engine.communicator.broadcast_object((epoch, kept))
+            private.set_first_epoch(self.model, epoch)
+            if epoch is not None:
                 same_weights(self.model, self._engine)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._by_epoch:
-            self._passes.next = epoch + self._offset
+        for state in filter(None, kept[:1]):
+            self._standing.load(state)
+            self._standing.check()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if _several_processes(self._engine):
@@ -76,6 +77,22 @@ def of_rank(given: Any, rank: int) -> Any:
     if isinstance(given, keras.callbacks.CallbackList) or rank == 0:
         return given
     return [c for c in private.tree.flatten(given or []) if not isinstance(c, _WRITERS)]
+
+
+def backups(given: Any, standing: Standing) -> list[Any]:
+    """The callbacks that keep the training in mid-epoch, which keep its place in the data too."""
+    found = [c for c in listed(given) if isinstance(c, keras.callbacks.BackupAndRestore)]
+    for each in found:
+        private_backup.keep_with(each, standing.known_state, FIT_EPOCH)
+    return found
+
+
+def before(ours: keras.callbacks.Callback, given: Any) -> Any:
+    """The callbacks with ours before them."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks.insert(0, ours)
+        return given
+    return [ours, *listed(given)]
 
 
 def joined(given: Any, ours: list[keras.callbacks.Callback]) -> Any:

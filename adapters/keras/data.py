@@ -26,6 +26,11 @@ class Dealt(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
         return self._elements
 
     @property
+    def fixed(self) -> bool:
+        """Whether every process gives the samples of a pass in the same order."""
+        return isinstance(self._source, Arrays) or self._source.fixed
+
+    @property
     def num_batches(self) -> int | None:
         if isinstance(self._source, Batches):
             return self._source.adapter.num_batches  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from dream.adapters.keras.data import Dealt
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.prediction import predict
 from dream.adapters.keras.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras.standing import Standing, counting
 
 Arguments = dict[str, Any]
 _CACHED = "_use_cached_eval_dataset"
@@ -27,13 +28,15 @@ _CACHED = "_use_cached_eval_dataset"
 class State:
     """What dream knows of one model.
 
-    passes: over training data so far. prepared: whether the ranks have agreed on variables.
+    passes: over training data so far. standing: where fit is in them. prepared: whether the ranks
+    have agreed on variables.
     resync: what keeps ranks of two frameworks together, once the model is trained.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.passes = Passes()
+        self.standing = Standing(self.passes)
         self.prepared = False
         self.resync: Resync | None = None
 
@@ -48,17 +51,17 @@ def fit(model: Any, state: State, given: Arguments) -> Any:
     given["validation_split"] = 0.0
     for found in start.optimizers_of(model):
         optimizer.take(found, engine)
-    if not engine.steps and not _reorders(given):
+    if not engine.steps and _yields_batches(given["x"]):
+        state.standing.unknown(type(given["x"]).__name__)
         return type(model).fit(model, **given)
     return _fit(model, state, given)
 
 
 def _fit(model: Any, state: State, given: Arguments) -> Any:
     engine = state.engine
-    first = given["initial_epoch"]
-    state.passes.next = max(state.passes.next, first)
+    state.passes.next = max(state.passes.next, given["initial_epoch"])
+    first = given["initial_epoch"] = state.standing.first_epoch(given["initial_epoch"])
     by_epoch = given["steps_per_epoch"] is None
-    follow = callbacks.Follow(engine, state.passes, first, by_epoch=by_epoch)
     source = find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
         steps=given["steps_per_epoch"], shuffle=given["shuffle"],
@@ -69,11 +72,16 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
         _prepare(model, state, source, training=True)
     if engine.parts > 1:
         given["validation_data"] = _validation(given, engine)
+    dealt = Dealt(engine, source)
+    state.standing.reads(dealt, _order_unknown(given, dealt))
     given.update(
-        _quiet(given, engine), x=Dealt(engine, source), y=None, sample_weight=None,
-        class_weight=None, shuffle=False,
+        _quiet(given, engine), x=dealt, y=None, sample_weight=None, class_weight=None,
+        shuffle=False,
     )  # fmt: skip
-    ours = [follow]
+    backups = callbacks.backups(given["callbacks"], state.standing)
+    counted = counting(state.standing, state.passes, given["callbacks"], first, by_epoch=by_epoch)
+    given["callbacks"] = callbacks.before(counted, given["callbacks"])
+    ours = [callbacks.Follow(engine, state.standing, backups)]
     if state.resync is not None:
         ours.append(callbacks.Resynchronise(state.resync))
     given["callbacks"] = callbacks.joined(given["callbacks"], ours)
@@ -83,12 +91,15 @@ def _fit(model: Any, state: State, given: Arguments) -> Any:
     return history
 
 
-def _reorders(given: Mapping[str, Any]) -> bool:
-    """Whether one device, too, must take its samples in dream's order."""
-    return bool(given["shuffle"]) and not _yields_batches(given["x"])
+def _order_unknown(given: Mapping[str, Any], dealt: Dealt) -> str:
+    """Why another process may be given other batches; nothing where it is not."""
+    if given["steps_per_epoch"] is not None:
+        return f"steps_per_epoch={given['steps_per_epoch']}"
+    return "" if dealt.fixed else type(given["x"]).__name__
 
 
 def _yields_batches(x: Any) -> bool:
+    """Whether one device takes samples in another order than dream's."""
     return private.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from dream import _tracked
 from dream.adapters.keras import loops, optimizer, saving, start, steps
 from dream.adapters.keras.engine import Engine
 
@@ -22,6 +23,7 @@ def distribute(model: Any, engine: Engine) -> Any:
         return model
     engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
     state = loops.State(engine)
+    _tracked.mark(model, state.standing)
     for name, loop in loops.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
             setattr(model, name, MethodType(_loop(name, loop, state), model))

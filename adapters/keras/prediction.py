@@ -21,7 +21,7 @@ def predict(model: Any, state: Any, given: dict[str, Any]) -> Any:
     """
     engine: Engine = state.engine
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
-    if engine.pooled or given["x"] is None:
+    if engine.pooled or given["x"] is None or hasattr(given["x"], "__next__"):
         return type(model).predict(model, **given)
     source = find(
         given["x"], batch_size=given["batch_size"], steps=given["steps"], seed=0,

@@ -17,12 +17,10 @@ from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
-    "GeneratorDataAdapter",
     "Sliceable",
     "backend_random",
     "get_data_adapter",

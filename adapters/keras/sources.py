@@ -9,17 +9,20 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from dream._errors import Unsupported
 from dream._partition import check_batch_size, epoch_order
 from dream.adapters.keras import private
 
 
 @final
 class Passes:
-    """Which pass over the data comes next. A pass is counted when its order is drawn."""
+    """Which pass over the data comes next. A pass is counted when its order is drawn.
+
+    left_out: batches that the next pass leaves out, since they were taken before.
+    """
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
+        self.left_out = 0
 
     def draw(self) -> int:
         self.next += 1
@@ -51,16 +54,23 @@ class Arrays:
         drawn = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=True)
         return np.lexsort((drawn, np.arange(self.samples) // self.batch_size)).astype(np.int64)
 
+    def begin(self) -> tuple[NDArray[np.int64], int]:
+        """That order, and how many batches of it are left out."""
+        return self.order(), self.passes.left_out
+
 
 @dataclass(frozen=True, slots=True)
 class Batches:
     """A source that yields global batches.
 
-    adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order.
+    adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order. fixed:
+    whether every process gives the batches of a pass in the same order.
     """
 
     adapter: Any
+    passes: Passes
     ordered: OrderedDataset | None = None
+    fixed: bool = False
 
 
 @final
@@ -109,6 +119,7 @@ def find(
 ) -> Arrays | Batches:
     """What Keras would make of these arguments, told apart. Keras's own errors come through."""
     ordered = None
+    fixed = isinstance(x, keras.utils.PyDataset) and x.num_batches is not None
     if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
         x = ordered = OrderedDataset(x, seed, passes)
         shuffle = False
@@ -119,10 +130,4 @@ def find(
         inputs, samples, size, shuffle = private.array_facts(adapter)
         check_batch_size(size, parts)
         return Arrays(inputs, samples, size, shuffle, seed, passes)
-    if isinstance(adapter, private.GeneratorDataAdapter) and parts > 1:
-        raise Unsupported(
-            "A generator cannot be dealt to several replicas: nothing says that each of them "
-            f"sees the same samples. Received: {type(x).__name__}, replicas={parts}. Pass "
-            "arrays, a keras.utils.PyDataset, a tf.data.Dataset or a torch DataLoader."
-        )
-    return Batches(adapter, ordered)
+    return Batches(adapter, passes, ordered, fixed)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch import randomness
-from dream.adapters.pytorch.sampling import DealtBatches
+from dream.adapters.pytorch.dealt import dealt_of
 from dream.adapters.pytorch.shares import Shares
 from dream.communication import Communicator
 
@@ -58,7 +58,7 @@ class Averages:
 
     def end_passes(self, loader: Any) -> None:
         """Have the replicas start alike, and be alike again, around each pass over the loader."""
-        if not isinstance(loader.batch_sampler, DealtBatches):
+        if dealt_of(loader) is None:
             return
         base, averages = type(loader), self
 

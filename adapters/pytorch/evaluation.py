@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader
 
 from dream._adapter import Metric
 from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._order import Targets
 from dream._resync import Resyncs
-from dream.adapters.pytorch.sampling import DealtBatches
+from dream.adapters.pytorch.dealt import dealt_of
 from dream.communication import Communicator
 
 ELSEWHERE = object()
@@ -110,9 +109,11 @@ def _total(name: str, values: torch.Tensor, count: int) -> float:
 
 def _shared(data: Iterable[Any], communicator: Communicator) -> Iterator[Any]:
     """This rank's part of the data: a dealt loader deals, anything else is cut by hand."""
-    if isinstance(data, DataLoader) and isinstance(data.batch_sampler, DealtBatches):
-        with data.batch_sampler.reading("share"):
-            yield from data
+    dealt = dealt_of(data)
+    if dealt is not None:
+        with dealt.reading("share"):
+            batches = iter(data)
+        yield from batches
         return
     for batch in data:
         yield tuple(part[communicator.rank :: communicator.world_size] for part in batch)

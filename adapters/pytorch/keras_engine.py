@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, final
 
 import numpy as np
@@ -19,10 +20,10 @@ from dream.adapters.keras import private
 from dream.adapters.keras.digest import DIGESTS, digest_of
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.pytorch.dealt import dealt_of
 from dream.adapters.pytorch.loader import leave_loaders_alone
 from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.reducing import Reducing
-from dream.adapters.pytorch.sampling import DealtBatches
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
 
@@ -99,7 +100,8 @@ class TorchEngine(Engine):
 
     def _array_elements(self, source: Arrays) -> Iterator[Any]:
         inputs = private.sliceable(source.inputs, "torch")
-        for batch in global_batches(source.order(), source.batch_size):
+        order, left_out = source.begin()
+        for batch in islice(global_batches(order, source.batch_size), left_out, None):
             mine = deal(batch, self.rank, self.parts)
             shown = mine if len(mine) else batch[:1]
             data = private.tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
@@ -110,11 +112,11 @@ class TorchEngine(Engine):
 
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:  # Keras's own may be good for one pass
-            return _Iterable(lambda: iter(source.adapter.get_torch_dataloader()))
+            return _Iterable(lambda: self._read(source))
         return _Iterable(lambda: self._batch_elements(source))
 
     def _batch_elements(self, source: Batches) -> Iterator[Any]:
-        for batch in _whole(source.adapter.get_torch_dataloader()):
+        for batch in self._read(source):
             flat = [t for t in private.tree.flatten(batch) if t is not None]
             total, digest = len(flat[0]), self._digest(flat)
             count = len(range(self.rank, total, self.parts))
@@ -123,6 +125,9 @@ class TorchEngine(Engine):
                 lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
             )
             yield {BATCH: data, SHARE: (count, total, digest)}
+
+    def _read(self, source: Batches) -> Iterator[Any]:
+        return islice(_whole(source.adapter.get_torch_dataloader()), source.passes.left_out, None)
 
     def _digest(self, flat: Sequence[torch.Tensor]) -> int:
         if self.mixed:
@@ -192,9 +197,9 @@ def _take(array: Any, places: Any) -> Any:
 
 def _whole(loader: Any) -> Iterator[Any]:
     """Every sample of each global batch: of a loader made in the block, too."""
-    sampler = getattr(loader, "batch_sampler", None)
-    if isinstance(sampler, DealtBatches):
-        with sampler.reading("whole"):
+    dealt = dealt_of(loader)
+    if dealt is not None:
+        with dealt.reading("whole"):
             return iter(loader)
     return iter(loader)
 

@@ -20,10 +20,13 @@ from torch.utils.data import (
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._partition import check_batch_size
+from dream._passes import Pass
 from dream._resync import Resyncs
 from dream.adapters.pytorch.comparing import Compared
-from dream.adapters.pytorch.sampling import DealtBatches, Pass, SeededBatches
+from dream.adapters.pytorch.dealt import dealt_of, load_state_dict, mark, state_dict
+from dream.adapters.pytorch.sampling import DealtBatches, SeededBatches
 from dream.adapters.pytorch.shares import Shares, empty
+from dream.adapters.pytorch.streams import DealtStream
 from dream.communication import Communicator
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
@@ -78,10 +81,13 @@ class Dealer:
 
     def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
         """Deal a loader. own_order: whether its order is the user's sampler's or generator's."""
-        if isinstance(loader.batch_sampler, DealtBatches):
+        if dealt_of(loader) is not None:
             return
-        if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-            self._refuse_streams(loader)
+        if isinstance(loader.dataset, IterableDataset):
+            self._deal_stream(loader)
+            return
+        if loader.batch_sampler is None:
+            self._refuse_single_samples(loader)
             return
         self._check(loader)
         if own_order is None:
@@ -98,7 +104,21 @@ class Dealer:
         )
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
+        mark(loader, dealt)
         loader.__class__ = _dealt_class(type(loader), self._shares, self._compared)
+
+    def _deal_stream(self, loader: DataLoader[Any]) -> None:
+        if self._resyncs is not None:
+            raise Unsupported(
+                "Ranks of another framework cannot be shown to read the same stream. Received: a "
+                f"DataLoader over {type(loader.dataset).__name__}. Use a map-style dataset."
+            )
+        self._check(loader)
+        stream = DealtStream(
+            self._communicator, loader.batch_size, self._seed, self._told_by, self._micros
+        )
+        mark(loader, stream)
+        loader.__class__ = _dealt_stream_class(type(loader), self._shares)
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -116,12 +136,12 @@ class Dealer:
             seed=self._seed,
         )
 
-    def _refuse_streams(self, loader: DataLoader[Any]) -> None:
+    def _refuse_single_samples(self, loader: DataLoader[Any]) -> None:
         if (self._told_by or self._communicator).world_size > 1:
             raise Unsupported(
-                "A stream of samples cannot be dealt to several ranks. Received: a DataLoader "
-                f"over {type(loader.dataset).__name__}, batch_size={loader.batch_size}. Use a "
-                "map-style dataset and a batch size."
+                "Samples that come one by one cannot be dealt to several ranks. Received: a "
+                f"DataLoader over {type(loader.dataset).__name__}, batch_size=None. Give it a "
+                "batch size."
             )
 
     def _check(self, loader: DataLoader[Any]) -> None:
@@ -171,7 +191,28 @@ def _dealt_class(
         dealt = _DealtIterator(inner, begun, shares)
         return compared(dealt) if begun.trains else dealt
 
-    return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
+    return _class_like(base, iterate)
+
+
+def _dealt_stream_class(base: type[Any], shares: Shares) -> type[Any]:
+    """The same for a loader over a stream."""
+
+    def iterate(self: Any) -> Iterator[Any]:
+        stream = dealt_of(self)
+        assert isinstance(stream, DealtStream)
+        return stream.iterate(self, base.__iter__, shares)
+
+    return _class_like(base, iterate)
+
+
+def _class_like(base: type[Any], iterate: Callable[[Any], Iterator[Any]]) -> type[Any]:
+    body = {
+        "__iter__": iterate,
+        "__module__": base.__module__,
+        "state_dict": state_dict,
+        "load_state_dict": load_state_dict,
+    }
+    return type(base.__name__, (base,), body)
 
 
 @final
@@ -195,8 +236,9 @@ class _DealtIterator:
             batch = next(self._inner)
         except StopIteration:
             self._shares.ended()
+            self._pass.ended()
             raise
-        share = self._pass.shares.popleft()
+        share = self._pass.handed()
         if share.count == 0:
             batch = empty(batch)
         self._shares.yielded(batch, share)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
@@ -11,18 +10,19 @@ from typing import Any, Literal, final
 import torch
 from torch.utils.data import Sampler
 
-from dream._partition import Share, epoch_order, global_batches, micro_shares, share_of
+from dream._partition import epoch_order, global_batches, micro_shares, share_of
+from dream._passes import Pass, Track
+from dream._position import Position, chained, check_long_enough, check_read_again
 from dream.communication import Communicator
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
+Reading = Literal["by gradients", "share", "whole"]
+"""share: this rank's part. whole: every sample, in the order that counts epochs."""
 
 
 @final
 class SeededBatches(Sampler[list[int]]):
-    """Global batches in the order that (seed, epoch) gives.
-
-    epoch: the one that `__iter__` starts; whoever trains on it counts on.
-    """
+    """Global batches in the order that (seed, epoch) gives; the epoch is `track`'s."""
 
     def __init__(
         self, dataset: Sized, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int
@@ -32,45 +32,25 @@ class SeededBatches(Sampler[list[int]]):
         self._shuffle = shuffle
         self._drop_last = drop_last
         self._seed = seed
-        self.epoch = 0
+        self.track = Track(lambda: {"length": len(dataset), "shuffle": shuffle, "seed": seed})
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self._dataset), self._batch_size)
+        return self.left(Position())
+
+    def left(self, start: Position) -> int:
+        """Batches of a pass that starts there."""
+        whole, rest = divmod(len(self._dataset) - start.samples, self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
+        return self.batches(Position(self.track.epoch))
+
+    def batches(self, start: Position) -> Iterator[list[int]]:
         order = epoch_order(
-            len(self._dataset), seed=self._seed, epoch=self.epoch, shuffle=self._shuffle
-        )
+            len(self._dataset), seed=self._seed, epoch=start.epoch, shuffle=self._shuffle
+        )[start.samples :]
         batches = global_batches(order, self._batch_size, drop_last=self._drop_last)
         return (batch.tolist() for batch in batches)
-
-
-Reading = Literal["by gradients", "share", "whole"]
-"""share: this rank's part. whole: every sample, in the order that counts epochs."""
-
-
-@final
-class Pass:
-    """One iteration over a loader.
-
-    shares: in order, one for each batch drawn and not yet handed out. seeded: whose epoch this is.
-    trains: whether it yields shares to train on.
-    """
-
-    def __init__(self, length: int, seeded: SeededBatches | None, *, trains: bool) -> None:
-        self.length = length
-        self.trains = trains
-        self.shares: deque[Share] = deque()
-        self._seeded = seeded
-        self._asked = 0
-
-    def ask(self) -> None:
-        """A batch is asked for. With the second one the epoch counts: whoever only looks at a
-        first batch does not change the order of what follows."""
-        self._asked += 1
-        if self._asked == 2 and self._seeded is not None:
-            self._seeded.epoch += 1
 
 
 def told_by_rank_0(batches: Iterable[list[int]], communicator: Communicator) -> Iterator[list[int]]:
@@ -104,6 +84,9 @@ class DealtBatches(Sampler[list[int]]):
         self.batch_size = batch_size
         self._micros = micros
         self._source = source
+        self._seeded = source if isinstance(source, SeededBatches) else None
+        own = Track(lambda: {"batch_size": batch_size})
+        self.track = own if self._seeded is None else self._seeded.track
         self._communicator = communicator
         self._together = told_by is not None
         self._told_by = told_by or communicator
@@ -132,26 +115,43 @@ class DealtBatches(Sampler[list[int]]):
         if reading == "by gradients" and not torch.is_grad_enabled():
             self._begun = None
             return self._every_batch() if self._together else iter(self._source)
-        seeded = self._source if isinstance(self._source, SeededBatches) else None
-        counts = None if reading == "share" else seeded
-        self._begun = Pass(len(self), counts, trains=reading == "by gradients")
-        micros = self._micros() if self._begun.trains else 1
-        return self._deal(self._begun.shares, micros, whole=reading == "whole")
+        trains = reading == "by gradients"
+        start = self.track.begin() if trains else Position(self.track.epoch)
+        length = len(self) - start.batches if self._seeded is None else self._seeded.left(start)
+        counts = None if reading == "share" else self.track
+        self._begun = Pass(counts, start, trains=trains, length=length)
+        return self._deal(self._begun, self._micros() if trains else 1, whole=reading == "whole")
 
     def _every_batch(self) -> Iterator[list[int]]:
-        if self._told_by.world_size == 1 or isinstance(self._source, SeededBatches):
+        if self._told_by.world_size == 1 or self._seeded is not None:
             return iter(self._source)
         return told_by_rank_0(self._source, self._told_by)
 
-    def _deal(self, shares: deque[Share], micros: int, *, whole: bool) -> Iterator[list[int]]:
+    def _deal(self, begun: Pass, micros: int, *, whole: bool) -> Iterator[list[int]]:
         rank, parts = self._communicator.rank, self._communicator.world_size
         batches = iter(self._source) if whole and not self._together else self._every_batch()
         if whole:
             rank, parts = 0, 1
-        for batch in batches:
+        for batch, digest in self._from(begun.position, batches):
             share, mine = share_of(len(batch), rank, parts), batch[rank::parts]
             for part in micro_shares(share, micros) if micros > 1 else (share,):
-                shares.append(part)
+                begun.drawn(part, digest)
                 taken, mine = mine[: part.count], mine[part.count :]
                 # A collate function needs a sample to show its shape; the loader drops it again.
                 yield taken if part.count else batch[:1]
+
+    def _from(
+        self, start: Position, batches: Iterator[list[int]]
+    ) -> Iterator[tuple[list[int], int]]:
+        """The batches that are to be handed out yet, each with the digest of all up to it."""
+        if self._seeded is not None:
+            yield from ((batch, 0) for batch in self._seeded.batches(start))
+            return
+        digest, read = 0, 0
+        for batch in batches:
+            digest, read = chained(digest, repr(batch).encode()), read + 1
+            if read > start.batches:
+                yield batch, digest
+            elif read == start.batches:
+                check_read_again(digest, start)
+        check_long_enough(read, start)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
+from dream import _tracked
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream._order import Targets
+from dream._position import Position, check_long_enough, check_read_again
 from dream._resync import Resyncs
 from dream.communication import Communicator
 
@@ -41,6 +43,10 @@ class Dealt:
         self._dataset = dataset
         self._cut = cut
         self._communicator = communicator
+        self._begun = self._ended = 0
+        self._going_on = False
+        self._position = Position()
+        _tracked.mark(self, self)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -50,27 +56,68 @@ class Dealt:
             return self._compared_whole()
         return self._compared_by_targets(self._resyncs)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where training on this stands: the same on every rank, for any number of replicas."""
+        return self._position.state({})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next pass go on from there: what was handed out is read and left out."""
+        self._position = Position.of(state, {})
+        self._going_on = True
+
+    state, load = state_dict, load_state_dict
+
     def global_batches(self) -> Iterator[Any]:
         return iter(self._dataset)
 
     def _compared_by_targets(self, resyncs: Resyncs) -> Iterator[Any]:
         seen = Targets()
-        for index, batch in enumerate(self._dataset):
+        first = True
+        for batch, _ in self._pass():
             seen.add_whole(targets_of(batch), self._communicator.world_size)
-            if index == 0:
+            if first:
+                first = False
                 seen.compare(self._communicator, "the first batch")
             yield self._cut(batch)
         seen.compare(self._communicator, "an epoch's batches")
         resyncs.settle()
 
     def _compared_whole(self) -> Iterator[Any]:
-        digest = 0
-        for index, batch in enumerate(self._dataset):
-            digest = _digest(batch, digest)
-            if index == 0:
+        first = True
+        for batch, digest in self._pass():
+            if first:
+                first = False
                 self._compare(digest, "the first batch")
             yield self._cut(batch)
-        self._compare(digest, "an epoch's batches")
+        self._compare(self._ended, "an epoch's batches")
+
+    def _pass(self) -> Iterator[tuple[Any, int]]:
+        """The batches that are to be handed out yet, each with the digest of all up to it."""
+        start = self._start()
+        self._position, digest, read = start, 0, 0
+        for batch in self._dataset:
+            digest, read = _digest(batch, digest), read + 1
+            if read > start.batches:
+                samples = len(tf.nest.flatten(batch)[0])
+                self._position = self._position.after(samples, digest)
+                yield batch, digest
+            elif read == start.batches:
+                self._compare(digest, "the batches before")
+                check_read_again(digest, start)
+        check_long_enough(read, start)
+        self._position, self._ended = Position(start.epoch + 1), digest
+
+    def _start(self) -> Position:
+        """Where the pass that begins now starts. A dataset that reshuffles does so with every
+        iterator, so those of earlier epochs are made where another process had them."""
+        if not self._going_on:
+            self._begun += 1
+            return Position(self._begun - 1)
+        self._going_on = False
+        for _ in range(self._begun, self._position.epoch):
+            next(iter(self._dataset), None)
+        self._begun = self._position.epoch + 1
+        return self._position
 
     def _compare(self, digest: int, what: str) -> None:
         if self._communicator.world_size == 1:

@@ -11,13 +11,15 @@ import tensorflow as tf
 from dream._partition import share_of
 from dream.adapters.keras import digest, private
 from dream.adapters.keras.engine import BATCH, SHARE
-from dream.adapters.keras.sources import Arrays
+from dream.adapters.keras.sources import Arrays, Passes
 
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
     """The shares of `ranks` in turn, global batch after global batch. One part has no share to
     speak of: its elements are the bare batches."""
-    places = _orders(source).flat_map(lambda order: _places(order, source, ranks, parts))
+    places = _orders(source).flat_map(
+        lambda order, left_out: _places(order, source, ranks, parts).skip(left_out * len(ranks))
+    )
     inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
     data = tf.data.Dataset.from_tensors(inputs).repeat()
 
@@ -42,11 +44,11 @@ def _of_any_length(places: tf.Tensor) -> tf.Tensor:
 
 
 def _orders(source: Arrays) -> tf.data.Dataset:
-    """One element: the order of the pass, drawn when the pass begins."""
+    """One element, drawn when the pass begins: its order, and the batches it leaves out."""
 
-    def draw(_: tf.Tensor) -> tf.Tensor:
-        order = tf.numpy_function(source.order, [], tf.int64)
-        return tf.ensure_shape(order, [source.samples])
+    def draw(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        order, left_out = tf.numpy_function(source.begin, [], [tf.int64, tf.int64])
+        return tf.ensure_shape(order, [source.samples]), tf.ensure_shape(left_out, [])
 
     return tf.data.Dataset.range(1).map(draw)
 
@@ -91,6 +93,16 @@ def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
     for other in others:
         first = first.concatenate(other)
     return first
+
+
+def beginning_late(batches: tf.data.Dataset, passes: Passes) -> tf.data.Dataset:
+    """The same without the batches that a pass leaves out."""
+
+    def of_pass(_: tf.Tensor) -> tf.data.Dataset:
+        left_out = tf.numpy_function(lambda: np.int64(passes.left_out), [], tf.int64)
+        return batches.skip(tf.ensure_shape(left_out, []))
+
+    return tf.data.Dataset.range(1).flat_map(of_pass)
 
 
 Digest = Callable[[Any], tf.Tensor]

@@ -77,6 +77,8 @@ class ProcessEngine(Engine):
 
     def batches(self, source: Batches) -> Any:
         dataset = source.adapter.get_tf_dataset()
+        if source.fixed:
+            dataset = keras_data.beginning_late(dataset, source.passes)
         if self.parts == 1:
             return dataset
         digest_of = keras_data.common if self.mixed else keras_data.own

@@ -83,6 +83,8 @@ class MirroredEngine(Engine):
 
     def batches(self, source: Batches) -> Any:
         dataset = source.adapter.get_tf_dataset()
+        if source.fixed:
+            dataset = keras_data.beginning_late(dataset, source.passes)
         return self._placed(
             keras_data.of_batches(dataset, range(self.parts), self.parts, keras_data.none)
         )

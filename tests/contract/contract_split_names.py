@@ -15,7 +15,7 @@ _ONE_PROCESS: dict[str, str] = {
     "sizes_of_a_rank_without_sample": "there is one rank, whose batches are whole",
     "samplers_of_the_user": "there is one rank, whose batches are whole",
     "dropout_masks": "asks for a rank's own masks; the threads of one rank draw in turn",
-    "streams_and_shapeless_parameters": "a stream need not be dealt, and shapes come by a call",
+    "single_samples_and_shapeless_parameters": "they need not be dealt, and shapes come by a call",
     "distributed_sampler": "asks for the sampler of a rank among several",
     "parameters_without_a_part": "asks for an option that these strategies have not, nor need",
 }

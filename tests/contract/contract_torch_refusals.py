@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from contract_case import Env, Figures, refusal
-from contract_torch_kit import CASES, Indexed, Net, adamw, loader, momentum, train
+from contract_torch_kit import CASES, Indexed, Net, adamw, loader, momentum, samples_of, train
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
@@ -120,15 +120,11 @@ def one_device_under_several_ranks(_: Env) -> Figures:
 
 
 @CASES.add("cell")
-def streams_and_shapeless_parameters(env: Env) -> Figures:
-    class Stream(torch.utils.data.IterableDataset[int]):
-        def __iter__(self) -> Any:
-            return iter(range(5))
-
+def single_samples_and_shapeless_parameters(env: Env) -> Figures:
     with env.block():
         lazy = nn.LazyLinear(4)
         return {
-            "stream": refusal(lambda: DataLoader(Stream(), batch_size=4)),
+            "single": refusal(lambda: DataLoader(samples_of(5), batch_size=None)),
             "lazy": refusal(lambda: lazy(torch.ones(2, 8))),
         }
 

@@ -388,10 +388,10 @@ def test_one_device_under_several_ranks_is_refused(job: Job, case: str) -> None:
         assert_raised(rank["data_parallel"], "DreamError", "data_parallel")
 
 
-@over("streams_and_shapeless_parameters")
+@over("single_samples_and_shapeless_parameters")
 def test_what_cannot_be_dealt_or_reduced_is_refused(job: Job, case: str) -> None:
     for rank in job.figures(case):
-        assert_raised(rank["stream"], "Unsupported", "Stream")
+        assert_raised(rank["single"], "Unsupported", "TensorDataset", "batch_size=None")
         assert_raised(rank["lazy"], "Unsupported", "weight")
 
 

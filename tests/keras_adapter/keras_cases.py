@@ -7,7 +7,7 @@ import contextlib
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -251,6 +251,21 @@ def python_dataset(block: Block) -> Figures:
     with block:
         data = Pairs(*arrays())
         return fitted(compiled(net()), data, batch_size=None, validation_data=Pairs(*arrays(17)))
+
+
+@case
+def python_generator(block: Block) -> Figures:
+    """Batches of several sizes, without an end."""
+
+    def batches() -> Iterator[Any]:
+        x, y = arrays(61)
+        while True:
+            for start, stop in ((0, 16), (16, 21), (21, 22), (22, 61)):
+                yield x[start:stop], y[start:stop]
+
+    with block:
+        model = compiled(net())
+        return fitted(model, batches(), batch_size=None, shuffle=True, steps_per_epoch=4)
 
 
 @case

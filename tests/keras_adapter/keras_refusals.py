@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,9 +69,14 @@ def gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
 
 
 @refusal
-def generator(options: dict[str, Any]) -> None:
+def generators_of_other_batches(options: dict[str, Any]) -> None:
+    """Not seeded alike."""
+
     def batches() -> Iterator[Any]:
-        yield arrays(BATCH)
+        draw = np.random.default_rng(int(os.environ.get("RANK", "0")))
+        for _ in range(4):
+            x, y = arrays(BATCH)
+            yield x + draw.normal(size=x.shape).astype(np.float32), y
 
     with block(options):
         compiled(net()).fit(batches(), verbose=0)

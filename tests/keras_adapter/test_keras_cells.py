@@ -22,6 +22,7 @@ NAMES = [
     "batch_by_batch",
     "files_and_restoring",
     "python_dataset",
+    "python_generator",
     "tensorflow_dataset",
     "nested_inputs_and_callable_loss",
 ]

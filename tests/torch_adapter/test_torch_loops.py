@@ -44,7 +44,6 @@ def test_a_loop_ends_with_the_weights_of_one_device(loop: str, ranks: int) -> No
         ),
         ("parameter_of_no_module", "ConfigurationError: A parameter's gradient was not averaged"),
         ("model_without_shapes", "Unsupported: A parameter has no shape yet"),
-        ("stream_of_samples", "Unsupported: A stream of samples"),
         ("average_of_whole_numbers", "Unsupported: There is no mean of this dtype"),
     ],
 )

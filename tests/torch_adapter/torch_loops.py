@@ -334,14 +334,6 @@ def model_without_shapes() -> None:
         F.cross_entropy(model(x), y).backward()
 
 
-def stream_of_samples() -> None:
-    class Stream(torch.utils.data.IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(4))
-
-    DataLoader(Stream(), batch_size=2)
-
-
 def average_of_whole_numbers() -> None:
     strategy = dream.current()
     assert strategy is not None
@@ -358,7 +350,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         parameter_without_part_in_the_loss,
         parameter_of_no_module,
         model_without_shapes,
-        stream_of_samples,
         average_of_whole_numbers,
     )
 }

@@ -113,7 +113,7 @@ class Dealer:
             if not torch.is_grad_enabled():
                 inner: Iterator[Any] = base.__iter__(self)
                 return inner
-            key = number, sampler.source.epoch
+            key = number, sampler.source.track.epoch
             begun = training.work.begin(key, sampler.epoch, ahead=self.num_workers > 0)
             return _LeasedIterator(self, base, begun, training)
 
@@ -171,7 +171,7 @@ class _LeasedIterator:
         does not change the order of what follows."""
         if not self._counted:
             self._counted = True
-            self._sampler.source.epoch += 1
+            self._sampler.source.track.epoch += 1
 
     def __del__(self) -> None:
         self._pass.abandon()

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, final
 import keras
 import tensorflow as tf
 
+from dream import _tracked
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import loops
@@ -51,6 +52,7 @@ class Fitting:
         if "make_train_function" in vars(model):
             return model
         state = loops.State(self._engine)
+        _tracked.mark(model, state.standing)
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:
