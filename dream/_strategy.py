@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dream.progress.loop import Progress
+
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
 
 
@@ -71,6 +73,7 @@ class Strategy:
         self._made: Adapter | None = None
         self._token: Token[Strategy | None] | None = None
         self._watch: _framework.ImportWatch | None = None
+        self._last_value: Any = None
         if framework is not None and not cluster.frameworks_differ():
             choice.spec.check_framework(choice.given, framework, choice.reduction)
 
@@ -175,7 +178,13 @@ class Strategy:
         """
         step = self._adapter.train_step(model, loss, optimizer, weight)
         recorder = recording.active()
-        return step if recorder is None else recorder.recorded(step, model)
+        step = step if recorder is None else recorder.recorded(step, model)
+
+        def kept(*batch: Any) -> Any:
+            self._last_value = step(*batch)
+            return self._last_value
+
+        return kept
 
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
@@ -201,6 +210,24 @@ class Strategy:
         """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
         for those who feed `train_step` from data of their own."""
         return _partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
+
+    def progress(
+        self, batches: Iterable[Any], *, name: str = "", tensorboard: str | None = None
+    ) -> Progress:
+        """The same batches, and on rank 0 how far they have come: time left, samples a second over
+        all ranks, and the loss of the last step that `train_step` made. On a terminal a bar, else
+        a line now and then. `tell(loss=..., ...)` on what comes back adds figures of the loop's.
+
+        name: what the loop is called. tensorboard: a folder to write the figures to as events.
+        """
+        from dream.progress import board, loop  # rich is slow to come
+
+        shown = self.topology.rank == 0
+        return loop.Progress(
+            batches, name=name, shown=shown, parts=self.topology.num_replicas,
+            track=_tracked.found_in(batches), loss=lambda: self._last_value,
+            board=board.Board(tensorboard) if shown and tensorboard is not None else None,
+        )  # fmt: skip
 
     def data_state(self, data: Any) -> dict[str, Any]:
         """Where training stands in its data: plain numbers, the same on every rank and for any

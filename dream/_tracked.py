@@ -22,9 +22,14 @@ def mark(item: Any, track: Tracked) -> None:
     object.__setattr__(item, _NAME, track)
 
 
-def track_of(item: Any) -> Tracked:
+def found_in(item: Any) -> Tracked | None:
     found = getattr(item, _NAME, None)
-    if not isinstance(found, Tracked):
+    return found if isinstance(found, Tracked) else None
+
+
+def track_of(item: Any) -> Tracked:
+    found = found_in(item)
+    if found is None:
         raise ConfigurationError(
             "It is not known where training stands in this. Received: "
             f"{type(item).__name__}. Give a DataLoader of the block, a dataset from "
