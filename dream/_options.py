@@ -118,20 +118,15 @@ _PRECISION = Option(
     "gradients and optimizer stay float32, or a level O0 to O3 of the mixed-precision literature; "
     "float16, O1 and O2 scale the loss",
     choices=tuple(PRECISIONS),
-    missing=MappingProxyType(
-        {"tensorflow": ("O0", "O1", "O2", "O3")}
-    ),
 )  # fmt: skip
 _RECOMPUTE = Option(
     "recompute", str, False, "which layers' values are computed again in backward instead of kept: "
     "True for each layer of the model, 'sqrt' for the square root of their number in runs, or a "
     "list of layer names", choices=("sqrt",), also=(bool, list, tuple),
-    frameworks=("torch",),
 )  # fmt: skip
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
     "one device does, on the CPU too; by default where that is exact, so not under accumulate=",
-    missing=MappingProxyType({"tensorflow": (True,)}),
 )  # fmt: skip
 KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
 """How an update is made: the same meaning under every strategy that takes them."""
@@ -140,12 +135,11 @@ TRAVEL = (
     Option(
         "compression", str, None, "how gradients are made smaller on their way, with a loss: "
         "'float16', 'bfloat16', 'powersgd[:RANK]' or 'topk[:FRACTION]' with error feedback",
-        frameworks=("torch",),
     ),
     Option(
         "op", str, "mean", "how the replicas' gradients become one: their mean, or Adasum, which "
         "adds what is orthogonal and averages what is parallel",
-        choices=("mean", "adasum"), frameworks=("torch",),
+        choices=("mean", "adasum"), missing=MappingProxyType({"tensorflow": ("adasum",)}),
     ),
     Option(
         "autotune", bool, False, "the ring tries sizes and cycle times while training, and says "

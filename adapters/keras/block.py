@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 
 from dream import recording
-from dream.adapters.keras import model, optimizer, precision, saving, start
+from dream.adapters.keras import batch_norm, model, optimizer, precision, saving, start
 from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.engine import Engine
 
@@ -62,5 +62,6 @@ class KerasBlock:
     def start(self, item: Any) -> None:
         """What `fit` does beside agreeing on variables, for a first step taken by hand."""
         if self.engine.parts > 1 and isinstance(item, keras.Layer):
+            batch_norm.take(item, self.engine)
             start.offset_seeds(item, self.engine)
-            start.tell_of_statistics(item)
+            start.tell_of_statistics(item, self.engine)

@@ -41,14 +41,25 @@ class Engine(ABC):
         "accumulate": (),
         "clip_norm": (),
         "clip_value": (),
-        "precision": ("bfloat16", "float16"),
-        "sync_batch_norm": (False,),
+        "precision": (),
+        "sync_batch_norm": (),
+        "recompute": (),
     }
 
     @property
     def steps(self) -> bool:
         """Whether the step of fit is dream's: parts add up, or a batch comes in micro-batches."""
         return self.parts > 1 or self.knobs.accumulates
+
+    @property
+    def compresses(self) -> bool:
+        """Whether gradients travel by themselves, made smaller."""
+        return self.parts > 1 and self.knobs.compressed is not None
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether BatchNorm sees the samples of all parts."""
+        return self.parts > 1 and not self.mixed and self.knobs.synchronises
 
     @property
     def mixed(self) -> bool:
@@ -62,6 +73,10 @@ class Engine(ABC):
     @abstractmethod
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         """The sum over the parts of each tensor, on every part; in a step, compiled or not."""
+
+    def total_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """The same of gradients, as `compression` has them travel."""
+        return self.total(gradients)
 
     @abstractmethod
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
@@ -100,6 +115,24 @@ class Engine(ABC):
 
         digests: shape (parts,), each part's.
         """
+
+    @abstractmethod
+    def moments(
+        self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
+    ) -> tuple[Any, Any]:
+        """Mean and variance of x over `axes` and all parts; in a step.
+
+        mask: which places count; None for all. present: 0 where this part's samples do not.
+        worth: what this part's gradients are multiplied by later.
+        """
+
+    @abstractmethod
+    def differentiable(self, x: Any) -> bool:
+        """Whether x is a tensor that gradients flow through."""
+
+    @abstractmethod
+    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+        """`run(*tensors)`, which backward calls again in place of keeping its values."""
 
     @abstractmethod
     def one_hot(self, share: Any) -> list[Any]:

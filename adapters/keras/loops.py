@@ -178,7 +178,7 @@ def _prepare(model: Any, state: State, example: Any, *, training: bool) -> None:
                 communicator, lambda: start.same_weights(model, engine)
             )
         start.offset_seeds(model, engine)
-        start.tell_of_statistics(model)
+        start.tell_of_statistics(model, engine)
     state.prepared = True
 
 

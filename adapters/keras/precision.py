@@ -1,4 +1,9 @@
-"""The dtype policy of layers made in the block, as Keras names it."""
+"""The dtype policy of layers made in the block, as Keras names it.
+
+Under a mixed policy a layer's variables are float32 and it computes with roundings of them: they
+are the master weights, and no second copy is. So O1 and O2, which differ in where the master
+weights are, are one policy here. BatchNorm's variables and sums are float32 in it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,16 @@ from typing import Any
 import keras
 
 from dream._errors import ConfigurationError
+from dream._precision import PRECISIONS
 
-_POLICIES = {"bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+_POLICIES = {
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+    "O0": "float32",
+    "O1": "mixed_float16",
+    "O2": "mixed_float16",
+    "O3": "float16",
+}
 
 
 @contextmanager
@@ -31,9 +44,10 @@ def policy(precision: str) -> Iterator[None]:
 
 def check_scaled(precision: str, optimizer: Any) -> None:
     """A float16 step by hand needs a loss scale; compile brings one by itself."""
-    if precision == "float16" and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if PRECISIONS[precision].scales and not scaled:
         raise ConfigurationError(
             "Gradients in float16 vanish without a loss scale. Received: "
-            f"{type(optimizer).__name__} with precision='float16'. Give train_step "
+            f"{type(optimizer).__name__} with precision={precision!r}. Give train_step "
             "keras.optimizers.LossScaleOptimizer(optimizer), or use compile and fit."
         )

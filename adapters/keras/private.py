@@ -12,6 +12,7 @@ from keras.src import tree
 from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -90,6 +91,74 @@ def replace_clipping(optimizer: Any, clip: Callable[[list[Any]], list[Any]]) -> 
         return clip(list(gradients))
 
     optimizer._clip_gradients = MethodType(clipped, optimizer)
+
+
+def replace_moments(layer: Any, moments: Callable[..., Any]) -> None:
+    """Have a BatchNormalization take its batch's mean and variance from `moments(own, layer,
+    inputs, mask)`, once."""
+    if "_moments" not in vars(layer):
+        own = layer._moments
+        object.__setattr__(
+            layer, "_moments", lambda inputs, mask: moments(own, layer, inputs, mask)
+        )
+
+
+def reduction_axes(layer: Any) -> tuple[int, ...]:
+    """The axes that a BatchNormalization takes its statistics over."""
+    return tuple(layer._reduction_axes)
+
+
+def replace_call(layer: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have a layer compute by `make(call)`, once. It knows the signature of its call already."""
+    if _LATER in vars(layer):
+        del layer.__dict__[_LATER], layer.__dict__["call"]
+    if "call" not in vars(layer):
+        object.__setattr__(layer, "call", make(layer.call))
+
+
+_LATER = "dream_before_call"
+
+
+def before_first_call(layer: Any, act: Callable[[], None]) -> None:
+    """Have `act()` done when a layer, built by then, is first called."""
+    if "call" in vars(layer):
+        return
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _LATER in vars(layer):
+            del layer.__dict__[_LATER], layer.__dict__["call"]
+        act()
+        return layer.call(*args, **kwargs)
+
+    object.__setattr__(layer, _LATER, True)
+    object.__setattr__(layer, "call", call)
+
+
+def knows_training(layer: Any) -> bool:
+    """Whether a layer's call takes `training`."""
+    return bool(layer._call_has_training_arg)
+
+
+def calls_of(layer: Any) -> list[Any]:
+    """The calls of a layer that functional models are made of."""
+    return list(layer._inbound_nodes)
+
+
+def all_states(layer: Any) -> list[Any]:
+    """Variables of the layer and those in it that a call may change."""
+    seeds = [seed.state for each in layers_of(layer) for seed in own_seeds(each)]
+    found = {id(v): v for v in (*layer.non_trainable_variables, *seeds)}
+    return list(found.values())
+
+
+def added_losses(layer: Any) -> int:
+    """How many losses calls of the layer and those in it have added."""
+    return sum(len(each._losses) for each in layers_of(layer))
+
+
+def is_rehearsal(flat: Any) -> bool:
+    """Whether a call only finds out shapes, or keeps its changes of state to itself."""
+    return in_stateless_scope() or any(isinstance(x, keras.KerasTensor) for x in flat)
 
 
 def own_seeds(layer: Any) -> list[Any]:

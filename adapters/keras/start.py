@@ -11,7 +11,7 @@ from dream._alike import agree as agree_with
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
 from dream._log import logger
-from dream.adapters.keras import alike, metrics, private
+from dream.adapters.keras import alike, batch_norm, metrics, private, recomputing
 from dream.adapters.keras.engine import Engine
 
 
@@ -21,10 +21,12 @@ def prepare(model: Any, engine: Engine, example: Any) -> None:
     example: a batch as the model is given it, of any length.
     """
     metrics.check_kinds(model)
+    batch_norm.take(model, engine)
     with engine.creating():
         private.build(model, private.symbolic(example))
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+    recomputing.adopt(model, engine)
     metrics.check_starts(model)
     check_losses(model)
 
@@ -64,9 +66,10 @@ def offset_seeds(model: Any, engine: Engine) -> None:
     engine.offset_generators()
 
 
-def tell_of_statistics(model: Any) -> None:
+def tell_of_statistics(model: Any, engine: Engine | None = None) -> None:
     """One line about layers whose batch statistics are each replica's own."""
-    local = local_statistics(model)
+    whole = engine is not None and engine.synchronises
+    local = [] if whole else local_statistics(model)
     if local:
         logger.info(
             "%s normalises each replica's share by itself, which cannot equal one device; moving "

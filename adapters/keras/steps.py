@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import accumulating, metrics, optimizer, private, step
+from dream.adapters.keras import accumulating, batch_norm, metrics, optimizer, private, step
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 
 Logs = dict[str, Any]
@@ -25,7 +25,8 @@ def train(model: Any, engine: Engine, element: Any) -> Any:
     if engine.knobs.accumulates:
         return _accumulate(model, engine, batch, share)
     summing = _Summing(model, engine, share, statistics=True, own_loss=custom)
-    with engine.stepping():
+    worth = fraction * engine.parts if custom else 1.0
+    with engine.stepping(), batch_norm.over_step(model, engine, share, worth):
         if custom:
             with step.step_scope(fraction * engine.parts):
                 logs = type(model).train_step(model, batch)
@@ -109,12 +110,15 @@ class _Summing:
             engine.weigh(list(extra.values()), fraction),
             engine.one_hot(self._share),
         ]  # fmt: skip
+        apart = engine.total_gradients(gradients) if engine.compresses else None
+        if apart is not None:
+            groups[0] = []
         summed = _unflatten(engine.total([t for group in groups for t in group]), groups)
         for digests in summed[4]:
             engine.check_digests(self._share, digests)
         for variable, value in zip(self._statistics, summed[2], strict=True):
             variable.assign(value)
-        reduced = iter(summed[0])
+        reduced = iter(summed[0] if apart is None else apart)
         for update in held:
             whole = [None if g is None else next(reduced) for g in update.gradients]
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)

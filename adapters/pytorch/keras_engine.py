@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from keras.src.backend.torch.core import convert_to_tensor
+from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
 from dream._errors import Desynchronized
@@ -21,6 +22,7 @@ from dream.adapters.keras.digest import DIGESTS, digest_of
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.pytorch.dealt import dealt_of
+from dream.adapters.pytorch.keras_moments import global_moments
 from dream.adapters.pytorch.loader import leave_loaders_alone
 from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.reducing import Reducing
@@ -81,6 +83,18 @@ class TorchEngine(Engine):
             for total, found in zip(sums, compute(index), strict=True):
                 total.add_(found.detach())
         return sums
+
+    def moments(
+        self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
+    ) -> tuple[Any, Any]:
+        return global_moments(x, axes, mask, self.total, present, float(worth))
+
+    def differentiable(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+        again: Callable[..., Sequence[Any]] = checkpoint
+        return again(run, *tensors, use_reentrant=False, preserve_rng_state=False)
 
     def one_hot(self, share: Any) -> list[Any]:
         digests = torch.zeros(self.parts)

@@ -11,7 +11,7 @@ import torch
 from dream._adapter import Step
 from dream._batch import split
 from dream._resync import Resync
-from dream.adapters.keras import clipping, private
+from dream.adapters.keras import batch_norm, clipping, private, recomputing
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Canonical, Form
@@ -49,6 +49,7 @@ class KerasStep:
         self._optimizer = optimizer
         self._weight = weight
         self._fresh = True
+        self._together = False
         self._resync: Resync | None = None
         self._form: Form = AsItIs()
 
@@ -64,7 +65,7 @@ class KerasStep:
         if self._engine.knobs.accumulates:
             value, gradients = self._in_micros(batch, variables)
         else:
-            value, gradients = self._differentiate(batch, variables, count)
+            value, gradients = self._differentiate(batch, variables, count, whole=True)
         if self._engine.parts > 1:
             value, gradients = self._reduce(value, gradients, count)
         apply_global(self._optimizer, self._engine, gradients, variables)
@@ -94,12 +95,15 @@ class KerasStep:
         with torch.no_grad():
             if not self._model.built:
                 self._model(*inputs)
+        recomputing.adopt(self._model, self._engine)
         if not self._optimizer.built:
             self._optimizer.build(self._model.trainable_variables)
         if self._engine.parts > 1:
             self._agree(inputs)
             offset_seeds(self._model, self._engine)
-            tell_of_statistics(self._model)
+            batch_norm.take(self._model, self._engine)
+            tell_of_statistics(self._model, self._engine)
+        self._together = batch_norm.synchronises(self._model, self._engine)
 
     def _agree(self, inputs: Batch) -> None:
         if self._engine.mixed:
@@ -110,27 +114,34 @@ class KerasStep:
             agree_on(self._model, [self._optimizer], self._engine)
 
     def _differentiate(
-        self, batch: Batch, variables: list[Any], count: float
+        self, batch: Batch, variables: list[Any], count: float, *, whole: bool = False
     ) -> tuple[torch.Tensor, list[Any]]:
-        """(loss, gradients); nothing at all where there is nothing to count."""
-        if count == 0.0 and self._engine.parts > 1:
+        """(loss, gradients); nothing at all where there is nothing to count. Where ranks compute
+        statistics together all of them do, and gradients are weighed already. whole: whether this
+        is all of the rank's share."""
+        together = whole and self._together
+        if count == 0.0 and self._engine.parts > 1 and not together:
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
         inputs, target = split(batch)
         self._model.zero_grad()
-        prediction = predict(self._model, inputs, training=True)
-        value = check_scalar(keras.ops.mean(judge(self._loss, prediction, target)))
-        for penalty in self._model.losses:
-            value = value + penalty
-        self._optimizer.scale_loss(value).backward()
+        with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):
+            prediction = predict(self._model, inputs, training=True)
+            value = check_scalar(keras.ops.mean(judge(self._loss, prediction, target)))
+            for penalty in self._model.losses:
+                value = value + penalty
+            scaled = self._optimizer.scale_loss(value)
+            (scaled * count if together else scaled).backward()
         return value.detach(), [v.value.grad for v in variables]
 
     def _reduce(
         self, value: torch.Tensor, gradients: list[Any], count: float
     ) -> tuple[torch.Tensor, list[Any]]:
         statistics = statistics_of(self._model)
-        mine = [value, *self._form.listed(gradients, statistics)]
+        listed = self._form.listed(gradients, statistics)
+        done = sum(g is not None for g in gradients) if self._together else 0
+        value, *rest = self._engine.weigh([value, *listed[done:]], count)
         counts = torch.tensor(float(count))
-        *sums, total = self._engine.total([*self._engine.weigh(mine, count), counts])
+        *sums, total = self._engine.total([value, *listed[:done], *rest, counts])
         means = [s / total if total else s for s in sums]
         whole, averages = self._form.unlisted(means[1:], gradients, statistics)
         for variable, mean in zip(statistics, averages, strict=True):

@@ -13,9 +13,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import Unsupported
 from dream._knobs import Knobs
 from dream._topology import Topology
-from dream.adapters.keras import clipping
+from dream.adapters.keras import clipping, recomputing
 from dream.adapters.keras.precision import check_scaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
@@ -32,7 +33,7 @@ class TensorFlowAdapter(Adapter):
         self._resyncs = plan.resyncs
         self._who = self._replicas(plan)
         self._knobs = Knobs.of(plan.options)
-        if plan.mixed and (self._knobs.accumulates or self._knobs.casts):
+        if plan.mixed and mixed.breaks(self._knobs):
             raise mixed.no_knobs(self._knobs)
         self._open = ExitStack()
         self._block = open_block(plan, self._who.communicator, self._who.distribution)
@@ -77,7 +78,7 @@ class TensorFlowAdapter(Adapter):
         total = self._total()
         local = training.LocalStep(
             model, loss, optimizer, weight, total,
-            ranks=distribution is None, most=self._knobs.accumulate,
+            ranks=distribution is None, most=self._knobs.accumulate, engine=self._block.engine,
         )  # fmt: skip
         clipping.adopt(optimizer, self._knobs)
         check_scaled(self._knobs.precision, optimizer)
@@ -86,6 +87,7 @@ class TensorFlowAdapter(Adapter):
             with distribution.scope() if distribution is not None else nullcontext():
                 starting.build(model, optimizer, batch)
             starting.agree(model, optimizer, self.communicator)
+            recomputing.adopt(model, self._block.engine)
             self._block.start(model)
 
         if self._resyncs is not None:
@@ -104,6 +106,12 @@ class TensorFlowAdapter(Adapter):
     def weigh(self, loss: Any, count: Any) -> Any:
         if self._resyncs is not None:
             raise mixed.no_loop()
+        if self._knobs.sync_batch_norm and self.topology.num_replicas > 1:
+            raise Unsupported(
+                "In a loop of one's own BatchNorm sees this rank's share. Received: weigh, "
+                "sync_batch_norm=True. Take the step by strategy.train_step(model, loss, "
+                "optimizer, weight=...), or leave sync_batch_norm out."
+            )
         return weighing.weigh(
             loss, count, self.topology.num_replicas, self._total(),
             ranks=self._who.distribution is None,

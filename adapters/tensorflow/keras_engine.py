@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
@@ -16,7 +16,9 @@ from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.folding import fold, ratio, rows
+from dream.adapters.tensorflow.global_moments import global_moments
 from dream.adapters.tensorflow.randomness import offset_by
+from dream.adapters.tensorflow.travel import Travel, travel
 from dream.communication import Communicator
 
 DIFFER = "ranks read different batches"
@@ -27,6 +29,7 @@ class ProcessEngine(Engine):
     """Ordinary Keras on one device in each process; the communicator adds up."""
 
     pooled = False
+    honours: Mapping[str, Collection[object]] = {**Engine.honours, "compression": ()}
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self.communicator = communicator
@@ -35,6 +38,7 @@ class ProcessEngine(Engine):
         self.parts = communicator.world_size
         self.seed = plan.seed
         self.resyncs = plan.resyncs
+        self._travel: Travel | None = None
 
     @property
     def framework(self) -> Framework:
@@ -42,6 +46,14 @@ class ProcessEngine(Engine):
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
+
+    def total_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        asked = self.knobs.compressed
+        if asked is None or not gradients:
+            return self.total(gradients)
+        if self._travel is None:
+            self._travel = travel(asked, self._adding)
+        return self._travel([tf.convert_to_tensor(g) for g in gradients])
 
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         return weigh(tensors, weight)
@@ -65,6 +77,17 @@ class ProcessEngine(Engine):
         self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
     ) -> list[Any]:
         return fold(times, compute, like)
+
+    def moments(
+        self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
+    ) -> tuple[Any, Any]:
+        return global_moments(x, axes, mask, self.total, present, worth)
+
+    def differentiable(self, x: Any) -> bool:
+        return differentiable(x)
+
+    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+        return recompute(run, tensors)
 
     def one_hot(self, share: Any) -> list[Any]:
         return [tf.one_hot(self.rank, self.parts) * share[2]]
@@ -132,6 +155,15 @@ def keep(share: Any, tensors: Sequence[Any]) -> list[Any]:
 
 def copies(variables: Sequence[Any]) -> list[Any]:
     return [tf.identity(tf.convert_to_tensor(v.value)) for v in variables]
+
+
+def differentiable(x: Any) -> bool:
+    return bool(tf.is_tensor(x)) and x.dtype.is_floating
+
+
+def recompute(run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+    again: Callable[..., Sequence[Any]] = tf.recompute_grad(run)
+    return again(*tensors)
 
 
 def example(source: Arrays | Batches) -> Any:

@@ -14,7 +14,16 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import keras_data, keras_private
 from dream.adapters.tensorflow.folding import fold, ratio, rows
-from dream.adapters.tensorflow.keras_engine import copies, example, explained, keep, weigh
+from dream.adapters.tensorflow.global_moments import global_moments
+from dream.adapters.tensorflow.keras_engine import (
+    copies,
+    differentiable,
+    example,
+    explained,
+    keep,
+    recompute,
+    weigh,
+)
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.communication import Communicator
 from dream.communication.dtypes import CARRIED
@@ -71,6 +80,17 @@ class MirroredEngine(Engine):
         self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
     ) -> list[Any]:
         return fold(times, compute, like)
+
+    def moments(
+        self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
+    ) -> tuple[Any, Any]:
+        return global_moments(x, axes, mask, self.total, present, worth)
+
+    def differentiable(self, x: Any) -> bool:
+        return differentiable(x)
+
+    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+        return recompute(run, tensors)
 
     def one_hot(self, share: Any) -> list[Any]:
         return []

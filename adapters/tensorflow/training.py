@@ -15,7 +15,9 @@ import tensorflow as tf
 from dream._adapter import Step
 from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.keras import batch_norm
 from dream.adapters.keras.calling import check_loss, predict
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Form
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
@@ -34,6 +36,7 @@ class LocalStep:
     total: None where there is one part. ranks: whether the parts are processes, whose running
     statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
     most: micro-batches that a part's share is computed in, at most.
+    engine: what offers the statistics of all parts' samples; None for nothing.
     form: in which gradients travel; to be set before the first step.
     """
 
@@ -47,6 +50,7 @@ class LocalStep:
         *,
         ranks: bool,
         most: int = 1,
+        engine: Engine | None = None,
     ) -> None:
         check_loss(loss)
         self._model = model
@@ -56,19 +60,34 @@ class LocalStep:
         self._total = total
         self._ranks = ranks
         self._most = most
+        self._engine = engine
         self.form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
-        differentiate = self._differentiate if self._most == 1 else self._in_micros
-        value, gradients = differentiate(batch)
+        together = self._engine is not None and batch_norm.synchronises(self._model, self._engine)
+        if together:
+            value, gradients = self._together(batch)
+        else:
+            differentiate = self._differentiate if self._most == 1 else self._in_micros
+            value, gradients = differentiate(batch)
         if self._total is not None:
-            value, gradients = self._reduce(batch, value, gradients)
+            value, gradients = self._reduce(batch, value, gradients, weighed=together)
         with reduced_scope():
             self._optimizer.apply(gradients, self._model.trainable_variables)
         return value
 
-    def _differentiate(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
+    def _together(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
+        """With the statistics of all parts' samples, so that a part's loss hangs on others'
+        gradients: these are weighed as they arise."""
+        assert self._engine is not None
+        with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):
+            return self._differentiate(batch, self._count(batch))
+
+    def _differentiate(
+        self, batch: calling.Batch, weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, list[Any]]:
+        """(loss, gradients). weight: what the gradients are multiplied by."""
         inputs, target = split(batch)
         with tf.GradientTape() as tape:
             prediction = predict(self._model, inputs, training=True)
@@ -77,6 +96,8 @@ class LocalStep:
             penalties = getattr(self._model, "losses", [])
             value = tf.add_n([value, *(tf.cast(p, value.dtype) for p in penalties)])
             scaled = self._optimizer.scale_loss(value)
+            if weight is not None:
+                scaled *= tf.cast(weight, scaled.dtype)
         return value, tape.gradient(scaled, self._model.trainable_variables)
 
     def _in_micros(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
@@ -104,19 +125,34 @@ class LocalStep:
         return value, [None if no else m for no, m in zip(missing, means, strict=True)]
 
     def _reduce(
-        self, batch: calling.Batch, value: tf.Tensor, gradients: list[Any]
+        self, batch: calling.Batch, value: tf.Tensor, gradients: list[Any], *, weighed: bool
     ) -> tuple[tf.Tensor, list[Any]]:
+        """What is global. weighed: whether the gradients count for what they are worth."""
         assert self._total is not None
         count = self._count(batch)
         gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         states = statistics_of(self._model) if self._ranks else []
-        mine = [value, *self.form.listed(gradients, states)]
-        *sums, counts = self._total([*(_times(x, count) for x in mine), count])
+        listed = self.form.listed(gradients, states)
+        done = sum(g is not None for g in gradients) if weighed else 0
+        value, *rest = (_times(x, count) for x in (value, *listed[done:]))
+        sent = [value, *listed[:done], *rest, count]
+        sums, counts = self._sums(sent, sum(g is not None for g in gradients))
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
         whole, averages = self.form.unlisted(means[1:], gradients, states)
         for state, mean in zip(states, averages, strict=True):
             state.assign(mean)
         return means[0], whole
+
+    def _sums(self, sent: list[Any], gradients: int) -> tuple[list[Any], tf.Tensor]:
+        """(sums, counts). sent: the loss, so many gradients, and what else there is."""
+        assert self._total is not None
+        if self._engine is None or not self._engine.compresses:
+            *sums, counts = self._total(sent)
+            return sums, counts
+        last = 1 + gradients
+        apart = self._engine.total_gradients(sent[1:last])
+        value, *rest, counts = self._total([sent[0], *sent[last:]])
+        return [value, *apart, *rest], counts
 
     def _count(self, batch: calling.Batch) -> tf.Tensor:
         if self._weight is None:

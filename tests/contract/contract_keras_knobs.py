@@ -4,12 +4,13 @@ it, and once with it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import keras
 import numpy as np
 from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
-from contract_keras_kit import BATCH, CASES, SHORT, adamw, arrays, compiled, loss, momentum, net
+from contract_keras_kit import BATCH, CASES, SHORT, TF, adamw, arrays, compiled, loss, momentum, net
 from contract_keras_kit import parameters as parameters_of
 from contract_keras_objects import global_batches, judge, weighted, weights
 from keras import layers
@@ -155,9 +156,125 @@ def precision_bfloat16(env: Env) -> Figures:
     return _precise(env, "bfloat16", 2 if env.mode == "single" else 1)
 
 
+LEVELS = ("O0", "O1", "O2", "O3")
+
+
+@CASES.add(*WITH_DREAM)
+def precision_levels(env: Env) -> Figures:
+    """What each level makes of a model and its optimizer, and that it trains."""
+    if not TF:
+        return {"left_out": "torch's own room has its levels"}
+    found: dict[str, Any] = {}
+    for level in LEVELS:
+        with env.block(knobs={"precision": level}):
+            model = compiled(momentum(), layers.BatchNormalization())
+            model.fit(*arrays(61), batch_size=BATCH, epochs=SHORT, shuffle=False, verbose=0)
+        dense = model.layers[1]
+        found[level] = {
+            "compute": dense.compute_dtype, "weights": {str(v.dtype) for v in model.weights},
+            "optimizer": type(model.optimizer).__name__, "parameters": parameters_of(model),
+        }  # fmt: skip
+        keras.utils.set_random_seed(1)
+    return found
+
+
 @CASES.add(*WITH_DREAM)
 def precision_float16(env: Env) -> Figures:
     return _precise(env, "float16", 2 if env.mode == "single" else 1)
+
+
+@CASES.add(*WITH_DREAM)
+def batch_normalisation_over_replicas(env: Env) -> Figures:
+    """Normalised over the global batch, by default, in fit and in a step; the last batch leaves a
+    replica without a sample."""
+    x, y = arrays(49)
+
+    def fitted() -> Any:
+        convolved = [layers.Reshape((4, 2)), layers.Conv1D(3, 2), layers.BatchNormalization(),
+                     layers.Flatten()]  # fmt: skip
+        model = compiled(momentum(), *convolved, layers.BatchNormalization())
+        model.fit(x, y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
+        return model
+
+    with env.block(knobs={"sync_batch_norm": True}) as strategy:
+        figures = parameters_of(fitted())
+        keras.utils.set_random_seed(1)
+        model, optimizer = strategy.prepare(net(layers.BatchNormalization()), momentum())
+        step = strategy.train_step(model, judge, optimizer)
+        for _ in range(5):
+            for batch in global_batches(strategy, x, y):
+                step(*batch)
+    stepped = {f"step.{name}": value for name, value in parameters_of(model).items()}
+    return {"parameters": figures | stepped}
+
+
+@CASES.add("cell")
+def compressed(env: Env) -> Figures:
+    """How far from whole gradients each way of sending ends, in fit and in a step."""
+    if not TF or env.ranks == 1:
+        return {"left_out": "gradients travel between processes; torch has its own ways"}
+    found: dict[str, Any] = {}
+    for name in (None, "float16", "bfloat16", "topk:0.5", "topk:1.0"):
+        keras.utils.set_random_seed(1)
+        with env.block(knobs={"compression": name}) as strategy:
+            fitted = _fit(momentum(), epochs=SHORT)["parameters"]
+            stepped = _stepped(strategy, arrays(49), judge)["parameters"]
+        found[str(name)] = fitted | {f"step.{key}": value for key, value in stepped.items()}
+    with env.block(knobs={"compression": "powersgd"}) as strategy:
+        found["refused"] = refusal(lambda: _fit(momentum(), epochs=1))
+    return found
+
+
+class Traced(layers.Layer):
+    """Counts how often it is called, which is once a trace, or twice where backward calls too."""
+
+    calls = 0
+
+    def call(self, x: Any) -> Any:
+        Traced.calls += 1
+        return keras.ops.sin(x)
+
+
+def _deep() -> Any:
+    keras.utils.set_random_seed(1)
+    blocks = [
+        [layers.Dense(16, name=f"dense{i}"), layers.BatchNormalization(), Traced(),
+         layers.Dropout(0.3, seed=i)]
+        for i in range(3)
+    ]  # fmt: skip
+    model = keras.Sequential([keras.Input((8,)), *chain(*blocks), layers.Dense(4)])
+    model.compile(momentum(), loss(), metrics=["accuracy"])
+    return model
+
+
+ASKED = (("kept", False), ("all", True), ("sqrt", "sqrt"), ("named", ["dense1"]))
+
+
+@CASES.add(*WITH_DREAM)
+def recomputed(env: Env) -> Figures:
+    """Layers with statistics and with masks of their own."""
+    found: dict[str, Any] = {}
+    for name, asked in ASKED:
+        with env.block(knobs={"recompute": asked}):
+            model = _deep()
+            Traced.calls = 0
+            model.fit(*arrays(33), batch_size=BATCH, shuffle=False, verbose=0)
+        found[name] = {"parameters": parameters_of(model), "calls": Traced.calls}
+    return found
+
+
+@CASES.add(*WITH_DREAM)
+def recomputed_in_a_step(env: Env) -> Figures:
+    found: dict[str, Any] = {}
+    for name, asked in ASKED:
+        with env.block(knobs={"recompute": asked}) as strategy:
+            model, optimizer = strategy.prepare(_deep(), momentum())
+            Traced.calls = 0
+            step = strategy.train_step(model, judge, optimizer)
+            for batch in global_batches(strategy, *arrays(33)):
+                step(*batch)
+        found[name] = {"parameters": parameters_of(model), "calls": Traced.calls}
+    return found
 
 
 class OwnStep(keras.Model):

@@ -14,6 +14,7 @@ CORE = frozenset(
         "global_clipnorm",
         "accumulated_momentum",
         "clip_norm",
+        "batch_normalisation_over_replicas",
         "several_outputs",
         "batch_normalisation",
         "copies",
@@ -86,7 +87,10 @@ ACCUMULATED = (
 """`single` runs these without accumulation, and once with it."""
 CLIPPED = ("clip_norm", "clip_value", "clip_norm_with_a_scaled_loss", "clip_norm_in_a_step")
 PRECISE = ("precision_bfloat16", "precision_float16")
-KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, "knobs_refused"})
+NORMALISED = ("batch_normalisation_over_replicas",)
+RECOMPUTED = ("recomputed", "recomputed_in_a_step")
+OTHER = ("compressed", "precision_levels", "knobs_refused")
+KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
 TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 """The strategies that have these options."""
 

@@ -147,7 +147,7 @@ def test_moving_statistics_are_the_mean_over_the_replicas(job: Job, case: str) -
 
 
 @over("batch_normalisation")
-def test_batch_normalisation_is_spoken_of_in_one_line(job: Job, one: Job, case: str) -> None:
+def test_statistics_by_replica_are_spoken_of_in_one_line(job: Job, one: Job, case: str) -> None:
     first, *others = (figures["lines"] for figures in job.figures(case))
     assert sum("one device" in line for line in first) == 1, first
     assert all(lines == [] for lines in others)

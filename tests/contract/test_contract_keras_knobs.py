@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import contract_keras_names as names
 import pytest
@@ -48,7 +49,7 @@ def test_one_device_clips_as_keras_does(run_oracle: Oracle, kind: Kind, case: st
     assert_close(single["parameters"], plain["parameters"])
 
 
-@over(*names.ACCUMULATED, *names.CLIPPED)
+@over(*names.ACCUMULATED, *names.CLIPPED, *names.NORMALISED)
 def test_equals_one_device(job: Job, one: Job, case: str) -> None:
     if any("left_out" in figures for figures in job.figures(case)):
         pytest.skip(job.figures(case)[0]["left_out"])
@@ -74,6 +75,69 @@ def test_a_lower_precision_is_within_its_own_noise(job: Job, one: Job, case: str
     assert_close(ranks[0]["parameters"], single["parameters"], 3 * noise)
     mixed = case.replace("precision", "mixed")
     assert all((r["policies"], r["policy_after"]) == ([mixed], "float32") for r in ranks)
+
+
+LEVELS = {
+    "O0": ("float32", {"float32"}, "SGD"),
+    "O1": ("float16", {"float32"}, "LossScaleOptimizer"),
+    "O2": ("float16", {"float32"}, "LossScaleOptimizer"),
+    "O3": ("float16", {"float16"}, "SGD"),
+}
+"""What a layer computes in, the weights' types, and what steps."""
+
+
+@over("precision_levels")
+def test_a_level_is_what_the_literature_calls_it(job: Job, one: Job, case: str) -> None:
+    ranks = job.figures(case)
+    if "left_out" in ranks[0]:
+        pytest.skip(ranks[0]["left_out"])
+    (single,) = one.figures(case, "single")
+    for level, (compute, weights, optimizer) in LEVELS.items():
+        assert_identical([rank[level]["parameters"] for rank in ranks], level)
+        own = ranks[0][level]
+        assert (own["compute"], own["weights"], own["optimizer"]) == (compute, weights, optimizer)
+        near = 1e-6 if level == "O0" else 2e-2
+        assert_close(own["parameters"], single[level]["parameters"], near)
+
+
+NEAR = {"float16": 2e-3, "bfloat16": 2e-2, "topk:0.5": 0.5, "topk:1.0": 1e-6}
+"""From whole gradients, after some 20 steps of momentum. What top-k leaves behind comes later; with
+all elements nothing is left."""
+
+
+@over("compressed")
+def test_compressed_gradients_are_near_whole_ones(job: Job, case: str) -> None:
+    ranks = job.figures(case)
+    if "left_out" in ranks[0]:
+        pytest.skip(ranks[0]["left_out"])
+    for name, near in NEAR.items():
+        assert_identical([rank[name] for rank in ranks], name)
+        found = difference(ranks[0][name], ranks[0]["None"])
+        assert found <= near, f"{name}: {found:.1e}"
+        assert found > 0.0 or name == "topk:1.0", name
+    for rank in ranks:
+        assert_raised(rank["refused"], "Unsupported", "powersgd", "topk")
+
+
+def _recomputed(figures: Any) -> None:
+    kept = figures["kept"]
+    for name in ("all", "sqrt", "named"):
+        assert_identical([kept["parameters"], figures[name]["parameters"]], name)
+    assert figures["all"]["calls"] > kept["calls"] == figures["named"]["calls"]
+    assert figures["sqrt"]["calls"] > kept["calls"]
+
+
+@over(*names.RECOMPUTED)
+def test_what_is_computed_again_is_the_same_to_the_bit(job: Job, case: str) -> None:
+    for rank in job.figures(case):
+        _recomputed(rank)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", names.RECOMPUTED)
+def test_one_device_computes_the_same_again(run_oracle: Oracle, kind: Kind, case: str) -> None:
+    _recomputed(run_oracle(kind).figures(case, "single")[0])
 
 
 @over("knobs_refused")

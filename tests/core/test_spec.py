@@ -104,8 +104,8 @@ def test_an_option_of_other_strategies_names_them() -> None:
 
 
 def test_a_value_without_meaning_in_a_framework_names_those_that_have_one() -> None:
-    with pytest.raises(Unsupported, match=r"precision='O2' for tensorflow.*'bfloat16'"):
-        find("mirrored").check_framework({"precision": "O2"}, "tensorflow", "auto")
+    with pytest.raises(Unsupported, match=r"op='adasum' for tensorflow.*'mean'"):
+        find("mirrored").check_framework({"op": "adasum"}, "tensorflow", "auto")
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("sqrt", "sqrt"), ("false", False)])

@@ -34,6 +34,34 @@ adam = keras.optimizers.Adam()
 assert callable(adam._clip_gradients) and adam.clipnorm is adam.global_clipnorm is adam.clipvalue
 assert adam.clipvalue is None
 assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
+norm = keras.layers.BatchNormalization()
+norm.build((4, 3))
+assert private.reduction_axes(norm) == (0,) and len(private.all_states(norm)) == 2
+asked = []
+private.replace_moments(norm, lambda own, layer, x, mask: asked.append(layer) or own(x, mask))
+norm(keras.ops.ones((4, 3)), training=True)
+assert asked == [norm] and private.added_losses(norm) == 0
+assert private.knows_training(norm) and not private.knows_training(keras.layers.Flatten())
+chain = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+assert len(private.calls_of(chain.layers[0])) == 1 and private.is_rehearsal([chain.inputs[0]])
+with keras.StatelessScope():
+    assert private.is_rehearsal([])
+assert not private.is_rehearsal([])
+calls = []
+private.before_first_call(norm, lambda: private.replace_call(
+    norm, lambda call: lambda *a, **k: calls.append(1) or call(*a, **k)))
+norm(keras.ops.ones((4, 3))), norm(keras.ops.ones((4, 3)))
+assert len(calls) == 2
+import json, pathlib, tempfile
+from dream.adapters.keras import private_backup
+backup = keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), delete_checkpoint=False)
+backup.set_model(model)
+assert private_backup.kept(backup) is None
+private_backup.keep_with(backup, lambda: {"at": 5, "batches": 2}, "at")
+backup._save_model()
+assert private_backup.kept(backup) == {"at": 5, "batches": 2}
+backup.on_train_begin()
+assert private.first_epoch(model) == 5
 private.backend_random.dropout = lambda x, *_, **__: x
 assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1
 """
