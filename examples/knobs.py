@@ -14,6 +14,7 @@ import dream
 
 images, labels = load_digits(return_X_y=True)
 digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
+torch.manual_seed(0)
 
 with dream.strategy(accumulate=4, clip_norm=1.0) as strategy:  # precision="bfloat16" goes along
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

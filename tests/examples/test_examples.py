@@ -183,3 +183,12 @@ def test_knobs_change_no_number():
     assert alone == two
     assert alone[0][0] == "290"
     assert float(alone[0][1]) > 0.9
+
+
+def test_a_training_is_left_and_gone_on_with_by_others(tmp_path):
+    """Left by two ranks in its second epoch, gone on with by three: the weights of one go."""
+    script, kept = str(EXAMPLES / "resume.py"), str(tmp_path / "kept.pt")
+    expected = re.findall(r"weights ([\d.]+)", output("", script))
+    assert re.findall(r"weights", output("", *RUN, script, kept, "40")) == []
+    three = [*RUN[:-1], "3"]
+    assert re.findall(r"weights ([\d.]+)", output("", *three, script, kept)) == expected
