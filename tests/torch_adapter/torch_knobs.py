@@ -41,7 +41,7 @@ def _moved(
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-    return model, optimizer, float((model.weight.float() - begin).abs().max())
+    return model, optimizer, float((model.weight.detach().float() - begin).abs().max())
 
 
 def moved() -> dict[str, float]:
