@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
@@ -48,6 +49,7 @@ class ShardedRoot(SplitRoot):
         self._scaled: dict[int, RemovableHandle] = {}
 
     def cut(self) -> None:
+        _check_runs_first(self.module)
         self.rest()
         blueprints = Blueprints(self.module) if is_meta(self.module) else None
         whole = not any(isinstance(part, FSDPModule) for part in self.module.modules())
@@ -170,6 +172,19 @@ def _check_dtypes(module: nn.Module, own: Owned) -> None:
             f"{', '.join(sorted(map(str, dtypes)))} in {type(module).__name__}. Put those of "
             "another dtype into a child module, or use 'mirrored'."
         )
+
+
+def _check_runs_first(module: nn.Module) -> None:
+    """What makes a weight from others and buffers runs whenever the weight is looked at, so before
+    the whole model; FSDP2 then takes it for a model of its own."""
+    for name, part in module.named_modules():
+        if isinstance(part, ParametrizationList) and any(True for _ in part.buffers()):
+            kinds = ", ".join(type(each).__name__ for each in part)
+            raise Unsupported(
+                "A parametrization with buffers runs before the model that it is part of, and "
+                f"FSDP2 refuses that. Received: {name or 'a weight'} ({kinds}). Use 'mirrored', or "
+                "split='tensor', which leave it whole."
+            )
 
 
 def _check_all_sharded(module: nn.Module) -> None:
