@@ -470,6 +470,8 @@ def refusals(_: int) -> Figures:
         with torch.device("meta"):
             bare = _Bare()
         found["bare"] = refused(lambda: momentum(bare.parameters()))
+        even = nn.Linear(4, 4)
+        found["spectral"] = refused(lambda: nn.utils.parametrizations.spectral_norm(even))
     return found
 
 

@@ -183,6 +183,7 @@ REFUSALS = {
     "other samples": ("Desynchronized", "the same samples"),
     "one sample {}": ("ConfigurationError", "Sequential", "drop_last=True"),
     "one sample {'zero': 1}": ("ConfigurationError", "Sequential", "drop_last=True"),
+    "spectral": ("Unsupported", "_SpectralNorm", "'mirrored'"),
     "bare": ("Unsupported", "_Bare with scale", "reset_parameters"),
 }
 
