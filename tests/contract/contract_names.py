@@ -24,9 +24,15 @@ def runs(cell: Cell, case: str) -> bool:
 
 def _without_meaning(cell: Cell, case: str) -> bool:
     if cell.kind == "torch":
-        knob = case in contract_torch_names.KNOBS
-        if knob and cell.strategy not in contract_torch_names.TAKE_KNOBS:
+        if case in contract_torch_names.KNOBS and not _takes(cell, case):
             return True
         split = contract_torch_names.without_meaning(cell.options, cell.replicas)
         return case in split or bool(contract_split_names.left_out(cell, case))
     return cell.kind.startswith("keras") and case in contract_keras_names.without_meaning(cell)
+
+
+def _takes(cell: Cell, case: str) -> bool:
+    """Whether the cell takes the options that a case is about, or does without being asked."""
+    if case == "batch_norm_over_all_ranks" and contract_split_names.normalises_together(cell):
+        return True
+    return cell.strategy in contract_torch_names.TAKE_KNOBS
