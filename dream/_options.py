@@ -135,6 +135,7 @@ TRAVEL = (
     Option(
         "compression", str, None, "how gradients are made smaller on their way, with a loss: "
         "'float16', 'bfloat16', 'powersgd[:RANK]' or 'topk[:FRACTION]' with error feedback",
+        frameworks=("torch",),
     ),
     Option(
         "op", str, "mean", "how the replicas' gradients become one: their mean, or Adasum, which "

@@ -52,11 +52,6 @@ class Engine(ABC):
         return self.parts > 1 or self.knobs.accumulates
 
     @property
-    def compresses(self) -> bool:
-        """Whether gradients travel by themselves, made smaller."""
-        return self.parts > 1 and self.knobs.compressed is not None
-
-    @property
     def synchronises(self) -> bool:
         """Whether BatchNorm sees the samples of all parts."""
         return self.parts > 1 and not self.mixed and self.knobs.synchronises
@@ -73,10 +68,6 @@ class Engine(ABC):
     @abstractmethod
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         """The sum over the parts of each tensor, on every part; in a step, compiled or not."""
-
-    def total_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """The same of gradients, as `compression` has them travel."""
-        return self.total(gradients)
 
     @abstractmethod
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:

@@ -69,7 +69,7 @@ def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], varia
         scope.held.append(step.Update(optimizer, gradients, variables))
     else:
         present = [g for g in gradients if g is not None]
-        reduced = iter(engine.total_gradients(engine.weigh(present, scope.weight / engine.parts)))
+        reduced = iter(engine.total(engine.weigh(present, scope.weight / engine.parts)))
         whole = [None if g is None else next(reduced) for g in gradients]
         apply_global(optimizer, engine, whole, variables)
 

@@ -110,15 +110,12 @@ class _Summing:
             engine.weigh(list(extra.values()), fraction),
             engine.one_hot(self._share),
         ]  # fmt: skip
-        apart = engine.total_gradients(gradients) if engine.compresses else None
-        if apart is not None:
-            groups[0] = []
         summed = _unflatten(engine.total([t for group in groups for t in group]), groups)
         for digests in summed[4]:
             engine.check_digests(self._share, digests)
         for variable, value in zip(self._statistics, summed[2], strict=True):
             variable.assign(value)
-        reduced = iter(summed[0] if apart is None else apart)
+        reduced = iter(summed[0])
         for update in held:
             whole = [None if g is None else next(reduced) for g in update.gradients]
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)

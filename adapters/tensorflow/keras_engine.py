@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
@@ -18,7 +18,6 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.folding import fold, ratio, rows
 from dream.adapters.tensorflow.global_moments import global_moments
 from dream.adapters.tensorflow.randomness import offset_by
-from dream.adapters.tensorflow.travel import Travel, travel
 from dream.communication import Communicator
 
 DIFFER = "ranks read different batches"
@@ -29,7 +28,6 @@ class ProcessEngine(Engine):
     """Ordinary Keras on one device in each process; the communicator adds up."""
 
     pooled = False
-    honours: Mapping[str, Collection[object]] = {**Engine.honours, "compression": ()}
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self.communicator = communicator
@@ -38,7 +36,6 @@ class ProcessEngine(Engine):
         self.parts = communicator.world_size
         self.seed = plan.seed
         self.resyncs = plan.resyncs
-        self._travel: Travel | None = None
 
     @property
     def framework(self) -> Framework:
@@ -46,14 +43,6 @@ class ProcessEngine(Engine):
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
-
-    def total_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        asked = self.knobs.compressed
-        if asked is None or not gradients:
-            return self.total(gradients)
-        if self._travel is None:
-            self._travel = travel(asked, self._adding)
-        return self._travel([tf.convert_to_tensor(g) for g in gradients])
 
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         return weigh(tensors, weight)

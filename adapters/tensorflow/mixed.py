@@ -38,14 +38,12 @@ def no_loop() -> Unsupported:
 
 def breaks(knobs: Knobs) -> bool:
     """Whether ranks of another framework cannot go along."""
-    together = knobs.sync_batch_norm or knobs.compression is not None
-    return bool(knobs.accumulates or knobs.casts or together)
+    return bool(knobs.accumulates or knobs.casts or knobs.sync_batch_norm)
 
 
 def no_knobs(knobs: Knobs) -> Unsupported:
     return Unsupported(
         "Ranks of another framework take each batch at once, in float32, with statistics of their "
-        f"own, and send whole gradients. Received: accumulate={knobs.accumulate}, precision="
-        f"{knobs.precision!r}, sync_batch_norm={knobs.sync_batch_norm}, compression="
-        f"{knobs.compression!r} in a job of two frameworks. Leave them out."
+        f"own. Received: accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
+        f"sync_batch_norm={knobs.sync_batch_norm} in a job of two frameworks. Leave them out."
     )

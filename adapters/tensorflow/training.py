@@ -135,24 +135,12 @@ class LocalStep:
         listed = self.form.listed(gradients, states)
         done = sum(g is not None for g in gradients) if weighed else 0
         value, *rest = (_times(x, count) for x in (value, *listed[done:]))
-        sent = [value, *listed[:done], *rest, count]
-        sums, counts = self._sums(sent, sum(g is not None for g in gradients))
+        *sums, counts = self._total([value, *listed[:done], *rest, count])
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
         whole, averages = self.form.unlisted(means[1:], gradients, states)
         for state, mean in zip(states, averages, strict=True):
             state.assign(mean)
         return means[0], whole
-
-    def _sums(self, sent: list[Any], gradients: int) -> tuple[list[Any], tf.Tensor]:
-        """(sums, counts). sent: the loss, so many gradients, and what else there is."""
-        assert self._total is not None
-        if self._engine is None or not self._engine.compresses:
-            *sums, counts = self._total(sent)
-            return sums, counts
-        last = 1 + gradients
-        apart = self._engine.total_gradients(sent[1:last])
-        value, *rest, counts = self._total([sent[0], *sent[last:]])
-        return [value, *apart, *rest], counts
 
     def _count(self, batch: calling.Batch) -> tf.Tensor:
         if self._weight is None:

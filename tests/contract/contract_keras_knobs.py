@@ -208,23 +208,6 @@ def batch_normalisation_over_replicas(env: Env) -> Figures:
     return {"parameters": figures | stepped}
 
 
-@CASES.add("cell")
-def compressed(env: Env) -> Figures:
-    """How far from whole gradients each way of sending ends, in fit and in a step."""
-    if not TF or env.ranks == 1:
-        return {"left_out": "gradients travel between processes; torch has its own ways"}
-    found: dict[str, Any] = {}
-    for name in (None, "float16", "bfloat16", "topk:0.5", "topk:1.0"):
-        keras.utils.set_random_seed(1)
-        with env.block(knobs={"compression": name}) as strategy:
-            fitted = _fit(momentum(), epochs=SHORT)["parameters"]
-            stepped = _stepped(strategy, arrays(49), judge)["parameters"]
-        found[str(name)] = fitted | {f"step.{key}": value for key, value in stepped.items()}
-    with env.block(knobs={"compression": "powersgd"}) as strategy:
-        found["refused"] = refusal(lambda: _fit(momentum(), epochs=1))
-    return found
-
-
 class Traced(layers.Layer):
     """Counts how often it is called, which is once a trace, or twice where backward calls too."""
 

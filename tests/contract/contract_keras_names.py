@@ -89,7 +89,7 @@ CLIPPED = ("clip_norm", "clip_value", "clip_norm_with_a_scaled_loss", "clip_norm
 PRECISE = ("precision_bfloat16", "precision_float16")
 NORMALISED = ("batch_normalisation_over_replicas",)
 RECOMPUTED = ("recomputed", "recomputed_in_a_step")
-OTHER = ("compressed", "precision_levels", "knobs_refused")
+OTHER = ("precision_levels", "knobs_refused")
 KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
 TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 """The strategies that have these options."""

@@ -100,25 +100,6 @@ def test_a_level_is_what_the_literature_calls_it(job: Job, one: Job, case: str) 
         assert_close(own["parameters"], single[level]["parameters"], near)
 
 
-NEAR = {"float16": 2e-3, "bfloat16": 2e-2, "topk:0.5": 0.5, "topk:1.0": 1e-6}
-"""From whole gradients, after some 20 steps of momentum. What top-k leaves behind comes later; with
-all elements nothing is left."""
-
-
-@over("compressed")
-def test_compressed_gradients_are_near_whole_ones(job: Job, case: str) -> None:
-    ranks = job.figures(case)
-    if "left_out" in ranks[0]:
-        pytest.skip(ranks[0]["left_out"])
-    for name, near in NEAR.items():
-        assert_identical([rank[name] for rank in ranks], name)
-        found = difference(ranks[0][name], ranks[0]["None"])
-        assert found <= near, f"{name}: {found:.1e}"
-        assert found > 0.0 or name == "topk:1.0", name
-    for rank in ranks:
-        assert_raised(rank["refused"], "Unsupported", "powersgd", "topk")
-
-
 def _recomputed(figures: Any) -> None:
     kept = figures["kept"]
     for name in ("all", "sqrt", "named"):
