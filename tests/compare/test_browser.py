@@ -4,8 +4,8 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
+import compare_recorded
 import pytest
 
 from dream.compare import page
@@ -22,7 +22,6 @@ pytestmark = [
 ]
 OWN = "not an origin"
 """The initiator of the browser's own requests in its net log."""
-RECORDED = Path(__file__).parent / "recorded.json"
 LOOK = """
 <script>
 (function () {
@@ -95,7 +94,7 @@ def asked(net):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("report")
-    page.write(made, json.loads(RECORDED.read_text()))
+    page.write(made, compare_recorded.figures())
     return made
 
 
