@@ -12,6 +12,7 @@ import numpy as np
 from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
 from contract_keras_kit import BATCH, CASES, SHORT, TF, adamw, arrays, compiled, loss, momentum, net
 from contract_keras_kit import parameters as parameters_of
+from contract_keras_names import TAKE_KNOBS
 from contract_keras_objects import global_batches, judge, weighted, weights
 from keras import layers
 
@@ -196,7 +197,8 @@ def batch_normalisation_over_replicas(env: Env) -> Figures:
         model.fit(x, y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
         return model
 
-    with env.block(knobs={"sync_batch_norm": True}) as strategy:
+    asked = {"sync_batch_norm": True} if env.cell.strategy in TAKE_KNOBS else {}
+    with env.block(knobs=asked) as strategy:
         figures = parameters_of(fitted())
         keras.utils.set_random_seed(1)
         model, optimizer = strategy.prepare(net(layers.BatchNormalization()), momentum())

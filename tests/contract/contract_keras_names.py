@@ -102,10 +102,17 @@ ON_A_MESH = {
     "which tests/tf_split holds",
 }
 """Cases that say nothing of a split model, and why."""
+ON_DEVICES = {
+    "batch_normalisation": "its BatchNormalization sees the global batch, and there is no option "
+    "against it",
+}
+"""Cases that say nothing of `data_parallel`, and why."""
 _SPLIT = ("sharded", "model_parallel", "hybrid")
 
 
 def without_meaning(cell: Cell) -> Collection[str]:
     """What a cell leaves out."""
+    if cell.strategy == "data_parallel":
+        return {*KNOBS.difference(NORMALISED), *ON_DEVICES}
     knobs: Collection[str] = () if cell.strategy in TAKE_KNOBS else KNOBS
     return {*knobs, *(ON_A_MESH if cell.strategy in _SPLIT else ())}
