@@ -47,7 +47,8 @@ class Sketch:
     """A training step on one device with `batch` samples.
 
     state: the optimizer's; running: of the buffers, statistics that replicas average after each
-    step. told: what replicas tell each other beside gradients: the loss, and what it counts.
+    step. normalised: of each sum over all replicas that BatchNorms ask for. told: what replicas
+    tell each other beside gradients: the loss, and what it counts.
     saved: held between forward and backward, outputs and loss among it, inputs not. The peaks
     count all but parameters, buffers and state: in forward; in backward without gradients, save
     the one that is being made; in backward with them; in the update without them. left: what of
@@ -59,6 +60,7 @@ class Sketch:
     ops: tuple[Op, ...]
     buffers: int
     running: int
+    normalised: tuple[int, ...]
     told: int
     state: int
     inputs: int

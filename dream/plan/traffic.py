@@ -70,6 +70,14 @@ def _none(_: Candidate, __: Sketch) -> Iterator[Message]:
 def _mirrored(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:
     yield _summed(bytes_of(sketch.parameters, trained=True) + sketch.told, candidate.devices)
     yield Message("all_reduce", sketch.running, candidate.devices)
+    for size in sketch.normalised:
+        yield Message("all_reduce", size, candidate.devices)
+
+
+def normalised(channels: int, itemsize: int) -> tuple[int, int]:
+    """Bytes that a BatchNorm over all replicas adds up: in forward the number of samples, sums and
+    sums of squares, in float64; in backward two gradients of the model's own dtype."""
+    return 8 * (1 + 2 * channels), 2 * channels * itemsize
 
 
 def _sharded(candidate: Candidate, sketch: Sketch) -> Iterator[Message]:

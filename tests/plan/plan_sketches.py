@@ -26,6 +26,7 @@ SKETCH = Sketch(
     ),
     buffers=64,
     running=32,
+    normalised=(),
     told=4,
     state=8000,
     inputs=320,

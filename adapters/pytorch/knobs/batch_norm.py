@@ -97,10 +97,16 @@ class Synchronised(Around):
                 running.data.lerp_(value.to(running.dtype), momentum)
 
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """(mean, variance, samples) of all ranks, summed in float64."""
-        exact = x.double()
-        own = torch.tensor([float(x.numel() // x.shape[1])], dtype=torch.float64, device=x.device)
-        sums = torch.cat([own, _sum(exact), _sum(exact.square())])
+        """(mean, variance, samples) of all ranks. A rank's own are about its own mean, which keeps
+        the digits of small spreads; they are summed in float64."""
+        number = float(x.numel() // x.shape[1])
+        sums = torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
+        if number:
+            sums[0] = number
+            dims = [dim for dim in range(x.dim()) if dim != 1]
+            spread, mean = torch.var_mean(_wide(x), dims, correction=0)
+            mean = mean.double()
+            sums[1:] = number * torch.cat([mean, spread.double() + mean.square()])
         total = self._among.all_reduce(sums, "sum")
         count = float(total[0])
         mean, squares = (total[1:] / count).chunk(2)

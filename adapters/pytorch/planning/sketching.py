@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
@@ -26,6 +28,7 @@ from dream.adapters.pytorch.planning.rehearsing import rehearse
 from dream.plan.asked import Training
 from dream.plan.candidates import KINDS, Candidate
 from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
+from dream.plan.traffic import normalised
 
 _VALUES = (
     DataDependentOutputException,
@@ -118,7 +121,13 @@ class TorchSketcher(Sketcher):
             ops=tuple(Op(done.phase, done.kind, done.flops, done.moved) for done in ledger.done),
             buffers=sum(size(x) for x in _distinct(model.buffers())),
             told=_TOLD,
-            running=sum(size(x) for x in buffers.running(buffers.norms(model))),
+            running=sum(size(x) for x in buffers.running(_by_themselves(model))),
+            normalised=tuple(
+                sum_
+                for norm in model.modules()
+                if isinstance(norm, _BatchNorm)
+                for sum_ in normalised(norm.num_features, 4)
+            ),
             state=sum(size(x) for x in _distinct(states)),
             inputs=fed,
             saved=sum(ledger.made[number] for number in held),
@@ -169,3 +178,8 @@ def _asked_for(error: Exception) -> ConfigurationError:
         f"Received: {error}. Leave out .item(), .tolist(), .numpy(), masks as indices and prints "
         "of tensors in the function, the model's forward and the loss."
     )
+
+
+def _by_themselves(model: nn.Module) -> list[nn.Module]:
+    """The normalisations whose statistics replicas average, since each sees its own share."""
+    return [norm for norm in buffers.norms(model) if not isinstance(norm, _BatchNorm)]

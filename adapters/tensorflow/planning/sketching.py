@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+import numpy as np
 import tensorflow as tf
 
 from dream.adapters.tensorflow.planning.example import Example, example
@@ -13,6 +14,7 @@ from dream.adapters.tensorflow.planning.workspace import workspace
 from dream.plan.asked import Optimizer, Training
 from dream.plan.candidates import Candidate, Kind
 from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
+from dream.plan.traffic import normalised
 
 _SLOTS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Variables of each parameter's size that Keras's optimizers keep."""
@@ -53,6 +55,12 @@ class KerasSketcher(Sketcher):
             buffers=sum(_bytes(v) for v in buffers),
             told=_TOLD,
             running=sum(_bytes(v) for v in buffers if "moving" in v.name),
+            normalised=tuple(
+                size
+                for v in buffers
+                if v.name == "moving_mean"
+                for size in normalised(int(np.prod(v.shape)), 4)
+            ),
             state=state,
             inputs=inputs,
             saved=sum(one.size for one in saved),
