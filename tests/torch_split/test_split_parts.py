@@ -181,8 +181,7 @@ REFUSALS = {
     "twice": ("Unsupported", "create_graph=True", "'mirrored'"),
     "half": ("ConfigurationError", "0 of Sequential"),
     "other samples": ("Desynchronized", "the same samples"),
-    "one sample {}": ("ConfigurationError", "Sequential", "drop_last=True"),
-    "one sample {'zero': 1}": ("ConfigurationError", "Sequential", "drop_last=True"),
+    "one sample": ("ConfigurationError", "Sequential", "drop_last=True"),
     "spectral": ("Unsupported", "_SpectralNorm", "'mirrored'"),
     "bare": ("Unsupported", "_Bare with scale", "reset_parameters"),
 }
