@@ -38,8 +38,3 @@ class Clocks:
         if self._bound is None:
             return True
         return self._at[worker] + batches - min(self._at.values()) <= self._bound
-
-    @property
-    def latest(self) -> int:
-        """The fastest worker's."""
-        return max(self._at.values(), default=self._last)

@@ -29,7 +29,7 @@ from dream.adapters.tensorflow.asynchronous.dealing import Leased
 from dream.adapters.tensorflow.asynchronous.machine import TensorFlowMachine
 from dream.adapters.tensorflow.asynchronous.step import pushed_step
 from dream.adapters.tensorflow.dealing import share_cut
-from dream.adapters.tensorflow.keras_engine import example, explained
+from dream.adapters.tensorflow.engine import example, explained
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.asynchronous import serving
 from dream.asynchronous.client import Client
