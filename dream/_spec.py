@@ -45,7 +45,8 @@ class Spec:
             return unknown(f"option of strategy {self.name!r}", name, table)
         return Unsupported(
             f"Strategy {self.name!r} does not take this option. Received: {name!r}. "
-            f"It is taken by: {', '.join(takers)}. Options here: {', '.join(sorted(table))}."
+            f"It is taken by: {', '.join(takers)}. "
+            f"Options here: {', '.join(sorted(table)) or 'none'}."
         )
 
     def resolve(self, given: Mapping[str, object]) -> Mapping[str, object]:
