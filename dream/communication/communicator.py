@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
-from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._errors import ConfigurationError
 
 from . import objects, scattering
+from .adding import Adding
 from .agreement import Agreement
-from .algorithms import ALGORITHMS, Exchange
-from .call import Call, Said
+from .call import Said
 from .composed import Composed
-from .dtypes import carried, check_moves
+from .dtypes import check_moves
 from .handle import Handle
 from .members import Members
-from .peers import Expected, Parcel, Peers
+from .post import Post
 from .tensors import Tensors
 from .tracing import as_written
-from .wire import OPS, Native, Op, Tensor, Wire
+from .wire import Native, Op, Tensor, Wire
 
 
 @final
@@ -42,9 +42,9 @@ class Communicator:
         self._rank, self._size = members.rank, members.size
         self._do = Composed(wire, tensors, self._rank, self._size)
         self._agreement = Agreement(members, tensors, self._do, check=check)
-        self._known: dict[Hashable, tuple[Said, list[str], Call | None]] = {}
+        self._adding = Adding(tensors, self._agreement)
+        self._post = Post(members, tensors, self._agreement)
         self._groups = 0
-        self._made: Peers | None = None
 
     @property
     def rank(self) -> int:
@@ -65,7 +65,7 @@ class Communicator:
     def bytes_sent(self) -> int:
         """Bytes of tensors that this rank has sent by `send`, and by the algorithms that are
         written on it ("ring", "naive", "halving_doubling"). A transport's own are not counted."""
-        return self._peers.sent
+        return self._post.sent
 
     @as_written
     def unchecked(self) -> Communicator:
@@ -93,7 +93,7 @@ class Communicator:
         Sent: 2N(P-1)/P.
         """
         if algorithm != "auto":
-            return self._by_algorithm(x, op, out, algorithm)
+            return self._tensors.give(self._post.all_reduce(x, op, algorithm), x, out)
         if isinstance(x, (list, tuple)):
             return self._all_reduce_many(x, op, out)
         value, dtype = self._agreed("all_reduce", x, op)
@@ -226,8 +226,7 @@ class Communicator:
     def send(self, x: Tensor, to: int) -> None:
         """`x` to another rank, which receives it. Returns once it has begun to; with check=False,
         as soon as `x` is on its way. Sent: N."""
-        self._outside_graphs("send")
-        self._peers.send_now(self._parcel(x), self._other(to, "to"))
+        self._post.send(x, to)
 
     @as_written
     def receive(self, source: int, *, like: Tensor | None = None, out: Tensor | None = None) -> Any:
@@ -236,28 +235,19 @@ class Communicator:
         like: a tensor that says of what kind, dtype and shape it must be; None takes whatever
             comes, as a tensor of the communicator's framework.
         """
-        self._outside_graphs("receive")
-        wanted = like if like is not None else out
-        parcel = self._peers.receive_now(self._other(source, "source"), self._expected(wanted))
-        return self._unpacked(parcel, wanted, out)
+        return self._post.receive(source, like if like is not None else out, out)
 
     @as_written
     def isend(self, x: Tensor, to: int) -> Handle:
         """`send` that returns at once. `x` is copied, so it may change meanwhile."""
-        self._outside_graphs("isend")
-        return Handle(
-            self._peers.send(self._parcel(x, copy=True), self._other(to, "to")), lambda _: None
-        )
+        return self._post.isend(x, to)
 
     @as_written
     def ireceive(
         self, source: int, *, like: Tensor | None = None, out: Tensor | None = None
     ) -> Handle:
         """`receive` that returns at once; its handle's `wait` gives the tensor."""
-        self._outside_graphs("ireceive")
-        wanted = like if like is not None else out
-        future = self._peers.receive(self._other(source, "source"), self._expected(wanted))
-        return Handle(future, lambda parcel: self._unpacked(parcel, wanted, out))
+        return self._post.ireceive(source, like if like is not None else out, out)
 
     @as_written
     def barrier(self) -> None:
@@ -269,7 +259,7 @@ class Communicator:
     @as_written
     def meet(self, name: str, **arguments: object) -> None:
         """A barrier with a name: `Desynchronized` on every rank where one comes to another."""
-        self._outside_graphs(name)
+        self._tensors.refuse_in_graphs(name)
         self._agreement.agree(Said(name, arguments=arguments), [])
 
     @as_written
@@ -321,54 +311,10 @@ class Communicator:
         """Let go of the transport. Idempotent."""
         self._wire.close()
 
-    @property
-    def _peers(self) -> Peers:
-        if self._made is None:
-            members = self._members
-            self._made = Peers(
-                members.links, members.ranks, members.name, check=self._agreement.check
-            )
-        return self._made
-
     def _agreed(self, name: str, x: Tensor, op: Op, root: int | None = None) -> tuple[Native, str]:
         """What is to be added up, once the ranks agree on it, and the dtype it travels in."""
-        value = self._tensors.take(x)
-        key = (name, op, root, self._tensors.key(value))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._adding(name, [value], op, root)
-        said, (dtype,), call = found
-        if call is None:
-            (value,) = self._agreement.agree(said, [value])
-        else:
-            self._agreement.agree_on(call)
+        (value,), (dtype,) = self._adding.agreed(name, [self._tensors.take(x)], op, root)
         return value, dtype
-
-    def _all_agreed(
-        self, name: str, xs: Sequence[Tensor], op: Op, root: int | None = None
-    ) -> tuple[list[Native], list[str]]:
-        values = [self._tensors.take(x) for x in xs]
-        key = (name, op, root, *[self._tensors.key(value) for value in values])
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._adding(name, values, op, root)
-        said, dtypes, call = found
-        if call is None:
-            values = self._agreement.agree(said, values)
-        else:
-            self._agreement.agree_on(call)
-        return values, dtypes
-
-    def _adding(
-        self, name: str, values: list[Native], op: Op, root: int | None
-    ) -> tuple[Said, list[str], Call | None]:
-        if op not in OPS:
-            raise unknown("op", op, OPS)
-        dtypes = [self._tensors.dtype(value) for value in values]
-        arguments: dict[str, object] = {"op": op} if root is None else {"op": op, "root": root}
-        said = Said(name, dtypes, arguments)
-        travels = [carried(op, dtype) for dtype in dtypes]
-        return said, travels, self._agreement.call(said, values)
 
     def _moving(self, name: str, values: Sequence[Native], **arguments: object) -> Said:
         dtypes = [self._tensors.dtype(value) for value in values]
@@ -379,35 +325,11 @@ class Communicator:
     def _all_reduce_many(
         self, xs: Sequence[Tensor], op: Op, outs: Sequence[Tensor] | None
     ) -> list[Any]:
-        values, dtypes = self._all_agreed("all_reduce", xs, op)
+        values = [self._tensors.take(x) for x in xs]
+        values, dtypes = self._adding.agreed("all_reduce", values, op)
         results = self._do.all_reduce_many(values, op, dtypes)
         given = zip(results, xs, outs or [None] * len(xs), strict=True)
         return [self._tensors.give(*each) for each in given]
-
-    def _by_algorithm(self, x: Tensor, op: Op, out: Tensor | None, algorithm: str) -> Any:
-        if algorithm not in ALGORITHMS:
-            raise unknown("algorithm of all_reduce", algorithm, ["auto", *ALGORITHMS])
-        self._outside_graphs(f"all_reduce with algorithm={algorithm!r}")
-        if op not in OPS:
-            raise unknown("op", op, OPS)
-        value = self._tensors.take(x)
-        given = self._tensors.dtype(value)
-        dtype = carried(op, given)
-        said = Said("all_reduce", [given], {"op": op, "algorithm": algorithm})
-        (value,) = self._agreement.agree(said, [value])
-        return self._tensors.give(self._exchanged(value, op, algorithm, dtype), x, out)
-
-    def _exchanged(self, value: Native, op: Op, algorithm: str, dtype: str) -> Native:
-        import numpy as np
-
-        data = bytearray(self._tensors.to_bytes(self._tensors.flat(value, dtype)))
-        vector = np.frombuffer(data, dtype)
-        ranks = Exchange(self._peers, self._rank, self._size, "sum" if op == "mean" else op)
-        ALGORITHMS[algorithm](vector, ranks)
-        flat = self._tensors.from_bytes(data, dtype, vector.shape)
-        if op == "mean":
-            flat = self._tensors.over(flat, self._size)
-        return self._tensors.shaped(flat, value)
 
     def _all_to_all(self, parts: list[Native]) -> list[Native]:
         parts, lengths = self._agreement.splits(self._moving("all_to_all", parts[:1]), parts)
@@ -417,36 +339,3 @@ class Communicator:
         """`x` with a dim 0."""
         value = self._tensors.take(x)
         return value if self._tensors.shape(value) else self._tensors.row(value)
-
-    def _parcel(self, x: Tensor, *, copy: bool = False) -> Parcel:
-        value = self._tensors.take(x)
-        dtype, data = self._tensors.dtype(value), self._tensors.to_bytes(value)
-        check_moves(dtype)
-        shape = tuple(int(size) for size in self._tensors.sizes(value))
-        return Parcel(dtype, shape, bytearray(data) if copy else data)
-
-    def _expected(self, like: Tensor | None) -> Expected:
-        if like is None:
-            return None
-        value = self._tensors.take(like)
-        shape = tuple(int(size) for size in self._tensors.sizes(value))
-        return self._tensors.dtype(value), shape
-
-    def _unpacked(self, parcel: Parcel, like: Tensor | None, out: Tensor | None) -> Any:
-        value = self._tensors.from_bytes(bytearray(parcel.data), parcel.dtype, parcel.shape)
-        return self._tensors.give(value, value if like is None else like, out)
-
-    def _other(self, rank: int, what: str) -> int:
-        self._members.check(rank, what)
-        if rank == self._rank:
-            raise ConfigurationError(
-                f"A rank has nothing to send to itself. Received: {what}={rank} on rank {rank}."
-            )
-        return rank
-
-    def _outside_graphs(self, what: str) -> None:
-        if self._tensors.in_graph():
-            raise Unsupported(
-                f"This runs outside tf.function only. Received: {what} inside one. Call it "
-                "eagerly, or use a collective: all of them run inside."
-            )

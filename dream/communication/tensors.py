@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 
+from dream._errors import Unsupported
+
 from .wire import Combine, Length, Native, Tensor
 
 
@@ -100,6 +102,14 @@ class Tensors(ABC):
     @abstractmethod
     def in_graph(self) -> bool:
         """Whether what is called now is only written down, to run later."""
+
+    def refuse_in_graphs(self, what: str) -> None:
+        """Raise where what cannot be written down is called in a graph."""
+        if self.in_graph():
+            raise Unsupported(
+                f"This runs outside tf.function only. Received: {what} inside one. Call it "
+                "eagerly, or use a collective: all of them run inside."
+            )
 
     @abstractmethod
     def after(self, act: Callable[[list[list[int]]], object], xs: list[Native]) -> list[Native]:
