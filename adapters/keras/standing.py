@@ -126,11 +126,11 @@ class Counting(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._passes = passes
         self._offset = passes.next - first
         self._by_epoch = by_epoch
-        self._begun = 0
+        self._began = self._begun = 0
         self._quiet = ExitStack()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begun = 0
+        self._began = self._begun = 0
         standing = self._standing
         if standing.going_on:
             self._offset = standing.position.epoch - standing.fit_epoch
@@ -143,7 +143,7 @@ class Counting(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._standing.taken(batch)
-        self._begun = batch + self.model.steps_per_execution
+        self._began, self._begun = batch, batch + self.model.steps_per_execution
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._quiet.close()
@@ -157,7 +157,9 @@ class CountingEnds(Counting):
     every batch where any callback looks at ends.)"""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._standing.taken(batch + 1)
+        """Where all callbacks are async_safe Keras calls it in threads, and it may come late."""
+        if batch >= self._began:
+            self._standing.taken(batch + 1)
 
 
 def counting(

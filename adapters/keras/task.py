@@ -73,13 +73,16 @@ def _batches(given: Any) -> Iterable[Any]:
 
 @final
 class _Clock(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the meter of a fit."""
+    """Tells the meter of a fit.
 
-    async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
+    async_safe: it reads no logs in mid-epoch, so Keras need not wait for them, and calls it in
+        threads; a worker that is to be slow sleeps in line with its steps.
+    """
 
     def __init__(self, job: Job, meter: Meter, task: Task) -> None:
         super().__init__()
         self._job, self._meter, self._task = job, meter, task
+        self.async_safe = meter.slow <= 1
         self._data = task.load()
         self._testing = ExitStack()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, final
 
@@ -54,7 +55,7 @@ class Meter:
     """Counts samples and notes when, by a clock that all ranks of a machine share.
 
     losses, scores: one per epoch; first_step: when the first step was done, in seconds since 1970.
-    slow: how many times as long as it does each step is to take.
+    slow: how many times as long as it does each step is to take; only in line with the steps.
     """
 
     def __init__(self, slow: float = 1.0) -> None:
@@ -62,7 +63,8 @@ class Meter:
         self.scores: list[float] = []
         self.first_step = 0.0
         self.steps = 0
-        self._slow = slow
+        self.slow = slow
+        self._counting = Lock()
         self._marks: list[Mark] = []
         self._began = self._step_began = 0.0
         self._aside = 0.0
@@ -70,17 +72,18 @@ class Meter:
     def begin(self) -> None:
         """A step begins."""
         self._step_began = monotonic()
-        if not self.steps:
-            self._began = self._step_began
+        self._began = self._began or self._step_began
 
     def step(self, samples: int) -> None:
-        """A step is done, on a global batch of so many samples. Only the first is noted."""
-        if self._slow > 1:
-            sleep((self._slow - 1) * (monotonic() - self._step_began))
-        self.steps += 1
-        if not self._marks:
-            self.first_step = time()
-            self._mark(samples)
+        """A step is done, on a global batch of so many samples. Only the first is noted. Keras may
+        tell of several steps at the same time, in threads."""
+        if self.slow > 1:
+            sleep((self.slow - 1) * (monotonic() - self._step_began))
+        with self._counting:
+            self.steps += 1
+            if not self._marks:
+                self.first_step = time()
+                self._mark(samples)
 
     def epoch(self, loss: float, samples: int) -> None:
         """An epoch is done, by all replicas. loss: the mean over its samples of the training loss,

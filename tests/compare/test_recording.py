@@ -1,7 +1,10 @@
 """What a rank measures and leaves behind, and what every rank starts from."""
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from threading import Barrier
+from time import sleep
 
 import numpy as np
 import pytest
@@ -67,6 +70,26 @@ def test_a_slow_step_sleeps_in_proportion_to_what_it_took(monkeypatch):
     usual.begin()
     usual.step(64)
     assert slept == [1.5]
+
+
+def test_steps_that_are_told_of_at_the_same_time_count_once_each(monkeypatch):
+    """Keras calls `on_train_batch_end` in threads where every callback allows it."""
+    told = 6
+    together = Barrier(told)
+    monkeypatch.setattr(meter, "time", lambda: sleep(0.05) or 1.0)  # others come meanwhile
+    watch = meter.Meter()
+    watch.begin()
+    watch.begin()  # before the first is counted
+
+    def tell(_: int) -> None:
+        together.wait(5)
+        watch.step(64)
+
+    with ThreadPoolExecutor(told) as threads:
+        list(threads.map(tell, range(told)))
+    watch.epoch(2.0, 64 * told)
+    assert watch.steps == told
+    assert len(watch.epoch_seconds) == 1
 
 
 @pytest.mark.parametrize(
