@@ -6,72 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
 
 from dream import _placing, _registry, _spec
-from dream._errors import ConfigurationError, unknown
-from dream._spec import Framework
+from dream._errors import ConfigurationError
+from dream.compare.kinds import KINDS, MIXED, Kind, check_framework
 from dream.compare.slow import Slow
 
-Flavour = Literal["torch", "keras", "step"]
-"""Which of a task's programs a rank runs: a loop of torch's, Keras's fit, TensorFlow's steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What some ranks of a row are. backend: what dream calls it, and KERAS_BACKEND."""
-
-    backend: Framework
-    flavour: Flavour
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A framework as the table names it, or two on one ring.
-
-    sides: dealt out by rank; packages: what must be installed; install: what brings them.
-    oracle: the framework whose `single` it is held against; empty for its own.
-    """
-
-    sides: tuple[Side, ...]
-    packages: tuple[str, ...]
-    install: str
-    oracle: str = ""
-
-    @property
-    def backends(self) -> tuple[Framework, ...]:
-        return tuple(side.backend for side in self.sides)
-
-    @property
-    def mixed(self) -> bool:
-        return len(self.sides) > 1
-
-
-_TORCH, _KERAS_TORCH = Side("torch", "torch"), Side("torch", "keras")
-_TENSORFLOW, _STEP = Side("tensorflow", "keras"), Side("tensorflow", "step")
-_BOTH = ("torch", "tensorflow", "keras")
-_BOTH_BY = "pip install 'dream-systems[torch,tensorflow]'"
-
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "torch": Kind((_TORCH,), ("torch",), "pip install 'dream-systems[torch]'"),
-        "tensorflow": Kind(
-            (_TENSORFLOW,), ("tensorflow", "keras"), "pip install 'dream-systems[tensorflow]'"
-        ),
-        "keras-torch": Kind(
-            (_KERAS_TORCH,), ("torch", "keras"), "pip install 'dream-systems[torch]' keras"
-        ),
-    }
-)
-MIXED: Mapping[str, Kind] = MappingProxyType(
-    {
-        "torch+tensorflow": Kind((_TORCH, _STEP), _BOTH, _BOTH_BY, oracle="torch"),
-        "keras-torch+tensorflow": Kind(
-            (_KERAS_TORCH, _TENSORFLOW), _BOTH, _BOTH_BY, oracle="keras-torch"
-        ),
-    }
-)
-"""What `--mixed` adds."""
 SINGLE = "single"
 _ALL, _TWO = ("torch", "tensorflow", "keras-torch"), ("torch", "tensorflow")
 DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -238,12 +178,6 @@ def slowed(cells: Iterable[Cell], slow: Slow) -> list[Cell]:
             "or more. Name a lower rank, give a larger -n, or other strategies."
         )
     return found
-
-
-def check_framework(name: str) -> Kind:
-    if name not in KINDS:
-        raise unknown("framework", name, KINDS)
-    return KINDS[name]
 
 
 def _cells(framework: str, request: str, n: int) -> list[Cell]:

@@ -15,6 +15,7 @@ from dream._errors import ConfigurationError
 from dream.compare import available, cells, document, judge, page, progress, report, runner, scripts
 from dream.compare.cells import Cell
 from dream.compare.judge import Row
+from dream.compare.kinds import KINDS
 from dream.compare.machine import Watch
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
@@ -65,7 +66,7 @@ def _trained_with(settings: Settings) -> list[str]:
     """The frameworks to compare where none is named: all, or the script's, for which it is run
     once under `single`."""
     if not settings.script:
-        return list(cells.KINDS)
+        return list(KINDS)
     script = settings.script[1]
     with TemporaryDirectory(prefix="dream-compare-") as root:
         outcome = scripts.run(scripts.UNKNOWN, settings, Path(root))

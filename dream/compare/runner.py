@@ -9,7 +9,8 @@ from time import time
 
 from dream import _placing
 from dream.compare import record, scripts, worker
-from dream.compare.cells import Cell, Side
+from dream.compare.cells import Cell
+from dream.compare.kinds import Side
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
 from dream.launch import start

@@ -67,8 +67,8 @@ def test_nothing_at_all_is_refused(without):
 
 def test_looking_imports_no_framework():
     code = (
-        "import sys; from dream.compare import available, cells, main;"
-        "grid = cells.grid(cells.KINDS, ['single', 'horovod'], 2);"
+        "import sys; from dream.compare import available, cells, kinds, main;"
+        "grid = cells.grid(kinds.KINDS, ['single', 'horovod'], 2);"
         "[available.missing(cell) for cell in grid];"
         "print(sorted({'torch', 'tensorflow', 'keras', 'numpy', 'sklearn'} & set(sys.modules)))"
     )

@@ -4,7 +4,8 @@ import pytest
 
 from dream import ConfigurationError
 from dream.compare import cost
-from dream.compare.cells import KINDS, Cell, grid, scaled, split
+from dream.compare.cells import Cell, grid, scaled, split
+from dream.compare.kinds import KINDS
 
 
 def rows(*args):

@@ -8,8 +8,9 @@ from compare_made import SINGLE, finished
 
 from dream import ConfigurationError
 from dream.compare import cells, runner
-from dream.compare.cells import MIXED, Cell
+from dream.compare.cells import Cell
 from dream.compare.judge import Verdict, judge
+from dream.compare.kinds import KINDS, MIXED
 from dream.compare.main import main
 from dream.compare.outcome import Finished
 from dream.compare.settings import PROGRAMS, Job, Settings
@@ -36,7 +37,7 @@ def test_what_cannot_be_mixed(frameworks, n, words):
 def test_the_frameworks_are_dealt_out_by_rank():
     assert RING.kind.backends == ("torch", "tensorflow")
     assert (RING.oracle, RING.reduction) == ("torch", "horovod")
-    assert all(kind.oracle in cells.KINDS for kind in MIXED.values())
+    assert all(kind.oracle in KINDS for kind in MIXED.values())
 
 
 @pytest.mark.parametrize(
