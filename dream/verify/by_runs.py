@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 from dream.recording.request import Change
 
 from . import facts, noise
+from .by_figures import FIGURES
 from .causes import Cause, Ruling
 from .cells import SINGLE, Cell
-from .judge import judge
+from .judge import Judged, judge
 from .runs import Failed, Laboratory, Ran
 
 ITSELF = "single is not deterministic"
 RANDOM = "random numbers in the model"
 STATISTICS = "BatchNorm's statistics"
 SHUFFLING = "unseeded shuffling or drawing of the script's own"
+TOGETHER = "several causes at once"
+_WORDS: Mapping[Change, str] = {"alike": "all ranks drawing the same numbers"}
+_NEXT = "Mend one, and verify again: the others are told then."
 
 
 @final
@@ -89,6 +94,29 @@ class Suspects:
             )  # fmt: skip
         return Cause(SHUFFLING, Ruling.OUT, "they differ too where all ranks draw the same numbers")
 
+    def together(self) -> Cause | None:
+        """All that runs can take out, taken out at the same time, where none did it alone; None
+        where there is only one such thing."""
+        first = self._single.first
+        changes: list[Change] = ["no dropout"] if first.draws else []
+        changes += ["fixed statistics"] if first.statistics else []
+        if self.found or not changes:
+            return None
+        single = self._laboratory.single(*changes)
+        if isinstance(single, Failed):
+            return None
+        changes.append("alike")
+        judged = self._judged(single, *changes)
+        without = f"with {' and '.join(_WORDS.get(change, change) for change in changes)}"
+        if judged.good:
+            return Cause(TOGETHER, Ruling.IN, f"{without}, they are equal", _NEXT)
+        left = [] if judged.ran is None else [look(judged, judged.ran, single) for look in FIGURES]
+        for cause in left:
+            if cause.ruling is Ruling.IN:
+                advice = f"{cause.advice} {_NEXT}"
+                return Cause(TOGETHER, Ruling.IN, f"{without}, {cause.evidence}", advice)
+        return Cause(TOGETHER, Ruling.OUT, f"{without}, they differ too")
+
     def _without(self, name: str, what: str, changes: list[tuple[Change, ...]]) -> Cause:
         """The strategy held against single again, both changed."""
         if changes[0][0] in self._enough:
@@ -107,14 +135,16 @@ class Suspects:
 
     def _equal(self, single: Ran, *changes: Change) -> bool:
         """Whether the strategy, changed, is equal to a single."""
+        return self._judged(single, *changes).good
+
+    def _judged(self, single: Ran, *changes: Change) -> Judged:
+        """The strategy, changed, held against a single."""
         parts = self._cell.parts
-        alone = () if "alike" in changes else changes
-        ran = self._laboratory.run(self._cell, *changes)
-        measured = judge(
-            self._cell, ran, single,
+        alone = tuple(change for change in changes if change != "alike")  # single has one rank
+        return judge(
+            self._cell, self._laboratory.run(self._cell, *changes), single,
             lambda: noise.measure(self._laboratory, single, parts, *alone),
         )  # fmt: skip
-        return measured.good
 
     def _drawn_still(self) -> bool:
         """Whether single draws random numbers with dropout taken out."""

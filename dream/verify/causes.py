@@ -52,3 +52,6 @@ def _look(judged: Judged, ours: Ran, single: Ran, laboratory: Laboratory) -> Ite
         cause = take_out()
         suspects.found |= cause.ruling is Ruling.IN
         yield cause
+    together = suspects.together()
+    if together is not None:
+        yield together

@@ -123,6 +123,15 @@ def test_two_causes_at_once(verify: Verify) -> None:
     assert found["random numbers in the model"] == found["BatchNorm's statistics"] == "yes", text
 
 
+@pytest.mark.slow
+def test_causes_that_hide_each_other(verify: Verify) -> None:
+    """None explains the difference alone; what is left without the others is told."""
+    _, figures, text = verify("three_causes", "--strategy", "mirrored", "--steps", "8")
+    assert [n for n, r in rulings(figures).items() if r == "yes"] == ["several causes at once"]
+    told = "with no dropout and all ranks drawing the same numbers, single's first loss is 2 times"
+    assert told in text
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

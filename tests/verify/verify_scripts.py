@@ -133,6 +133,11 @@ WRONG = {
     "dropout": _loop("layers(nn.Dropout(0.5))"),
     "batch_norm": _loop("layers(nn.BatchNorm1d(16))", options=_LOCAL),
     "both": _loop("layers(nn.BatchNorm1d(16), nn.Dropout(0.5))", options=_LOCAL),
+    "three_causes": _loop(
+        "layers(nn.Dropout(0.5))",
+        loss="F.cross_entropy(model(a), b, reduction='sum') / 100",
+        data="torch.randn(105, 8), y",
+    ),
     "dealt_twice": _loop("layers()", data="x[rank::ranks], y[rank::ranks]"),
     "shuffling": _by_hand("for part in torch.randperm(105).split(20):"),
     "no_seed": _by_hand(
