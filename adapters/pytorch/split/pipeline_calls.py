@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import fx, nn
 
-from dream._errors import ConfigurationError
+from dream._errors import Unsupported
 from dream.adapters.pytorch.keras_refusal import refuse_keras
 from dream.adapters.pytorch.slot import Slot, set_slot
 from dream.adapters.pytorch.split.inside import called_by_hand
@@ -38,8 +38,8 @@ def _trains(module: nn.Module) -> bool:
     )
 
 
-def _refuse(module: nn.Module) -> ConfigurationError:
-    return ConfigurationError(
+def _refuse(module: nn.Module) -> Unsupported:
+    return Unsupported(
         f"A pipeline owns the training step. Received: a call of {type(module).__name__} with "
         "gradients on. Write model, optimizer, batches = strategy.prepare(model, optimizer, "
         "data); step = strategy.train_step(model, loss, optimizer); then step(*batch) for each "
