@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -26,15 +27,15 @@ def connect(place: Cluster, reduction: str) -> Wire:
 class SharedMemory(Wire):
     """Some ranks of the job. name: the group's, of no other.
 
-    Sums are an op of TensorFlow's; what only moves goes by NumPy, in a graph too.
+    Sums are an op of TensorFlow's; what only moves goes by NumPy, in a graph too. A variable that
+    both use keeps them in order.
     """
 
     def __init__(self, place: Cluster, group: Group, name: str) -> None:
         self._place, self._group, self._name = place, group, name
         self._groups = 0
         self._op = op_of(group)
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._order = tf.Variable(0.0, trainable=False)
+        self._order = _order_of(group)
 
     @property
     def name(self) -> str:
@@ -100,12 +101,25 @@ class SharedMemory(Wire):
 
         return self._by_numpy(act, buffer, buffer.shape)
 
-    @staticmethod
     def _by_numpy(
-        act: Callable[..., np.ndarray], buffer: tf.Tensor, shape: Any, *more: tf.Tensor
+        self, act: Callable[..., np.ndarray], buffer: tf.Tensor, shape: Any, *more: tf.Tensor
     ) -> tf.Tensor:
         if tf.executing_eagerly():
             return tf.convert_to_tensor(act(buffer.numpy(), *[x.numpy() for x in more]))
         with tf.device("CPU:0"):
-            result = tf.numpy_function(act, [buffer, *more], buffer.dtype)
+            with tf.control_dependencies([self._turn()]):
+                result = tf.numpy_function(act, [buffer, *more], buffer.dtype)
+            with tf.control_dependencies([result]):
+                self._turn()
         return tf.ensure_shape(result, shape)
+
+    def _turn(self) -> tf.Operation:
+        return self._order.assign_add(1, read_value=False)
+
+
+@cache
+def _order_of(group: Group) -> tf.Variable:
+    """What every call on the group writes, by whichever wire: TensorFlow orders a graph's ops on
+    one variable, and would run others as they come, not alike on all ranks."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.Variable(0.0, trainable=False)

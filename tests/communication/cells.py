@@ -27,9 +27,11 @@ FIRST = (
 """What every run of the tests takes; `make exhaustive` takes the rest."""
 
 
-def over(*sizes: int) -> Callable[[Any], Any]:
-    """The test takes framework, size and reduction, of every cell or of these sizes."""
-    chosen = [_marked(*cell) for cell in CELLS if cell[1] in (sizes or SIZES)]
+def over(*sizes: int, framework: str = "") -> Callable[[Any], Any]:
+    """The test takes framework, size and reduction, of every cell or of these sizes, and of all
+    frameworks or of one."""
+    cells = [cell for cell in CELLS if framework in ("", cell[0])]
+    chosen = [_marked(*cell) for cell in cells if cell[1] in (sizes or SIZES)]
     return pytest.mark.parametrize(("framework", "size", "reduction"), chosen)
 
 

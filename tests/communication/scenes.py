@@ -66,6 +66,26 @@ def out_of_order(rank: Rank, reduction: str) -> Any:
     return said, c.all_reduce(np.ones(1), "sum").tolist()
 
 
+def side_by_side(rank: Rank, reduction: str) -> Any:
+    """Calls that need nothing of one another, in one graph, which could run them in any order, or
+    at once; many times."""
+    import tensorflow as tf
+
+    c = rank.communicator(reduction, check=False)
+
+    def calls(x: Any) -> list[Any]:
+        return [
+            c.all_reduce(x, "sum"), c.all_to_all(x), c.broadcast(x), c.all_gather(x[:1]),
+            c.all_reduce(2 * x, "max"), c.all_to_all(3 * x),
+        ]  # fmt: skip
+
+    act = tf.function(calls)
+    x = rank.side.native(np.arange(c.world_size, dtype=np.float32) + 10 * c.rank)
+    for _ in range(30):
+        found = act(x)
+    return [rank.side.numpy(y).tolist() for y in found]
+
+
 def one_stays_away(rank: Rank, reduction: str, seconds: float) -> Any:
     """The last rank comes too late for a call that the others give up."""
     c = rank.communicator(reduction)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ranks_job
 from cells import over
@@ -48,6 +49,18 @@ def test_another_order(job: Job, framework: str, size: int, reduction: str) -> N
     for said, after in job(framework, size).gave("out_of_order", reduction):
         assert all(text.startswith("Desynchronized") for text in said), said
         assert after == [float(size)]
+
+
+@over(2, 3, framework="tensorflow")
+def test_a_graph_keeps_the_order(job: Job, framework: str, size: int, reduction: str) -> None:
+    """Of a sum, and of what only moves, where nothing compares the calls."""
+    ranks = np.arange(size)
+    given = np.arange(size) + 10 * ranks[:, None]
+    total = given.sum(axis=0).tolist()
+    for rank, found in enumerate(job(framework, size).gave("side_by_side", reduction)):
+        turned = given[:, rank]
+        wanted = [total, turned, given[0], given[:, 0], 2 * given[-1], 3 * turned]
+        assert found == [list(values) for values in wanted]
 
 
 def test_who_never_comes_is_named(tmp_path: Path) -> None:
