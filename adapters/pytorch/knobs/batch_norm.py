@@ -4,6 +4,7 @@ has. On the CPU too, where torch's own needs a GPU."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -42,6 +43,39 @@ def _norms(module: nn.Module) -> list[_BatchNorm]:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What a batch is normalised by: statistics of all ranks' samples, `count` of them."""
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    eps: float
+    count: float
+    among: Communicator
+    weight: Weight
+
+    @property
+    def scale(self) -> torch.Tensor:
+        return (self.variance + self.eps).rsqrt()
+
+    def normalise(
+        self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """In one operation, without statistics of its own."""
+        mean, variance = self.mean, self.variance
+        normal, _, _ = torch.native_batch_norm(
+            x, weight, bias, mean, variance, False, 0.0, self.eps
+        )
+        return normal
+
+    def sums(self, gradient: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Over this rank's samples: of the gradients, and of these times the normalised x."""
+        about = _wide(x) - _along(self.mean, x)
+        plain, scaled = _sum(gradient, about.dtype), _sum(about.mul_(gradient), about.dtype)
+        return plain, scaled * self.scale
+
+
+@final
 class Synchronised(Around):
     """The forward pass of one BatchNorm.
 
@@ -71,12 +105,9 @@ class Synchronised(Around):
         _check_several(count, x)
         if not recomputing():
             self._seen.append((mean, variance * (count / (count - 1.0))))
-        scale = (variance + norm.eps).rsqrt()
+        over = _Over(mean, variance, norm.eps, count, self._among, self._weight)
         apply: Callable[..., torch.Tensor] = _Normalise.apply
-        normal = apply(_wide(x), mean, scale, count, self._among, self._weight)
-        if norm.affine:
-            normal = normal * _along(norm.weight, x) + _along(norm.bias, x)
-        return normal.to(x.dtype)
+        return apply(x, norm.weight, norm.bias, over)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -103,8 +134,7 @@ class Synchronised(Around):
         sums = torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
         if number:
             sums[0] = number
-            dims = [dim for dim in range(x.dim()) if dim != 1]
-            spread, mean = torch.var_mean(_wide(x), dims, correction=0)
+            mean, spread = torch.ops.aten.batch_norm_update_stats(_rows(x), None, None, 0.0)
             mean = mean.double()
             sums[1:] = number * torch.cat([mean, spread.double() + mean.square()])
         total = self._among.all_reduce(sums, "sum")
@@ -116,37 +146,46 @@ class Synchronised(Around):
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) * scale, where both hang on all ranks' samples."""
+    """(x - mean) * scale * weight + bias, where mean and scale hang on all ranks' samples.
+
+    Keeps x, which other layers often keep as well, and nothing else of its size.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         x: torch.Tensor,
-        mean: torch.Tensor,
-        scale: torch.Tensor,
-        count: float,
-        among: Communicator,
-        weight: Weight,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        over: _Over,
     ) -> torch.Tensor:
-        normal = (x - _along(mean, x)) * _along(scale, x)
-        ctx.save_for_backward(normal, scale)
-        ctx.count, ctx.among, ctx.weight = count, among, weight
-        return normal
+        ctx.save_for_backward(x, weight)
+        ctx.over = over
+        return over.normalise(x, _like(weight, over.mean), _like(bias, over.mean))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         """A rank's gradients are weighed after backward, so what others send is divided by that."""
-        normal, scale = ctx.saved_tensors
-        weight = ctx.weight()
-        sums = torch.cat([_sum(gradient), _sum(gradient * normal)])
-        sums = sums * weight if weight else torch.zeros_like(sums)
-        total = ctx.among.all_reduce(sums, "sum")
-        if not weight:
-            return torch.zeros_like(normal), None, None, None, None, None
-        first, second = (total / (weight * ctx.count)).chunk(2)
-        own = gradient - _along(first, normal) - normal * _along(second, normal)
-        return own * _along(scale, normal), None, None, None, None, None
+        x, weight = ctx.saved_tensors
+        over: _Over = ctx.over
+        plain, scaled = over.sums(gradient, x)
+        own = _like(scaled, weight), _like(plain, weight)
+        counts = over.weight()
+        sums = torch.cat([plain, scaled])
+        sums = sums * counts if counts else torch.zeros_like(sums)
+        total = over.among.all_reduce(sums, "sum")
+        if not counts:
+            return torch.zeros_like(x), *own, None
+        first, second = (total / (counts * over.count)).chunk(2)
+        scale = over.scale if weight is None else over.scale * weight.to(over.mean.dtype)
+        others = over.normalise(_wide(x), -scale * second, -scale * first)
+        return others.addcmul_(gradient, _along(scale, x)).to(x.dtype), *own, None
+
+
+def _like(values: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    """None where one of them is."""
+    return None if values is None or other is None else values.to(other.dtype)
 
 
 def _check_several(count: float, x: torch.Tensor) -> None:
@@ -163,9 +202,15 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _sum(x: torch.Tensor) -> torch.Tensor:
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Each channel's values side by side: torch adds up others one by one, and loses digits."""
+    wide = _wide(x)
+    return wide.contiguous() if x.dim() > 2 else wide.t().contiguous().unsqueeze(0)
+
+
+def _sum(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Over all dims but that of the channels. Shape (channels,)."""
-    return x.sum(dim=[dim for dim in range(x.dim()) if dim != 1])
+    return x.sum(dim=[dim for dim in range(x.dim()) if dim != 1], dtype=dtype)
 
 
 def _along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
