@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -117,9 +117,13 @@ class SharedMemory(Wire):
         return self._order.assign_add(1, read_value=False)
 
 
-@cache
+_orders: WeakKeyDictionary[Group, tf.Variable] = WeakKeyDictionary()
+
+
 def _order_of(group: Group) -> tf.Variable:
     """What every call on the group writes, by whichever wire: TensorFlow orders a graph's ops on
     one variable, and would run others as they come, not alike on all ranks."""
-    with tf.init_scope(), tf.device("CPU:0"):
-        return tf.Variable(0.0, trainable=False)
+    if group not in _orders:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _orders[group] = tf.Variable(0.0, trainable=False)
+    return _orders[group]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -28,7 +28,7 @@ from dream.adapters.tensorflow.split.layouts import belongs_to
 from dream.adapters.tensorflow.split.mail import Mail
 from dream.adapters.tensorflow.split.parts import Judge, Parts
 from dream.adapters.tensorflow.split.piece import Piece, listed
-from dream.adapters.tensorflow.split.schedule import Kind, Task
+from dream.adapters.tensorflow.split.schedule import Kind, Orders, Task
 from dream.adapters.tensorflow.split.together import Together
 from dream.communication import Communicator
 
@@ -82,7 +82,6 @@ class Across(Parts):
             if part.device == ranks.here
         }
         self.trained = [v for v in model.trainable_variables if self._home(v).here]
-        self.orders = cache(lambda microbatches: self.routes.orders(microbatches, self._kind))
         self._evaluates = {p: tf.function(partial(_evaluate, piece.part.model), jit_compile=False)
                            for p, piece in self._pieces.items()}  # fmt: skip
 
@@ -107,14 +106,14 @@ class Across(Parts):
         )  # fmt: skip
         members = ranks.of_row(ranks.row)
         journey = Journey(self.routes, self._pieces, load, judge, ranks.here, members)
-        orders = self.orders(len(mine))
+        orders = self.routes.orders(len(mine), self._kind)
         journey.run(orders, self._mail(orders))
         loss = tf.add_n([tf.zeros(()), *(tf.cast(x, tf.float32) for x in journey.losses)])
         outputs = [journey.outputs.get(m // self.copies) if m in mine else None
                    for m in range(count)]  # fmt: skip
         return ranks.everyone.all_reduce(loss, "sum"), self._summed(), outputs
 
-    def _mail(self, orders: dict[int, list[Task]]) -> Mail:
+    def _mail(self, orders: Orders) -> Mail:
         ranks = self.ranks
         coming = {
             rank: self.routes.letters(orders.get(device, ()), ranks.here)

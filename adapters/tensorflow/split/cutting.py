@@ -40,12 +40,12 @@ class Cut:
     outputs: tuple[int, ...]
 
     @property
-    def before(self) -> list[list[int]]:
+    def before(self) -> tuple[tuple[int, ...], ...]:
         """The parts that each part takes from."""
-        return [
-            [a for a, other in enumerate(self.parts) if set(other.gives) & set(part.takes)]
+        return tuple(
+            tuple(a for a, other in enumerate(self.parts) if set(other.gives) & set(part.takes))
             for part in self.parts
-        ]
+        )
 
 
 Assign = Callable[[Sequence[Any]], Sequence[tuple[int, int]]]

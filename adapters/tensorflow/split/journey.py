@@ -12,7 +12,7 @@ import tensorflow as tf
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.mail import Letter, Mail
 from dream.adapters.tensorflow.split.piece import Piece, Values
-from dream.adapters.tensorflow.split.schedule import Kind, Shape, Task, order
+from dream.adapters.tensorflow.split.schedule import Kind, Orders, Shape, Task, order
 
 
 @final
@@ -27,10 +27,10 @@ class Routes:
         self.judge = len(cut.parts)
         outputs = sorted({self.maker[t] for t in cut.outputs if t in self.maker})
         self.devices = [*(part.device for part in cut.parts), cut.parts[outputs[-1]].device]
-        self._before = [*cut.before, outputs]
+        self._before = (*cut.before, tuple(outputs))
 
-    def orders(self, microbatches: int, kind: Kind) -> dict[int, list[Task]]:
-        shape = Shape(self.devices, self._before, microbatches, judged=True)
+    def orders(self, microbatches: int, kind: Kind) -> Orders:
+        shape = Shape(tuple(self.devices), self._before, microbatches, judged=True)
         return order(shape, kind)
 
     def takers(self, t: int) -> list[int]:
@@ -87,7 +87,7 @@ class Journey:
         self.losses: list[Any] = []
         self.outputs: dict[int, list[Any]] = {}
 
-    def run(self, orders: Mapping[int, Sequence[Task]], mail: Mail) -> None:
+    def run(self, orders: Orders, mail: Mail) -> None:
         for task in orders.get(self._here, ()):
             if task.part == self._routes.judge:
                 (self._judge_backward if task.backward else self._judge_forward)(task, mail)

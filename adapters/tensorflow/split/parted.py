@@ -21,7 +21,7 @@ from dream.adapters.tensorflow.split.layouts import belongs_to
 from dream.adapters.tensorflow.split.parts import Judge, Parts
 from dream.adapters.tensorflow.split.piece import Piece, Values, predict
 from dream.adapters.tensorflow.split.playing import play, play_by_turns
-from dream.adapters.tensorflow.split.schedule import Kind, Shape, Task, order
+from dream.adapters.tensorflow.split.schedule import Kind, Orders, Shape, Task, order
 
 
 @final
@@ -37,6 +37,7 @@ class Parted(Parts):
     def __init__(self, model: Any, cut: Cut, devices: Sequence[Sequence[str]], kind: Kind) -> None:
         self.model = model
         self.cut = cut
+        self.before = cut.before
         self.devices = devices
         self._kind = kind
         self._traced: frozenset[int] = frozenset()
@@ -101,9 +102,9 @@ class Parted(Parts):
     def limited(self, gradients: Sequence[Any], most: float) -> list[Any]:
         return list(self._clip(gradients, most))
 
-    def orders(self, microbatches: int) -> dict[int, list[Task]]:
-        devices = [part.device for part in self.cut.parts]
-        return order(Shape(devices, self.cut.before, microbatches), self._kind)
+    def orders(self, microbatches: int) -> Orders:
+        devices = tuple(part.device for part in self.cut.parts)
+        return order(Shape(devices, self.before, microbatches), self._kind)
 
     def predict(self, inputs: Any) -> Any:
         """The model's output in evaluation, each part on its device; in a tf.function or not."""
@@ -149,7 +150,7 @@ class _Run:
         (play_by_turns if by_turns else play)(orders, self._needs, self._run)
 
     def _needs(self, task: Task) -> list[Task]:
-        before, m = self._parted.cut.before, task.microbatch
+        before, m = self._parted.before, task.microbatch
         if not task.backward:
             return [Task(part, m, False) for part in before[task.part]]
         later = [b for b, taken in enumerate(before) if task.part in taken]

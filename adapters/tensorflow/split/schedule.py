@@ -6,8 +6,10 @@ can always be run: no device waits for what comes later on another that waits fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 Kind = Literal["gpipe", "1f1b", "interleaved"]
@@ -27,8 +29,8 @@ class Shape:
     """What is scheduled. devices: each part's; before: the parts that each part takes from;
     judged: whether the last is the loss, which holds up no microbatch."""
 
-    devices: Sequence[int]
-    before: Sequence[Sequence[int]]
+    devices: tuple[int, ...]
+    before: tuple[tuple[int, ...], ...]
     microbatches: int
     judged: bool = False
 
@@ -39,8 +41,13 @@ class Shape:
         return [[b for b in parts if a in self.before[b]] for a in parts]
 
 
-def order(shape: Shape, kind: Kind) -> dict[int, list[Task]]:
-    """By device, its tasks in order. gpipe: all forward passes first; else a backward pass as soon
+Orders = Mapping[int, Sequence[Task]]
+"""By device, its tasks in order."""
+
+
+@lru_cache(maxsize=64)
+def order(shape: Shape, kind: Kind) -> Orders:
+    """Worked out once for each shape. gpipe: all forward passes first; else a backward pass as soon
     as there is one, and no more microbatches under way than there are parts to come."""
     after = shape.after
     depth = _depths(after)
@@ -61,7 +68,7 @@ def order(shape: Shape, kind: Kind) -> dict[int, list[Task]]:
             orders[shape.devices[task.part]].append(task)
         done |= set(step)
         left -= set(step)
-    return orders
+    return MappingProxyType({device: tuple(tasks) for device, tasks in orders.items()})
 
 
 def _chosen(
