@@ -12,14 +12,19 @@ from dream.adapters.keras import private
 from dream.adapters.keras.private import tree
 from dream.recording.request import Request
 
+_NOISY = (keras.layers.GaussianNoise, keras.layers.GaussianDropout, keras.layers.AlphaDropout)
+"""Layers that draw otherwise than by dropout."""
+
 
 def change(request: Request) -> None:
     """Change what the request names, for the life of this process."""
     if "no dropout" in request.changes:
         private.backend_random.dropout = _kept_whole
+        for noisy in _NOISY:
+            noisy.call = _as_in_use(noisy.call)
     if "fixed statistics" in request.changes:
         norm = keras.layers.BatchNormalization
-        norm.call = _fixed(norm.call)
+        norm.call = _as_in_use(norm.call)
     if request.parts > 1:
         keras.Model.__call__ = _in_parts(keras.Model.__call__, request.parts)
 
@@ -28,13 +33,15 @@ def _kept_whole(inputs: Any, *_: Any, **__: Any) -> Any:
     return inputs
 
 
-def _fixed(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call)
-    def normalise(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        del training
-        return call(self, inputs, training=False, mask=mask)
+def _as_in_use(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's call that never trains."""
 
-    return normalise
+    @wraps(call)
+    def wrapped(self: Any, inputs: Any, training: Any = None, **given: Any) -> Any:
+        del training
+        return call(self, inputs, training=False, **given)
+
+    return wrapped
 
 
 def _in_parts(call: Callable[..., Any], parts: int) -> Callable[..., Any]:

@@ -19,6 +19,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
+from dream._errors import ConfigurationError
+
 __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
@@ -49,8 +51,20 @@ def build(model: Any, batch: Any) -> None:
     """Create the variables of the model, its metrics, loss and optimizer.
 
     batch: KerasTensors in the structure that the model is given.
+
+    Raises ConfigurationError for a model without a call, as those of several parts that train each
+    other are, whose parts have no variables yet.
     """
-    model._symbolic_build(data_batch=batch)
+    if type(model).call is not keras.Model.call:
+        model._symbolic_build(data_batch=batch)
+        return
+    waiting = [part.name for part in layers_of(model) if part is not model and not part.built]
+    if waiting:
+        raise ConfigurationError(
+            "A model that has no call() cannot make the variables of its parts before it trains. "
+            f"Received: {type(model).__name__}, whose {', '.join(waiting)} have none yet. Begin "
+            "them with keras.Input, or build them."
+        )
 
 
 def build_but_optimizer(model: Any, batch: Any) -> None:

@@ -30,6 +30,7 @@ def observe(recorder: Recorder) -> None:
     torch.autograd.backward = seen.backward(torch.autograd.backward)
     nn.Module.__call__ = seen.call(nn.Module.__call__)  # type: ignore[method-assign]
     DataLoader.__init__ = seen.loader(DataLoader.__init__)  # type: ignore[method-assign]
+    torch.autocast.__enter__ = seen.autocast(torch.autocast.__enter__)  # type: ignore[method-assign]
     changing.change(recorder.request)
 
 
@@ -83,6 +84,18 @@ class Seen:
 
         return wrapped
 
+    def autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`autocast.__enter__`, around a model that is trained or inside it."""
+
+        @wraps(original)
+        def wrapped(cast: torch.autocast) -> Any:
+            entered = original(cast)
+            if torch.is_grad_enabled() and torch.is_autocast_enabled(cast.device):
+                self._recorder.saw_dtype(str(torch.get_autocast_dtype(cast.device))[6:])
+            return entered
+
+        return wrapped
+
     @contextmanager
     def _called(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -92,9 +105,6 @@ class Seen:
             self._recorder.saw_model(module, traits)
             if self._given == (None, None):
                 self._given = _input((args, kwargs))
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                self._recorder.saw_dtype(str(torch.get_autocast_dtype(kind))[6:])
         looks, self._looks = self._looks < _LOOKS, self._looks + 1
         before = _generators() if looks else []
         self._outermost = False

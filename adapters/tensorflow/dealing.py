@@ -93,6 +93,11 @@ class Dealt:
 
     def _pass(self) -> Iterator[tuple[Any, int]]:
         """The batches that are to be handed out yet, each with the digest of all up to it."""
+        if not tf.executing_eagerly():
+            raise Unsupported(
+                "A tf.function cannot read what strategy.prepare made of a dataset. Received: a "
+                "loop over it inside one. Loop outside, and call the function on each batch."
+            )
         start = self._start()
         self._position, digest, read = start, 0, 0
         for batch in self._dataset:

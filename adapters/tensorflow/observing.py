@@ -10,8 +10,12 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from dream._errors import Unsupported
 from dream.adapters.keras.traits import traits
 from dream.recording.recorder import Recorder
+
+_TELLING = "EagerPyFunc"
+"""The operation by which a graph tells."""
 
 
 def observe(recorder: Recorder) -> None:
@@ -66,7 +70,16 @@ class Seen:
         def wrapped(function: Any, *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and not self._recorder.inside:
                 self._recorder.before_step()
-            return original(function, *args, **kwargs)
+            try:
+                return original(function, *args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                if _TELLING in str(error):  # what it says is of no use
+                    raise Unsupported(
+                        "What XLA compiles cannot tell its losses, so it cannot be recorded. "
+                        "Received: a step in tf.function(jit_compile=True). Leave jit_compile "
+                        "out: a compiled step cannot hold the sum over the replicas either."
+                    ) from None
+                raise
 
         return wrapped
 

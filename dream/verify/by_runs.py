@@ -53,8 +53,14 @@ class Suspects:
             said += f", and what the model is given from step {read} on: unseeded shuffling"
             advice = "Seed the generator that shuffles, or leave it to the loader in the block."
         else:
-            said += ", on the same data as far as it was seen: unseeded weights or draws"
-            advice = "Seed each generator that the script makes: default_rng() alone has no seed."
+            said += (
+                ", on the same data as far as it was seen: unseeded weights or draws, or a file "
+                "that one run left and the next one read"
+            )
+            advice = (
+                "Seed each generator that the script makes: default_rng() alone has no seed. Where "
+                "it goes on from a checkpoint, have it begin anew."
+            )
         return Cause(ITSELF, Ruling.IN, said, advice)
 
     def random_numbers(self) -> Cause:

@@ -65,7 +65,12 @@ def _row(row: Judged, causes: Sequence[Cause]) -> Figures:
         "worst_parameter": None if row.worst is None else _gap(row.worst),
         "equal_but_for_rounding": [_gap(gap) for gap in row.rounding],
         "causes": [
-            {"name": cause.name, "ruling": str(cause.ruling), "evidence": cause.evidence}
+            {
+                "name": cause.name,
+                "ruling": str(cause.ruling),
+                "evidence": cause.evidence,
+                "advice": cause.advice or None,
+            }
             for cause in causes
         ],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from dream.recording.record import Record
 
@@ -47,8 +48,8 @@ def slicing(single: Record, ranks: Sequence[Record]) -> str:
 def first_loss_times(
     single: Sequence[float], ours: Sequence[float], allowed: Tolerance
 ) -> float | None:
-    """In times of ours, single's first loss; None where they are equal."""
-    if not single or not ours or not ours[0]:
+    """In times of ours, single's first loss; None where they are equal, or one is no number."""
+    if not single or not ours or not ours[0] or not isfinite(single[0]) or not isfinite(ours[0]):
         return None
     if abs(single[0] - ours[0]) <= allowed.loss * max(1.0, abs(single[0])):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 
 from rich import box
 from rich.console import Console
@@ -47,15 +48,31 @@ def caption(single: Ran) -> str:
     return (
         f"{framework}; {steps} steps, {how}; {held}. "
         f"Allowed for {Tolerance(first.dtype, steps).text}. Generators that the script does not "
-        "seed start from 0, on rank r from r."
+        f"seed start from 0, on rank r from r.{_diverged(single)}"
+    )
+
+
+def _diverged(single: Ran) -> str:
+    """What is equal then is worth little."""
+    lost = next((n for n, loss in enumerate(single.losses, 1) if not isfinite(loss)), None)
+    if lost is None:
+        return ""
+    return (
+        f" Single's loss is {single.losses[lost - 1]:g} in step {lost}: it diverges, and from "
+        "there on equal means no number in both. A lower learning rate would tell more."
     )
 
 
 def remarks(row: Judged) -> Iterator[str]:
     """What is equal by the rule of rounding noise only."""
+    yield from (f"{row.cell}: {said}" for said in rounded(row))
+
+
+def rounded(row: Judged) -> Iterator[str]:
+    """The same, without the row's name."""
     for gap in row.rounding if row.good else ():
         yield (
-            f"{row.cell}: {gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
+            f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
             f"from itself by {gap.allowed / NOISE:.1e} where each batch is summed in "
             f"{row.cell.parts} parts, and {NOISE} times that is allowed."
         )

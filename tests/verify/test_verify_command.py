@@ -63,6 +63,7 @@ def test_a_loop_that_is_equal(verify: Verify) -> None:
         pytest.param("keras_fit", "torch", 4, marks=pytest.mark.exhaustive),
         pytest.param("keras_step", "tensorflow", 2, marks=pytest.mark.exhaustive),
         ("keras_tape", "tensorflow", 2),
+        ("keras_rivals", "tensorflow", 4),
     ],
 )
 def test_other_ways_to_train_are_equal(
@@ -138,6 +139,12 @@ def test_causes_that_hide_each_other(verify: Verify) -> None:
         ("no_block", "The script entered no block, or one in which no framework was"),
         ("crashes", "ValueError: mine"),
         ("no_loss", "No loss was computed."),
+        pytest.param(
+            "compiled", "What XLA compiles cannot tell its losses", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "read_in_a_function", "Loop outside, and call the function", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_nothing_to_hold_a_strategy_against(name: str, words: str, verify: Verify) -> None:
@@ -205,6 +212,21 @@ def test_a_tape_that_no_replica_can_take_is_refused_in_a_line(
     assert words in figures["strategies"][0]["reason"]
     assert "strategy.train_step" in text
     assert "Traceback" not in text
+
+
+def recorded(name: str, folder: Path, *given: str) -> Ran:
+    """A script under single, as it is recorded."""
+    script, root = folder / f"{name}.py", folder / f"{name}-left"
+    script.write_text(ALL[name])
+    root.mkdir()
+    ran = Laboratory(arguments.parse([str(script), *given]), root).single()
+    assert isinstance(ran, Ran), ran
+    return ran
+
+
+def test_autocast_inside_a_model_is_what_it_computes_in(tmp_path: Path) -> None:
+    """Or equal would mean what rounding does in float32."""
+    assert recorded("autocast_inside", tmp_path, "--steps", "1").first.dtype == "bfloat16"
 
 
 def test_recording_changes_no_number(tmp_path: Path) -> None:

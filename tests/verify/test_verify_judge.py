@@ -12,7 +12,8 @@ import pytest
 from dream.recording import record
 from dream.recording.record import Record, Step
 from dream.recording.request import Request
-from dream.verify import facts, gaps
+from dream.verify import by_figures, facts, gaps, report
+from dream.verify.causes import Ruling
 from dream.verify.cells import SINGLE, Cell
 from dream.verify.judge import Verdict, judge
 from dream.verify.noise import Noise
@@ -143,6 +144,18 @@ def test_batches_dealt_out_twice_are_seen() -> None:
     assert "all ranks together on 10" in facts.slicing(single, ran(samples=(5, 5)).records)
     assert not facts.slicing(single, ran(samples=(10, 10)).records)
     assert not facts.slicing(single, ran(samples=(20, 20)).records)
+
+
+@pytest.mark.parametrize(("single", "ours"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)])
+def test_a_loss_that_is_no_number_is_no_sum_over_samples(single: float, ours: float) -> None:
+    held = judge(MIRRORED, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
+    cause = by_figures.sum_of_samples(held, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
+    assert cause.ruling is Ruling.OUT
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    assert "it diverges" not in report.caption(ran(1))
+    assert "loss is nan in step 2: it diverges" in report.caption(ran(1, losses=(1.5, np.nan)))
 
 
 def test_unequal_shares_that_count_alike_are_seen() -> None:

@@ -128,6 +128,43 @@ with dream.strategy("mirrored"):
 """,
 }
 
+EQUAL["keras_rivals"] = f"""{_KERAS}
+import tensorflow as tf
+
+class Rivals(keras.Model):  # each with an optimizer of its own, and no call()
+    def __init__(self):
+        super().__init__()
+        self.maker = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])
+        self.critic = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        self.first, self.second = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+    def lost(self, found, wanted):
+        return tf.reduce_mean(keras.losses.binary_crossentropy(
+            wanted * tf.ones_like(found), found, from_logits=True))
+    def train_step(self, data):
+        real, noise = data
+        with tf.GradientTape() as tape:
+            told = self.lost(self.critic(real), 1.0)
+            told += self.lost(self.critic(self.maker(noise)), 0.0)
+        own = self.critic.trainable_variables
+        self.first.apply_gradients(zip(tape.gradient(told, own), own))
+        with tf.GradientTape() as tape:
+            fooled = self.lost(self.critic(self.maker(noise)), 1.0)
+        own = self.maker.trainable_variables
+        self.second.apply_gradients(zip(tape.gradient(fooled, own), own))
+        return {{"told": told, "fooled": fooled}}
+
+with dream.strategy("mirrored"):
+    keras.utils.set_random_seed(1)
+    model = Rivals()
+    model.compile()
+    model.fit(x, draw.normal(size=(105, 4)).astype("float32"), batch_size=20, epochs=3, verbose=0)
+"""
+EQUAL["autocast_inside"] = EQUAL["attention"].replace(
+    "        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))",
+    """        with torch.autocast("cpu", torch.bfloat16):
+            return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1)).float()""",
+)
+
 WRONG = {
     "sum": _loop("layers()", loss="F.cross_entropy(model(a), b, reduction='sum') / 100"),
     "dropout": _loop("layers(nn.Dropout(0.5))"),
@@ -148,7 +185,8 @@ WRONG = {
     "keras_dropout": f"""{_KERAS}
 with dream.strategy("mirrored"):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),
-                              keras.layers.Dropout(0.5), keras.layers.Dense(4)])
+                              keras.layers.Dropout(0.5), keras.layers.GaussianNoise(0.1),
+                              keras.layers.Dense(4)])
     model.compile(keras.optimizers.SGD(0.1), cross_entropy)
     model.fit(x, y, batch_size=20, epochs=1, verbose=0)
 """,
@@ -166,6 +204,15 @@ with dream.strategy("mirrored"):
 """
 
 BAD = {
+    "compiled": EQUAL["keras_tape"].replace("@tf.function", "@tf.function(jit_compile=True)"),
+    "read_in_a_function": EQUAL["keras_tape"].replace(
+        "    for batch in [*data, *data, *data]:\n        step(*batch)",
+        """    @tf.function
+    def epoch():
+        for a, b in data:
+            step(a, b)
+    epoch()""",
+    ),
     "tape_unseeded": EQUAL["keras_tape"].replace("keras.utils.set_random_seed(1)\n", ""),
     "tape_unweighed": _TAPE,
     "no_block": "print('nothing here')",
