@@ -81,13 +81,11 @@ def _finished(told: list[Record], folder: Path, started: float) -> Finished:
 
 
 def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int) -> RankRecord:
-    clocks, (before, after) = told.pace.clocks, told.pace.sent
+    clocks = told.pace.clocks
     warm = min(len(clocks) - 1, max(1, len(clocks) // 10))
     steps = len(clocks) - 1 - warm
     nan = float("nan")
     window = (clocks[warm], clocks[-1], float(steps)) if steps > 0 else (nan, nan, nan)
-    later = len(clocks) - 1
-    sent = None if before is None or after is None or not later else (after - before) / later
     return RankRecord(
         rank=told.rank,
         world_size=told.world_size,
@@ -100,7 +98,7 @@ def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int)
         window=window,
         steps=len(clocks),
         step_seconds=(window[1] - window[0]) / steps if steps > 0 else nan,
-        sent_per_step=sent,
+        sent_per_step=told.pace.sent,
         feeding_seconds=None,
         reducing_seconds=None,
         gradient_bytes=gradient_bytes,

@@ -83,7 +83,7 @@ def read(folder: Path, rank: int) -> Record:
     for name in ("draws", "statistics", "datasets"):
         said[name] = tuple(said[name])
     pace = said["pace"]
-    said["pace"] = Pace(**pace | {name: tuple(pace[name]) for name in ("clocks", "sent")})
+    said["pace"] = Pace(**pace | {"clocks": tuple(pace["clocks"])})
     return Record(**said)
 
 

@@ -12,7 +12,7 @@ from dream._adapter import Adapter, Asynchronous
 from dream._topology import Cluster
 
 from . import reading, record
-from .pace import Clock
+from .pace import Clock, Pace
 from .reading import Traits
 from .record import Record, Step
 from .request import Request
@@ -130,15 +130,16 @@ class Recorder:
         if self._written:
             return
         self._written = True
+        pace = self._clock.pace()  # what is gathered below is no training
         parameters: dict[str, NDArray[Any]] = {}
         found: list[Traits] = []
         for index, (model, traits, adapter) in enumerate(self._models):
             found.append(traits())
             state = adapter.full_state(model)
             parameters |= reading.arrays(state, found[-1].named, f"{index}/" if index else "")
-        record.write(self.request.folder, self._record(found, stopped=stopped), parameters)
+        record.write(self.request.folder, self._record(found, pace, stopped=stopped), parameters)
 
-    def _record(self, traits: Sequence[Traits], *, stopped: bool) -> Record:
+    def _record(self, traits: Sequence[Traits], pace: Pace, *, stopped: bool) -> Record:
         who = self._adapter
         return Record(
             rank=self._place.rank,
@@ -153,7 +154,7 @@ class Recorder:
             drawn=bool(self._draws),
             statistics=tuple(name for each in traits for name in each.statistics),
             datasets=tuple(self._datasets),
-            pace=self._clock.pace(),
+            pace=pace,
             staleness=who.staleness().to_json() if isinstance(who, Asynchronous) else None,
             **self._said,
         )

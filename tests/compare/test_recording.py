@@ -13,6 +13,7 @@ from compare_made import MIRRORED, finished
 from dream import ConfigurationError, _process
 from dream.compare import meter, record, stale, tasks
 from dream.compare.record import RankRecord
+from dream.recording.pace import Clock
 
 
 @pytest.fixture
@@ -44,6 +45,35 @@ def test_in_a_single_epoch_it_is_the_first_step():
     watch.step(64)
     watch.epoch(2.0, 200)
     assert watch.window == (10.0, 11.0, 136)
+
+
+@pytest.mark.parametrize("told", ["before", "after"])
+def test_what_a_step_of_a_script_sends(told):
+    """Whether it is told of before its sums or after them, and whatever is sent otherwise."""
+    server = socket.create_server(("127.0.0.1", 0))
+    sender = socket.create_connection(server.getsockname())
+    taker, _ = server.accept()
+
+    def send(size):
+        sender.sendall(b"x" * size)
+        left = size
+        while left:
+            left -= len(taker.recv(left))
+
+    watch = Clock()
+    send(5000)  # first weights
+    for _ in range(11):
+        if told == "before":
+            watch.step()
+        send(1000)
+        if told == "after":
+            watch.step()
+    send(70_000)  # parameters are gathered
+    pace = watch.pace()
+    for each in (sender, taker, server):
+        each.close()
+    assert pace.sent == pytest.approx(1000)
+    assert len(pace.clocks) == 11
 
 
 @pytest.mark.usefixtures("clock")
