@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dream.compare.spread import Spread
 
 if TYPE_CHECKING:
     from dream.compare.record import Parameters
+    from dream.compare.verified import Measure
 
 LIMIT = 1e-6
 """Largest difference of a parameter from `single`."""
@@ -86,14 +88,15 @@ class Row:
         return self.cell.reduction
 
 
-def judge(cells: Sequence[tuple[Cell, Outcome]]) -> list[Row]:
-    """Every cell against the `single` of its framework, or of its rank 0's."""
+def judge(cells: Sequence[tuple[Cell, Outcome]], rounding: Measure | None = None) -> list[Row]:
+    """Every cell against the `single` of its framework, or of its rank 0's. rounding: measures how
+    far a script's single is from itself, where a row is further off than rounding usually is."""
     singles = {
         cell.framework: outcome
         for cell, outcome in cells
         if cell.name == SINGLE and isinstance(outcome, Finished)
     }
-    rows = [row(cell, outcome, singles.get(cell.oracle)) for cell, outcome in cells]
+    rows = [row(cell, outcome, singles.get(cell.oracle), rounding) for cell, outcome in cells]
     speeds = {each.cell: each.speed for each in rows}
     return [replace(each, kept=_kept(each, speeds)) for each in rows]
 
@@ -105,7 +108,9 @@ def _kept(slowed: Row, speeds: Mapping[Cell, float | None]) -> float | None:
     return slowed.speed / usual if usual else None
 
 
-def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
+def row(
+    cell: Cell, outcome: Outcome, single: Finished | None, rounding: Measure | None = None
+) -> Row:
     """One cell's verdict. single: of the same framework; None where it did not finish."""
     if isinstance(outcome, Skipped):
         return Row(cell, outcome, Verdict.SKIPPED, f"{outcome.reason} Run: {outcome.install}")
@@ -117,9 +122,9 @@ def row(cell: Cell, outcome: Outcome, single: Finished | None) -> Row:
     if single is None:
         reason = f"{cell.oracle} has no single to be held against."
         return Row(cell, outcome, Verdict.UNPROVEN, reason)
-    law = _converges if _placing.departs(cell.strategy) else _exact
-    gap = largest_difference if single.limits is None else largest_relative
-    differences = [gap(each.parameters[0], single.parameters[0]) for each in outcome.rounds]
+    differences = [_difference(each, single) for each in outcome.rounds]
+    exact = partial(_exact, rounding=rounding)
+    law = _converges if _placing.departs(cell.strategy) else exact
     verdict, reason = _first_bad(
         [law(cell, *each, single) for each in zip(outcome.rounds, differences, strict=True)]
     )
@@ -147,8 +152,10 @@ def _largest(figures: Sequence[float]) -> float:
 
 def limit_of(cell: Cell, single: Finished | None = None) -> float:
     """How far a parameter may be from `single`."""
-    if single is not None and single.limits is not None:
-        return single.limits.parameter
+    if single is not None and single.ran is not None:
+        from dream.compare import verified
+
+        return verified.limit(single.ran)
     return MIXED_LIMIT if cell.kind.mixed else LIMIT
 
 
@@ -162,23 +169,19 @@ def largest_difference(ours: Parameters, theirs: Parameters) -> float:
     return float(np.concatenate(gaps).max(initial=0.0))
 
 
-def largest_relative(ours: Parameters, theirs: Parameters) -> float:
-    """The same, of parameters whose largest value is more than 1 relative to that."""
-    import numpy as np
+def _difference(ours: Finished, single: Finished) -> float:
+    if ours.ran is None or single.ran is None:
+        return largest_difference(ours.parameters[0], single.parameters[0])
+    from dream.compare import verified
 
-    if ours.keys() != theirs.keys():
-        return float("inf")
-    scales = {n: max(1.0, float(np.abs(v.astype(np.float64)).max(initial=0))) for n, v in
-              theirs.items()}  # fmt: skip
-    gaps = [largest_difference({n: ours[n]}, {n: theirs[n]}) / scales[n] for n in sorted(ours)]
-    return next((gap for gap in gaps if gap != gap), max(gaps, default=0.0))
+    return verified.difference(ours.ran, single.ran)
 
 
 def between_frameworks(rows: Sequence[Row]) -> float | None:
     """Largest difference of an epoch's loss between the `single`s of any two frameworks; None
-    where fewer than two finished."""
+    where fewer than two finished, or a script took other numbers of steps in them."""
     curves = list(loss_curves(rows).values())
-    if len(curves) < 2:
+    if len(curves) < 2 or len({len(curve) for curve in curves}) > 1:
         return None
     return float(max(max(epoch) - min(epoch) for epoch in zip(*curves, strict=True)))
 
@@ -193,7 +196,11 @@ def loss_curves(rows: Sequence[Row]) -> Mapping[str, list[float]]:
 
 
 def _exact(
-    cell: Cell, outcome: Finished, difference: float, single: Finished
+    cell: Cell,
+    outcome: Finished,
+    difference: float,
+    single: Finished,
+    rounding: Measure | None = None,
 ) -> tuple[Verdict, str]:
     """The first law that is broken, or none. Comparisons are written so that nan breaks them."""
     first = outcome.first
@@ -203,6 +210,13 @@ def _exact(
             f"Ran as {first.replicas} replicas in {first.world_size} processes, not as "
             f"{cell.replicas} in {cell.processes}."
         )
+    if outcome.ran is not None and single.ran is not None:
+        from dream.compare import verified
+
+        said, reason = verified.held(cell, outcome.ran, single.ran, rounding)
+        verdict = Verdict(said)
+        alone = cell.name == SINGLE and verdict.good
+        return (Verdict.ORACLE if alone else verdict), reason
     if len({record.digest for record in outcome.records}) > 1:
         gap = max(largest_difference(each, outcome.parameters[0]) for each in outcome.parameters)
         return Verdict.RANKS_DIFFER, f"Parameters differ between ranks by up to {gap:.1e}."
@@ -211,7 +225,7 @@ def _exact(
         return Verdict.DIFFERS, f"Parameters differ from single by {difference:.1e} > {limit:.0e}."
     for record in outcome.records:
         gap = _curve_gap(record.losses, single.first.losses)
-        if not gap <= (LOSS_LIMIT if single.limits is None else single.limits.loss):
+        if not gap <= LOSS_LIMIT:
             return Verdict.WRONG_FIGURES, f"Rank {record.rank}'s losses differ by {gap:.1e}."
         if record.score is None or single.first.score is None:
             continue

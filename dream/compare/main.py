@@ -12,7 +12,18 @@ from rich.text import Text
 
 from dream import recording
 from dream._errors import ConfigurationError
-from dream.compare import available, cells, document, judge, page, progress, report, runner, scripts
+from dream.compare import (
+    available,
+    cells,
+    document,
+    judge,
+    page,
+    progress,
+    report,
+    runner,
+    scripts,
+    verified,
+)
 from dream.compare.cells import Cell
 from dream.compare.judge import Row
 from dream.compare.kinds import KINDS
@@ -49,8 +60,9 @@ def main(
         grid += cells.slowed(grid, settings.slow)
     available.require(grid, frameworks, strategies)
     watch = Watch()
-    rows = judge.judge(_run(grid, settings, Console(stderr=True)))
+    outcomes = _run(grid, settings, Console(stderr=True))
     machine = watch.seen()
+    rows = _judged(outcomes, settings)
     settings = replace(settings, rounds=_rounds(rows))
     screen = _screen()
     report.show(rows, settings, machine, screen)
@@ -87,6 +99,17 @@ def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tup
             return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
 
         return progress.follow(grid, run, console, settings.rounds, settings.within)
+
+
+def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[Row]:
+    console = Console(stderr=True)
+
+    def say(line: str) -> None:
+        console.print(Text(line), soft_wrap=True)
+
+    with TemporaryDirectory(prefix="dream-compare-") as root:
+        rounding = verified.Rounding(settings, Path(root), say) if settings.script else None
+        return judge.judge(outcomes, rounding)
 
 
 def _rounds(rows: Sequence[Row]) -> int:

@@ -48,7 +48,7 @@ def trained(settings: Settings) -> str:
             "which takes a little of their time."
         )
     job, task = settings.job, tasks.find(settings.job.task)
-    passes = f"{job.epochs} epochs of {task.samples:,} samples"
+    passes = f"{job.epochs} epoch{'s' * (job.epochs > 1)} of {task.samples:,} samples"
     last = task.samples % job.batch_size or job.batch_size
     return (
         f"{task.summary[0].upper()}{task.summary[1:]}; momentum SGD, {passes}, global batch "
@@ -136,8 +136,8 @@ def _score(settings: Settings) -> str:
 def _equal(settings: Settings) -> str:
     if settings.script:
         return (
-            "equal means what rounding does in so many steps, as in dream verify, which also finds "
-            "causes."
+            "equal means what rounding does in so many steps, and ranks alike to the last bit, as "
+            "in dream verify, which also finds causes."
         )
     return f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
 

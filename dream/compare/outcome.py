@@ -14,30 +14,22 @@ from dream.compare.spread import Spread, spread
 
 if TYPE_CHECKING:
     from dream.compare.record import Parameters
+    from dream.verify.runs import Ran
 
 _REFUSED = re.compile(r"^\s*(?:dream\.[\w.]*)?Unsupported: (.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a parameter (relative to its largest value where that is more than 1) and a loss may
-    be from those of `single`."""
-
-    parameter: float
-    loss: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Every rank left its record. records, parameters: in rank order; start_up: seconds from the
     command to the end of the first step on the slowest rank; again: the same in later rounds;
-    limits: where they are others than those of the embedded tasks."""
+    ran: as `dream verify` sees it, of a script."""
 
     records: tuple[RankRecord, ...]
     parameters: tuple[Parameters, ...]
     start_up: float
     again: tuple[Finished, ...] = ()
-    limits: Limits | None = None
+    ran: Ran | None = None
 
     @property
     def first(self) -> RankRecord:
@@ -63,10 +55,12 @@ class Finished:
 
     @property
     def rate(self) -> float:
-        """Samples per second of all replicas together, by the clock of the whole job."""
+        """Samples per second of all replicas together, by the clock of the whole job; nan where
+        the warm-up was all there is."""
         started = min(record.window[0] for record in self.records)
         ended = max(record.window[1] for record in self.records)
-        return self.first.window[2] / (ended - started) if ended > started else float("nan")
+        done = self.first.window[2]
+        return done / (ended - started) if ended > started and done > 0 else float("nan")
 
     @property
     def speed(self) -> Spread:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from time import time
 
 from dream import recording
 from dream.cluster import _names
-from dream.compare import record
+from dream.compare import record, verified
 from dream.compare.cells import SINGLE, Cell
-from dream.compare.outcome import Broken, Finished, Limits, Outcome
+from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.record import RankRecord
 from dream.compare.settings import Settings
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
 from dream.recording import record as recorded
-from dream.recording.record import Record, Step
+from dream.recording.record import Record
 from dream.recording.request import Request
-from dream.verify.tolerance import Tolerance
+from dream.verify.runs import Ran
 
 UNKNOWN = Cell("torch", SINGLE, 1)
 """`single` before one knows what the script trains with."""
 NO_LOSS = f"No loss was computed: the script entered a block and ended. {recording.SEEN}"
-_EVERY_STEP = 2**62
 
 
 def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
@@ -39,7 +37,9 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
         show="none",
         timeout=settings.timeout,
     )
-    environ = {**job.environ, _names.RECORD: Request(folder, _EVERY_STEP).text}
+    environ = {**job.environ, _names.RECORD: Request(folder, verified.EVERY_STEP).text}
+    if cell is not UNKNOWN:  # a Keras script trains with what its row is named after
+        environ["KERAS_BACKEND"] = cell.kind.backends[0]
     ended = start.run(replace(job, environ=environ))
     if ended.exit_code != 0:
         return Broken(explain(ended), timed_out=bool(ended.lost))
@@ -51,6 +51,12 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
         return Broken(recording.NO_BLOCK)
     if not all(each.steps for each in told):
         return Broken(NO_LOSS)
+    found = _named(told[0])
+    if found != cell.framework and cell is not UNKNOWN:
+        return Broken(
+            f"The script trains with {found}, not with {cell.framework}. Received: --frameworks "
+            f"{cell.framework}. Leave it out, or name {found}."
+        )
     return _finished(told, folder, started)
 
 
@@ -61,12 +67,18 @@ def framework(folder: Path, script: Path) -> str:
         told = recorded.read(folder, 0)
     except FileNotFoundError:
         return _imported(script)
+    return _named(told)
+
+
+def _named(told: Record) -> str:
+    """A framework as the grid names it."""
     return "keras-torch" if told.keras and told.framework == "torch" else told.framework
 
 
 def _finished(told: list[Record], folder: Path, started: float) -> Finished:
     parameters = tuple(recorded.read_parameters(folder, each.rank) for each in told)
-    losses = [_mean(steps) for steps in zip(*(each.steps for each in told), strict=False)]
+    ran = Ran(tuple(told), parameters, time() - started)
+    losses = ran.losses
     records = [
         _record(each, losses, record.digest(mine), _gradient_bytes(mine))
         for each, mine in zip(told, parameters, strict=True)
@@ -74,10 +86,8 @@ def _finished(told: list[Record], folder: Path, started: float) -> Finished:
     if told[0].staleness is not None:  # steps of one worker are none of another's
         total = sum(each.window[2] for each in records)
         records = [replace(each, window=(*each.window[:2], total)) for each in records]
-    allowed = Tolerance(told[0].dtype, len(losses))
-    limits = Limits(allowed.parameter, allowed.loss)
     start_up = max(each.pace.first_step for each in told) - started
-    return Finished(tuple(records), parameters, start_up, limits=limits)
+    return Finished(tuple(records), parameters, start_up, ran=ran)
 
 
 def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int) -> RankRecord:
@@ -113,15 +123,6 @@ def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int)
 def _gradient_bytes(parameters: record.Parameters) -> int:
     """Of all parameters together; buffers, which nobody reduces, are small beside them."""
     return sum(value.nbytes for value in parameters.values())
-
-
-def _mean(steps: tuple[Step, ...]) -> float:
-    """The global loss of one step: over the ranks, each weighed; what weighs nothing may be nan."""
-    weighed = [
-        each.loss if each.weight is None else each.loss * each.weight if each.weight else 0.0
-        for each in steps
-    ]
-    return fmean(weighed)
 
 
 def _imported(script: Path) -> str:

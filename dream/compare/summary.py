@@ -28,7 +28,7 @@ def fastest(rows: Sequence[Row], machine: Machine, unit: str) -> str:
     """Among rows that are right and have a core for every replica."""
     able = [row for row in _right(rows) if row.cell.replicas <= machine.cores]
     said = _best(able, _speed, "Fastest", lambda value: f"{number(value)} {unit}", most=True)
-    if machine.busy:
+    if machine.busy and able:
         said += f" But the machine was busy ({machine.busy}): measure again when it is quiet."
     return said
 
@@ -107,7 +107,9 @@ def differs(rows: Sequence[Row]) -> str:
             f"Not to be trusted: {named}{more}."
         )
     exact = [row for row in ran if row.verdict is not Verdict.LEARNS]
-    found = [row.difference for row in exact if row.difference is not None]
+    held = [row for row in exact if row.verdict is not Verdict.ORACLE]
+    told = [(row.difference, row.limit) for row in held if row.difference is not None]
+    found = [difference for difference, limit in told if difference <= limit]
     worst = f", the largest difference {max(found):.1e}" if found else ""
     every = f"All {len(exact)}" if len(exact) == len(ran) else f"{len(exact)} of {len(ran)}"
     free = (
@@ -115,7 +117,14 @@ def differs(rows: Sequence[Row]) -> str:
         if len(exact) < len(ran)
         else ""
     )
-    return f"{every} rows learned the weights of single{worst}.{free}{rest}"
+    further = len(told) - len(found)
+    noisy = (
+        f" In {further} of them a parameter is further off, by rounding alone: single is as far "
+        "from itself."
+        if further
+        else ""
+    )
+    return f"{every} rows learned the weights of single{worst}.{noisy}{free}{rest}"
 
 
 def _best(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,11 +73,12 @@ def _mean(steps: tuple[Step, ...]) -> float:
 
 @final
 class Laboratory:
-    """Runs the script. root: a folder for what ranks leave."""
+    """Runs the script. root: a folder for what ranks leave; environ: beside the user's own."""
 
-    def __init__(self, asked: Asked, root: Path) -> None:
+    def __init__(self, asked: Asked, root: Path, environ: Mapping[str, str] | None = None) -> None:
         self._asked = asked
         self._root = root
+        self._environ = dict(environ or {})
         self._singles: dict[tuple[tuple[Change, ...], int], Outcome] = {}
 
     def single(self, *changes: Change, parts: int = 1) -> Outcome:
@@ -98,7 +100,8 @@ class Laboratory:
             timeout=self._asked.timeout,
         )
         started = time.monotonic()
-        ended = start.run(replace(job, environ={**job.environ, _names.RECORD: request.text}))
+        environ = {**job.environ, **self._environ, _names.RECORD: request.text}
+        ended = start.run(replace(job, environ=environ))
         if ended.exit_code != 0:
             return Failed(explain(ended))
         return _collected(folder, cell, time.monotonic() - started)

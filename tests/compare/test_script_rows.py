@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from dream import ConfigurationError
 from dream.compare import asked, scripts
+from dream.compare.cells import Cell
 from dream.compare.command import command
 from dream.compare.main import main
+from dream.compare.outcome import Broken
 from dream.compare.settings import Job, Settings
 
 TRAINS = """
@@ -73,6 +75,59 @@ def test_a_script_is_run_unchanged_under_each_strategy(tmp_path, capsys):
     assert "torch cannot use this reduction" in lacking["reason"]
     assert (read["unit"], read["cells"][0]["losses_by"]) == ("steps/s", "step")
     assert "torch cannot use this reduction" in capsys.readouterr().out
+
+
+ATTENDS = """
+import torch
+from torch import nn
+import dream
+
+torch.manual_seed(0)
+x = torch.randn(60, 8)
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = x.reshape(-1, 1, 8) * torch.linspace(0.5, 2, 5).reshape(1, 5, 1)
+        return self.attention(x, x, x, need_weights=False)[0].mean(1)
+
+
+with dream.strategy("mirrored"):
+    model = Attending()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(4):
+        for (a,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=20):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a), a).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_what_is_off_by_rounding_alone_is_equal_as_in_verify(tmp_path, capsys):
+    """Attention's key bias has a gradient of nothing but rounding, of which Adam makes steps."""
+    good, read = compare(tmp_path, ATTENDS, ["mirrored"], ["torch"])
+    shown = capsys.readouterr().out
+    assert good, shown
+    _, mirrored = read["cells"]
+    assert mirrored["verdict"] == "equal"
+    assert mirrored["largest_parameter_difference"] > mirrored["largest_allowed"]
+    assert "attention.in_proj_bias differs by" in mirrored["reason"]
+    assert "1 of them a parameter is further off, by rounding alone" in " ".join(shown.split())
+
+
+@pytest.mark.slow
+def test_a_row_that_names_another_framework_than_the_script_trains_with(tmp_path):
+    script, left = tmp_path / "train.py", tmp_path / "left"
+    script.write_text(TRAINS)
+    left.mkdir()
+    outcome = scripts.run(Cell("tensorflow", "single", 1), settings(script), left)
+    assert isinstance(outcome, Broken)
+    assert "trains with torch, not with tensorflow" in outcome.reason
 
 
 @pytest.mark.slow
