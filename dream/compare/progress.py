@@ -61,7 +61,7 @@ def summary(outcome: Outcome) -> str:
     """A few words; the verdict needs all cells and comes with the table."""
     match outcome:
         case Finished():
-            return f"{number(outcome.rate)} a second"
+            return f"{number(outcome.rate)} a second" if outcome.rate == outcome.rate else "done"
         case Broken(refused=said) if said:
             return f"refused, {said}"
         case Broken(timed_out=True):

@@ -21,10 +21,10 @@ class Spread:
 
     def overlaps(self, other: Spread) -> bool:
         """Whether some round of one reads as some round of the other might have. A single round
-        has no spread: nothing is told apart by it."""
+        has no spread: nothing is told apart by it, nor by what was not read, which is nan."""
         if min(self.rounds, other.rounds) < 2:
             return True
-        return self.low <= other.high and other.low <= self.high
+        return not (self.low > other.high or other.low > self.high)
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -34,16 +34,19 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def number(value: float) -> str:
-    """For people: whole where it is large."""
+    """For people: whole where it is large; empty where nothing was read."""
+    if value != value:
+        return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def best(items: Iterable[T], of: Callable[[T], Spread], *, most: bool) -> tuple[T, list[T]] | None:
     """The item of the best median, and the others that cannot be told from it, best first.
 
-    most: whether more is better. None where there are no items.
+    most: whether more is better. None where there are no items of which something was read.
     """
-    ordered = sorted(items, key=lambda item: of(item).median, reverse=most)
+    read = [item for item in items if of(item).median == of(item).median]
+    ordered = sorted(read, key=lambda item: of(item).median, reverse=most)
     if not ordered:
         return None
     first, *others = ordered

@@ -14,7 +14,7 @@ from rich.text import Text
 from dream.compare.cells import SINGLE
 from dream.compare.judge import Row, Verdict
 from dream.compare.outcome import Finished
-from dream.compare.spread import number
+from dream.compare.spread import Spread, number
 
 _STYLES = {
     Verdict.ORACLE: "bold",
@@ -38,7 +38,7 @@ _SPEED: list[Column] = [
     ("replicas", lambda row: str(row.cell.replicas)),
     ("reduction", lambda row: row.reduction),
     ("speed", _of(lambda done: number(done.speed.median))),
-    ("rounds", _of(lambda done: f"{number(done.speed.low)} to {number(done.speed.high)}")),
+    ("rounds", _of(lambda done: between(done.speed))),
     ("against\nsingle", lambda row: against_single(row)),
     ("speed kept\nwhen slowed", lambda row: "" if row.kept is None else f"{row.kept:.2f}x"),
     ("start-up\nseconds", _of(lambda done: f"{start_up(done):.1f}")),
@@ -55,7 +55,7 @@ _PROOF: list[Column] = [
 _WORDS = {"framework", "strategy", "reduction", "verdict"}
 _FOLDED = {"framework", "strategy"}
 """What gives way on a narrow console; figures never do."""
-_SELDOM = {"seconds\nto score", "staleness\nmean, max", "speed kept\nwhen slowed"}
+_SELDOM = {"test\nscore", "seconds\nto score", "staleness\nmean, max", "speed kept\nwhen slowed"}
 """What is left out where no row has it."""
 _ANY_WIDTH = 1000
 
@@ -65,6 +65,11 @@ def against_single(row: Row) -> str:
     if row.speed is None or row.cell.name == SINGLE:
         return ""
     return f"{row.speed:.2f}x" if row.apart else "not told"
+
+
+def between(speed: Spread) -> str:
+    """The slowest and the fastest round."""
+    return f"{number(speed.low)} to {number(speed.high)}" if number(speed.median) else ""
 
 
 def _score(score: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -118,7 +118,15 @@ _COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
     ),
     (Header("reduction", "who adds the gradients up", number=False), _words("reduction")),
 )
-HEADERS = [header for header, _ in _COLUMNS]
+_OF_SCRIPT = {"final loss": "of the last step; in Keras the mean of its epoch"}
+
+
+def headers(figures: Said) -> list[Header]:
+    """Of a comparison."""
+    listed = [header for header, _ in _COLUMNS]
+    if figures["job"] is not None:
+        return listed
+    return [replace(each, about=_OF_SCRIPT.get(each.name, each.about)) for each in listed]
 
 
 def row(said: Said) -> list[Field]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _LEAST = 1e-8
 """Below, the difference's axis is linear: 0 has a place on it."""
+_MARKS = 12
+"""On a line of many steps."""
 
 
 def scores(rows: Sequence[Shown]) -> Figure:
@@ -41,6 +43,7 @@ def losses(rows: Sequence[Shown]) -> Figure:
     for row in rows:
         epochs = range(1, len(row.losses) + 1)
         look = style.line(row, names, one=style.is_one(rows))
+        look["markevery"] = max(1, len(row.losses) // _MARKS)
         top.plot(epochs, row.losses, **look)
         oracle = alone.get(row.framework)
         if oracle is not None and not row.is_single:

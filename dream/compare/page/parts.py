@@ -33,6 +33,7 @@ def split_time(rows: Sequence[Shown]) -> Figure:
     right.set_xlabel("s, once")
     for panel in (left, right):
         style.grid(panel, "x")
+    right.tick_params(axis="y", length=0)
     left.locator_params(axis="x", nbins=5)
     right.locator_params(axis="x", nbins=2)
     figure.legend(loc="outside lower center", ncols=2)

@@ -15,16 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """name: of its file; how: what is drawn and how it was measured; scored: of
-    test scores, which scripts have none of."""
+    """name: of its file; how: what is drawn and how it was measured; of_script: the same where a
+    script is compared, if it is another; able: whether there is anything to draw."""
 
     name: str
     title: str
     how: str
     draw: Callable[[Sequence[Shown]], Figure]
-    scored: bool = False
+    of_script: str = ""
+    able: Callable[[Sequence[Shown]], bool] = bool
+
+    def told(self, figures: Mapping[str, Any]) -> str:
+        """How it is read in a comparison."""
+        return (figures["job"] is None and self.of_script) or self.how
 
 
+_OVERLAP = (
+    "Where lines overlap, the rounds tell nothing apart. Hollow: more replicas than cores, which "
+    "shows what is right and not what is fast."
+)
 PICTURES: Sequence[Picture] = (
     Picture(
         "losses",
@@ -33,6 +42,9 @@ PICTURES: Sequence[Picture] = (
         "lie on each other are the point. Bottom: how far a row's loss is from single's in the "
         "same framework; what is exactly equal lies on 0.",
         curves.losses,
+        "Top: the training loss of every step, the mean over all replicas; lines that lie on each "
+        "other are the point. Keras tells the mean since its epoch began. Bottom: how far a row's "
+        "loss is from single's; what is exactly equal lies on 0.",
     ),
     Picture(
         "scores",
@@ -40,15 +52,17 @@ PICTURES: Sequence[Picture] = (
         "The score on the test set after every epoch, by the seconds since the first step began, "
         "on rank 0 in the first round; what the tests took is left out.",
         curves.scores,
-        scored=True,
+        able=lambda rows: any(row.said["test_scores"] for row in rows),
     ),
     Picture(
         "throughput",
         "How fast is every row?",
         "Samples a second: the dot is the median of the rounds, the line goes from the slowest to "
-        "the fastest round. Where lines overlap, the rounds tell nothing apart. Hollow: more "
-        "replicas than cores, which shows what is right and not what is fast.",
+        f"the fastest round. {_OVERLAP}",
         speeds.throughput,
+        "Steps a second: the dot is the median of the rounds, the line goes from the slowest to "
+        f"the fastest round. {_OVERLAP}",
+        able=lambda rows: any(row.speeds for row in rows),
     ),
     Picture(
         "scaling",
@@ -56,6 +70,9 @@ PICTURES: Sequence[Picture] = (
         "The same global batch, shared by more replicas. Efficiency: samples a second, divided by "
         "replicas times those of single; 1 would be perfect. Hollow: more replicas than cores.",
         speeds.scaling,
+        "The script's own batches, shared by more replicas. Efficiency: steps a second, divided by "
+        "replicas times those of single; 1 would be perfect. Hollow: more replicas than cores.",
+        able=speeds.scales,
     ),
     Picture(
         "split",
@@ -68,6 +85,9 @@ PICTURES: Sequence[Picture] = (
         "of a split model tell each other, or workers their servers, is not read apart. "
         "Start-up is paid once: from the command to the end of the first step.",
         parts.split_time,
+        "The mean time from a step to the next, after the warm-up: computing, communication and "
+        "input together, which are not read apart in a script that runs unchanged. Start-up is "
+        "paid once: from the command to the first step.",
     ),
     Picture(
         "memory",
@@ -95,6 +115,5 @@ def drawn(figures: Mapping[str, Any]) -> list[tuple[Picture, Figure]]:
 
     rows = finished(figures)
     with rc_context(style.rc()):
-        scored = any(row.said["test_scores"] for row in rows)
-        listed = [p for p in PICTURES if rows and (scored or not p.scored)]
+        listed = [picture for picture in PICTURES if rows and picture.able(rows)]
         return [(picture, picture.draw(rows)) for picture in listed]

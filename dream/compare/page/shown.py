@@ -72,8 +72,11 @@ def singles(rows: Sequence[Shown]) -> dict[str, Shown]:
 
 
 def split(row: Shown) -> dict[str, float]:
-    """Milliseconds of a step by what they go to. What is not read apart is in the computing."""
+    """Milliseconds of a step by what they go to. What is not read apart is in the computing; a
+    script's steps are not read apart at all."""
     step = row.milliseconds("step_seconds") or 0.0
+    if row.said["losses_by"] == "step":
+        return {"the whole step": step}
     talking = row.milliseconds("reducing_seconds") or 0.0
     feeding = row.milliseconds("feeding_seconds") or 0.0
     return {

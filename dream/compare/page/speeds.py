@@ -16,6 +16,8 @@ def throughput(rows: Sequence[Shown]) -> Figure:
     figure, panel = style.figure(style.bars(rows))
     for place, row in enumerate(rows):
         look = style.colour(row.framework)
+        if not row.speeds:  # too few steps
+            continue
         panel.plot([min(row.speeds), max(row.speeds)], [place, place], color=look, linewidth=3)
         panel.plot(
             row.speed, place, "o", color=look, markersize=7, markeredgewidth=1.5,
@@ -23,7 +25,7 @@ def throughput(rows: Sequence[Shown]) -> Figure:
         )  # fmt: skip
     style.name_rows(panel, rows)
     panel.set_xlabel(rows[0].unit)
-    panel.set_xlim(left=0)
+    style.from_zero(panel, "x", [speed for row in rows for speed in row.speeds])
     style.thousands(panel.xaxis)
     panel.locator_params(axis="x", nbins=4)
     style.grid(panel, "x")
@@ -48,18 +50,26 @@ def scaling(rows: Sequence[Shown]) -> Figure:
                 left.plot(row.replicas, row.speed, "o", **hollow)
                 right.plot(row.replicas, row.speed / (row.replicas * one), "o", **hollow)
     counts = sorted({row.replicas for row in rows})
+    speeds = [(row.speed, row.speed / (row.replicas * line[0].speed)) for line in lines.values()
+              for row in line]  # fmt: skip
+    style.from_zero(left, "y", [speed for speed, _ in speeds])
+    style.from_zero(right, "y", [1.0, *(efficiency for _, efficiency in speeds)])
     for panel, what in (
         (left, rows[0].unit),
         (right, "efficiency"),
     ):
         panel.set(title=what, xlabel="replicas")
         panel.set_xticks(counts)
-        panel.set_ylim(bottom=0)
         style.grid(panel)
     right.axhline(1.0, color=style.INK, linewidth=0.8, linestyle=":")
     style.thousands(left.yaxis)
     style.legend(figure, [row for line in lines.values() for row in line[1:]], names)
     return figure
+
+
+def scales(rows: Sequence[Shown]) -> bool:
+    """Whether there is anything to draw of it."""
+    return bool(_lines(rows))
 
 
 def _lines(rows: Sequence[Shown]) -> dict[tuple[str, str], list[Shown]]:

@@ -3,7 +3,7 @@ on black."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dream.compare.page.shown import Shown
@@ -99,6 +99,12 @@ def legend(figure: Figure, rows: Sequence[Shown], names: Sequence[str]) -> None:
 def is_one(rows: Sequence[Shown]) -> bool:
     """Whether all rows are of one framework."""
     return len({row.framework for row in rows}) == 1
+
+
+def from_zero(panel: Axes, axis: str, values: Iterable[float]) -> None:
+    """The axis begins at 0 and ends a little behind the largest value, so that no mark is cut."""
+    most = max(values, default=0.0)
+    getattr(panel, f"set_{axis}lim")(0, 1.08 * most if most > 0 else 1)
 
 
 def thousands(axis: Axis) -> None:

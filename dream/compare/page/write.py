@@ -37,7 +37,7 @@ def render(figures: Mapping[str, Any], shown: list[tuple[pictures.Picture, str]]
     )
     return house.get_template(_TEMPLATE).render(
         figures=figures,
-        headers=columns.HEADERS,
+        headers=columns.headers(figures),
         rows=[columns.row(cell) for cell in figures["cells"]],
         reasons=[cell for cell in figures["cells"] if cell["reason"]],
         pictures=shown,
