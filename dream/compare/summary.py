@@ -113,7 +113,7 @@ def differs(rows: Sequence[Row]) -> str:
     worst = f", the largest difference {max(found):.1e}" if found else ""
     every = f"All {len(exact)}" if len(exact) == len(ran) else f"{len(exact)} of {len(ran)}"
     free = (
-        f" {len(ran) - len(exact)} are not meant to, and learn by their own way."
+        f" Not meant to, and learning by their own way: {len(ran) - len(exact)}."
         if len(exact) < len(ran)
         else ""
     )

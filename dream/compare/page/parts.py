@@ -67,6 +67,7 @@ def memory(rows: Sequence[Shown]) -> Figure:
 def sent(rows: Sequence[Shown]) -> Figure:
     talking = [row for row in rows if row.said["processes"] > 1] or list(rows)
     figure, panel = style.figure(style.bars(talking) + 0.2)
+    most = max((row.said["sent_bytes_by_formula"] or 0.0 for row in talking), default=0.0)
     for place, row in enumerate(talking):
         known = [value for value in row.said["sent_bytes_per_step_by_rank"] if value is not None]
         formula = row.said["sent_bytes_by_formula"]
@@ -75,7 +76,8 @@ def sent(rows: Sequence[Shown]) -> Figure:
                 place, mean(known) / _KB, color=style.colour(row.framework), height=0.65, alpha=0.85
             )
         if not known or row.said["reduction"] in cost.UNSEEN:
-            panel.annotate(" in no socket", (0, place), va="center", fontsize=8)
+            behind = formula / _KB if formula is not None and formula < most / 2 else 0.0
+            panel.annotate("  in no socket", (behind, place), va="center", fontsize=8)
         if formula is not None:
             panel.plot(formula / _KB, place, "|", color=style.INK, markersize=13, markeredgewidth=2)
     panel.plot([], [], "|", color=style.INK, markersize=10, markeredgewidth=2, label="formula")
