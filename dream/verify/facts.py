@@ -29,10 +29,11 @@ def reads_known(single: Record) -> bool:
 
 
 def slicing(single: Record, ranks: Sequence[Record]) -> str:
-    """How it shows that a script deals data out by itself; empty where it does not."""
+    """How it shows that a script deals data out by itself; empty where it does not. A rank may
+    make its loaders in another order, or some of them only."""
     for record in ranks:
         for mine, whole in zip(record.datasets, single.datasets, strict=False):
-            if mine != whole:
+            if mine < whole and mine not in single.datasets:
                 return (
                     f"a dataset holds {whole} samples under single, and {mine} on rank "
                     f"{record.rank}, where dream deals them out once more"

@@ -158,6 +158,15 @@ def test_a_loss_that_is_no_number_is_told() -> None:
     assert "loss is nan in step 2: it diverges" in report.caption(ran(1, losses=(1.5, np.nan)))
 
 
+def test_loaders_of_one_rank_alone_are_no_dealing_out() -> None:
+    def having(*datasets: int) -> Record:
+        return replace(ran(1).first, datasets=datasets)
+
+    assert not facts.slicing(having(30, 105), [having(30, 105), having(105)])
+    assert not facts.slicing(having(105, 30), [having(105, 30), having(30)])
+    assert "105 samples under single, and 53" in facts.slicing(having(105), [having(53)])
+
+
 def test_unequal_shares_that_count_alike_are_seen() -> None:
     assert "had 3, 2 samples" in facts.counted_alike(ran(samples=(3, 2)).records, 1)
     assert not facts.counted_alike(ran(samples=(3, 2), weights=(1.2, 0.8)).records, 1)
