@@ -26,7 +26,8 @@ def change(request: Request) -> None:
         norm = keras.layers.BatchNormalization
         norm.call = _as_in_use(norm.call)
     if request.parts > 1:
-        keras.Model.__call__ = _in_parts(keras.Model.__call__, request.parts)
+        whole = "reordered" in request.changes
+        keras.Model.__call__ = _in_parts(keras.Model.__call__, request.parts, whole=whole)
 
 
 def _kept_whole(inputs: Any, *_: Any, **__: Any) -> Any:
@@ -44,9 +45,9 @@ def _as_in_use(call: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _in_parts(call: Callable[..., Any], parts: int) -> Callable[..., Any]:
+def _in_parts(call: Callable[..., Any], parts: int, *, whole: bool) -> Callable[..., Any]:
     """`Model.__call__` of the outermost model in training: on every parts-th sample at a time, so
-    that gradients are summed as ranks sum them."""
+    that gradients are summed as ranks sum them. whole: on all of them, in that order."""
     busy = False
 
     @wraps(call)
@@ -58,6 +59,9 @@ def _in_parts(call: Callable[..., Any], parts: int) -> Callable[..., Any]:
             return call(self, *args, **kwargs)
         busy = True
         try:
+            if whole:
+                output = call(self, *_reordered(args, parts), **_reordered(kwargs, parts))
+                return tree.map_structure(lambda piece: _back(piece, parts), output)
             outputs = [
                 call(self, *_part(args, part, parts), **_part(kwargs, part, parts))
                 for part in range(parts)
@@ -76,9 +80,24 @@ def _part(given: Any, part: int, parts: int) -> Any:
     return tree.map_structure(cut, given)
 
 
+def _reordered(given: Any, parts: int) -> Any:
+    """The parts' samples one behind the other."""
+
+    def order(x: Any) -> Any:
+        cut = [x[part::parts] for part in range(parts)] if getattr(x, "shape", ()) else []
+        return keras.ops.concatenate(cut) if cut else x
+
+    return tree.map_structure(order, given)
+
+
 def _joined(pieces: tuple[Any, ...]) -> Any:
     """The pieces' rows in the samples' order."""
-    ops, parts = keras.ops, len(pieces)
-    samples = sum(ops.shape(piece)[0] for piece in pieces)
+    return _back(keras.ops.concatenate(list(pieces)), len(pieces))
+
+
+def _back(rows: Any, parts: int) -> Any:
+    """Rows of one part behind the other's, in the samples' order."""
+    ops = keras.ops
+    samples = ops.shape(rows)[0]
     places = ops.concatenate([ops.arange(part, samples, parts) for part in range(parts)])
-    return ops.take(ops.concatenate(list(pieces)), ops.argsort(places), axis=0)
+    return ops.take(rows, ops.argsort(places), axis=0)

@@ -30,7 +30,8 @@ def change(request: Request) -> None:
     if "fixed statistics" in request.changes:
         F.batch_norm = _fixed(F.batch_norm)
     if request.parts > 1:
-        nn.Module.__call__ = _in_parts(nn.Module.__call__, request.parts)  # type: ignore[method-assign]
+        whole = "reordered" in request.changes
+        nn.Module.__call__ = _in_parts(nn.Module.__call__, request.parts, whole=whole)  # type: ignore[method-assign]
 
 
 def _kept_whole(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -68,9 +69,9 @@ def _fixed(batch_norm: Callable[..., Any]) -> Callable[..., Any]:
     return normalise
 
 
-def _in_parts(call: Callable[..., Any], parts: int) -> Callable[..., Any]:
+def _in_parts(call: Callable[..., Any], parts: int, *, whole: bool) -> Callable[..., Any]:
     """`Module.__call__` of the outermost module in training: on every parts-th sample at a time,
-    so that gradients are summed as ranks sum them."""
+    so that gradients are summed as ranks sum them. whole: on all of them, in that order."""
     busy = False
 
     @wraps(call)
@@ -81,18 +82,27 @@ def _in_parts(call: Callable[..., Any], parts: int) -> Callable[..., Any]:
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
         if busy or samples < parts or not trains:
             return call(module, *args, **kwargs)
+        cuts = [torch.arange(part, samples, parts) for part in range(parts)]
+        every = torch.cat(cuts)
         busy = True
         try:
             outputs = []
-            for part in range(parts):
-                mine = [x[part::parts] if _batched(x) and len(x) == samples else x for x in leaves]
+            for cut in [every] if whole else cuts:
+                mine = [x[cut] if _rows(x, samples) else x for x in leaves]
                 given, named = tree_unflatten(mine, layout)
                 outputs.append(call(module, *given, **named))
         finally:
             busy = False
+        if whole:
+            back = torch.argsort(every)
+            return tree_map(lambda x: x[back.to(x.device)] if _rows(x, samples) else x, *outputs)
         return tree_map(lambda *pieces: _joined(pieces, samples), *outputs)
 
     return wrapped
+
+
+def _rows(x: Any, samples: int) -> bool:
+    return _batched(x) and len(x) == samples
 
 
 def _batched(x: Any) -> bool:

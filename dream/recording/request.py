@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Change = Literal["no dropout", "fixed statistics", "alike"]
+Change = Literal["no dropout", "fixed statistics", "alike", "reordered"]
 """no dropout: none is dropped. fixed statistics: BatchNorm normalises by its running statistics.
-alike: all ranks draw the same random numbers."""
+alike: all ranks draw the same random numbers. reordered: the model works on the parts of a batch at
+once, one part's samples behind the other's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ def rounded(row: Judged) -> Iterator[str]:
     for gap in row.rounding if row.good else ():
         yield (
             f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
-            f"from itself by {gap.allowed / NOISE:.1e} where each batch is summed in "
-            f"{row.cell.parts} parts, and {NOISE} times that is allowed."
+            f"from itself by {gap.allowed / NOISE:.1e} where {row.noise.how if row.noise else ''}, "
+            f"and {NOISE} times that is allowed."
         )
 
 

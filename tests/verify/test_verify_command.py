@@ -91,6 +91,25 @@ def test_attention_is_equal_but_for_rounding(verify: Verify) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("name", "bias"),
+    [
+        ("bias_before_norm", "0.bias"),
+        pytest.param("keras_bias_before_norm", "before/bias", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_bias_before_batch_norm_is_equal_but_for_rounding(
+    name: str, bias: str, verify: Verify
+) -> None:
+    """Which cannot be seen in parts: BatchNorm looks at a batch as a whole."""
+    code, figures, text = verify(name, "--strategy", "mirrored")
+    assert code == 0, text
+    (row,) = figures["strategies"]
+    assert any(noisy["name"].endswith(bias) for noisy in row["equal_but_for_rounding"])
+    assert "samples are in another order" in " ".join(text.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("name", "cause", "step"),
     [
         ("sum", "the loss is a sum over samples", 1),

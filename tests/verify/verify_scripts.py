@@ -159,6 +159,18 @@ with dream.strategy("mirrored"):
     model.compile()
     model.fit(x, draw.normal(size=(105, 4)).astype("float32"), batch_size=20, epochs=3, verbose=0)
 """
+EQUAL["bias_before_norm"] = _loop("layers(nn.BatchNorm1d(16))").replace(
+    "SGD(model.parameters(), lr=0.02, momentum=0.9)", "Adam(model.parameters(), lr=0.01)"
+)
+EQUAL["keras_bias_before_norm"] = f"""{_KERAS}
+with dream.strategy("mirrored"):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, name="before"),
+                              keras.layers.BatchNormalization(), keras.layers.ReLU(),
+                              keras.layers.Dense(4)])
+    model.compile(keras.optimizers.Adam(0.01), cross_entropy)
+    model.fit(x, y, batch_size=20, epochs=4, verbose=0)
+"""
 EQUAL["autocast_inside"] = EQUAL["attention"].replace(
     "        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))",
     """        with torch.autocast("cpu", torch.bfloat16):
