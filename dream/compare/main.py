@@ -80,6 +80,7 @@ def _trained_with(settings: Settings) -> list[str]:
     if not settings.script:
         return list(KINDS)
     script = settings.script[1]
+    _say(f"{script} runs once under single, to see what it trains with; --frameworks spares it.")
     with TemporaryDirectory(prefix="dream-compare-") as root:
         outcome = scripts.run(scripts.UNKNOWN, settings, Path(root))
         found = scripts.framework(Path(root), Path(script))
@@ -102,14 +103,13 @@ def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tup
 
 
 def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[Row]:
-    console = Console(stderr=True)
-
-    def say(line: str) -> None:
-        console.print(Text(line), soft_wrap=True)
-
     with TemporaryDirectory(prefix="dream-compare-") as root:
-        rounding = verified.Rounding(settings, Path(root), say) if settings.script else None
+        rounding = verified.Rounding(settings, Path(root), _say) if settings.script else None
         return judge.judge(outcomes, rounding)
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(Text(line), soft_wrap=True)
 
 
 def _rounds(rows: Sequence[Row]) -> int:
