@@ -47,6 +47,12 @@ class Plan:
         """Whether some ranks are of another framework."""
         return self.resyncs is not None
 
+    @property
+    def transport(self) -> str:
+        """The reduction; where "auto" leaves no choice, the only one."""
+        choices = self.spec.reductions[self.framework]
+        return choices[0] if self.reduction == "auto" and len(choices) == 1 else self.reduction
+
 
 class Adapter(ABC):
     """One strategy in one framework."""

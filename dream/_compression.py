@@ -26,6 +26,15 @@ class Compression:
     kind: Kind
     amount: float = 0.0
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what is not sent is added to the next gradient."""
+        return self.kind in ("powersgd", "topk")
+
+    def elements(self, size: int) -> int:
+        """topk: how many of a gradient's elements travel."""
+        return max(1, round(self.amount * size))
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """`KIND` or `KIND:AMOUNT`."""

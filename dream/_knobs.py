@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from dream._compression import Compression
 from dream._errors import ConfigurationError, Unsupported
+from dream._precision import PRECISIONS
 
 Options = Mapping[str, object]
 
@@ -87,6 +88,10 @@ class _Conflict:
     why: str
 
 
+def _remembers(compression: object) -> bool:
+    return isinstance(compression, str) and Compression.parse(compression).remembers
+
+
 _CONFLICTS = (
     _Conflict(
         ("clip_norm", "clip_value"),
@@ -110,6 +115,12 @@ _CONFLICTS = (
         ("op", "compression"),
         lambda o: o["op"] == "adasum" and o["compression"] is not None,
         "Adasum weighs whole gradients, and compressed ones are sums already. Leave one out.",
+    ),
+    _Conflict(
+        ("compression", "precision"),
+        lambda o: _remembers(o["compression"]) and PRECISIONS[str(o["precision"])].scales,
+        "What is not sent waits for the next gradient, and the loss scale changes meanwhile. Use "
+        "compression='float16', or precision='bfloat16', which needs no scale.",
     ),
     _Conflict(
         ("static_graph", "find_unused"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -23,7 +23,6 @@ class Option:
     also: types that a script may give instead, and the command line cannot write.
     mesh: whether `--strategy` on the command line replaces the script's value.
     frameworks: where it has a meaning; elsewhere it raises `Unsupported`.
-    missing: values that a framework cannot honour, which raise the same.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Option:
     also: tuple[type, ...] = ()
     mesh: bool = False
     frameworks: tuple[Framework, ...] = FRAMEWORKS
-    missing: Mapping[Framework, tuple[object, ...]] = field(default_factory=dict)
 
     def check_framework(self, value: object, framework: Framework) -> None:
         """Refuse what has no meaning in the framework. value: checked."""
@@ -44,14 +42,6 @@ class Option:
                 f"Option {self.name!r} has no meaning in this framework. Received: "
                 f"{self.name}={value!r} for {framework}. It works in: "
                 f"{', '.join(self.frameworks)}. Leave it out."
-            )
-        missing = self.missing.get(framework, ())
-        if value in missing:
-            known = self.choices or (True, False)
-            works = [repr(choice) for choice in known if choice not in missing]
-            raise Unsupported(
-                f"Option {self.name!r} has no such value in this framework. Received: "
-                f"{self.name}={value!r} for {framework}. It takes: {', '.join(works)}."
             )
 
     def check(self, value: object) -> object:
@@ -134,17 +124,17 @@ KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BAT
 TRAVEL = (
     Option(
         "compression", str, None, "how gradients are made smaller on their way, with a loss: "
-        "'float16', 'bfloat16', 'powersgd[:RANK]' or 'topk[:FRACTION]' with error feedback",
-        frameworks=("torch",),
+        "'float16', 'bfloat16', 'topk[:FRACTION]' or, in torch, 'powersgd[:RANK]', with error "
+        "feedback",
     ),
     Option(
         "op", str, "mean", "how the replicas' gradients become one: their mean, or Adasum, which "
         "adds what is orthogonal and averages what is parallel",
-        choices=("mean", "adasum"), missing=MappingProxyType({"tensorflow": ("adasum",)}),
+        choices=("mean", "adasum"),
     ),
     Option(
         "autotune", bool, False, "the ring tries sizes and cycle times while training, and says "
-        "which it chose", mesh=True, frameworks=("torch",),
+        "which it chose", mesh=True,
     ),
 )  # fmt: skip
 """How gradients travel."""

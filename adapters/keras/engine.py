@@ -10,6 +10,7 @@ from typing import Any
 from dream._knobs import Knobs
 from dream._resync import Resyncs
 from dream._spec import Framework
+from dream.adapters.keras.exchange import Exchange
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.communication import Communicator
 
@@ -27,6 +28,7 @@ class Engine(ABC):
 
     pooled: this process drives all the parts itself, by one step on every device.
     knobs: how an update is made. honours: the values of each that can be; none for any.
+    exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
@@ -37,6 +39,7 @@ class Engine(ABC):
     resyncs: Resyncs | None
     communicator: Communicator
     knobs: Knobs = Knobs()
+    exchange: Exchange | None = None
     honours: Mapping[str, Collection[object]] = {
         "accumulate": (),
         "clip_norm": (),
@@ -44,6 +47,9 @@ class Engine(ABC):
         "precision": (),
         "sync_batch_norm": (),
         "recompute": (),
+        "compression": (),
+        "op": (),
+        "autotune": (),
     }
 
     @property

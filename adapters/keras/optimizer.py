@@ -14,7 +14,7 @@ from weakref import WeakSet
 import keras
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import clipping, step
+from dream.adapters.keras import clipping, exchange, private, step
 from dream.adapters.keras.digest import digest_of
 from dream.adapters.keras.engine import Engine
 
@@ -22,6 +22,7 @@ from dream.adapters.keras.engine import Engine
 def take(optimizer: Any, engine: Engine) -> Any:
     """The optimizer, with what the engine's parts and knobs have it do."""
     clipping.adopt(optimizer, engine.knobs)
+    exchange.check_unscaled(optimizer, engine.knobs)
     return distribute(optimizer, engine) if engine.steps else optimizer
 
 
@@ -68,10 +69,29 @@ def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], varia
     elif scope.held is not None:
         scope.held.append(step.Update(optimizer, gradients, variables))
     else:
-        present = [g for g in gradients if g is not None]
-        reduced = iter(engine.total(engine.weigh(present, scope.weight / engine.parts)))
-        whole = [None if g is None else next(reduced) for g in gradients]
+        whole = _reduced(engine, step.Update(optimizer, gradients, variables), scope.weight)
         apply_global(optimizer, engine, whole, variables)
+
+
+def _reduced(engine: Engine, update: step.Update, weight: Any) -> list[Any]:
+    """What all parts step on. weight: what this part's gradients count for, 1 for an equal
+    share."""
+    if engine.exchange is not None:
+        return exchanged(engine, update, weight)
+    present = [g for g in update.gradients if g is not None]
+    reduced = iter(engine.total(engine.weigh(present, weight / engine.parts)))
+    return [None if g is None else next(reduced) for g in update.gradients]
+
+
+def exchanged(engine: Engine, update: step.Update, weight: Any) -> list[Any]:
+    """The same by the engine's exchange."""
+    assert engine.exchange is not None
+    variables = update.variables
+    if variables is None:
+        inner = getattr(update.optimizer, "inner_optimizer", update.optimizer)
+        variables = private.known_to(inner)
+    gradients = [None if g is None else engine.weigh([g], weight)[0] for g in update.gradients]
+    return exchange.exchanged(engine.exchange, variables, gradients)
 
 
 def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:

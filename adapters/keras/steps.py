@@ -106,7 +106,8 @@ class _Summing:
         extra = self._extra(logs)
         gradients = [g for update in held for g in update.gradients if g is not None]
         groups = [
-            gradients, own, engine.weigh([v.value for v in self._statistics], fraction),
+            [] if engine.exchange else gradients, own,
+            engine.weigh([v.value for v in self._statistics], fraction),
             engine.weigh(list(extra.values()), fraction),
             engine.one_hot(self._share),
         ]  # fmt: skip
@@ -117,7 +118,10 @@ class _Summing:
             variable.assign(value)
         reduced = iter(summed[0])
         for update in held:
-            whole = [None if g is None else next(reduced) for g in update.gradients]
+            if engine.exchange:
+                whole = optimizer.exchanged(engine, update, engine.parts)
+            else:
+                whole = [None if g is None else next(reduced) for g in update.gradients]
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)
         return self._global_logs(logs, summed[1], dict(zip(extra, summed[3], strict=True)))
 

@@ -9,20 +9,23 @@ from typing import Any, final
 from dream._adapter import Plan, Step
 from dream._framework import ImportWatch
 from dream._registry import load
+from dream.adapters.pytorch.travel.hook import Exchanged
 from dream.communication import Communicator
 
 
 @final
 class KerasEntry:
-    """Opens and closes the Keras room along with the block. opener: what makes it."""
+    """Opens and closes the Keras room along with the block. opener: what makes it. exchanged: how
+    gradients become one, where that is not their mean."""
 
     def __init__(
         self,
         plan: Plan,
         communicator: Communicator,
         opener: str = "dream.adapters.pytorch.keras_block:open_block",
+        exchanged: Exchanged | None = None,
     ) -> None:
-        self._opener = opener
+        self._opener, self._exchanged = opener, exchanged
         self._plan = plan
         self._communicator = communicator
         self._watch = ImportWatch(self._found)
@@ -66,5 +69,8 @@ class KerasEntry:
             return
         if self._block is None:
             self._block = load(self._opener)(self._plan, self._communicator)
+            if self._exchanged is not None:
+                in_keras = load("dream.adapters.pytorch.keras_exchange:InKeras")
+                self._block.engine.exchange = in_keras(self._exchanged)
         self._open = True
         self._block.enter()

@@ -14,6 +14,7 @@ from dream._resync import Resync
 from dream.adapters.keras import batch_norm, clipping, private, recomputing
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.exchange import check_unscaled, exchanged
 from dream.adapters.keras.form import AsItIs, Canonical, Form
 from dream.adapters.keras.optimizer import apply_global
 from dream.adapters.keras.precision import check_scaled
@@ -42,6 +43,7 @@ class KerasStep:
     ) -> None:
         check_loss(loss)
         clipping.adopt(optimizer, engine.knobs)
+        check_unscaled(optimizer, engine.knobs)
         check_scaled(engine.knobs.precision, optimizer)
         self._engine = engine
         self._model = model
@@ -137,15 +139,22 @@ class KerasStep:
         self, value: torch.Tensor, gradients: list[Any], count: float
     ) -> tuple[torch.Tensor, list[Any]]:
         statistics = statistics_of(self._model)
-        listed = self._form.listed(gradients, statistics)
-        done = sum(g is not None for g in gradients) if self._together else 0
+        exchange = self._engine.exchange
+        summed = gradients if exchange is None else [None] * len(gradients)
+        listed = self._form.listed(summed, statistics)
+        done = sum(g is not None for g in summed) if self._together else 0
         value, *rest = self._engine.weigh([value, *listed[done:]], count)
         counts = torch.tensor(float(count))
         *sums, total = self._engine.total([value, *listed[:done], *rest, counts])
         means = [s / total if total else s for s in sums]
-        whole, averages = self._form.unlisted(means[1:], gradients, statistics)
+        whole, averages = self._form.unlisted(means[1:], summed, statistics)
         for variable, mean in zip(statistics, averages, strict=True):
             variable.assign(mean)
+        if exchange is not None:
+            counted = 1.0 if self._together else count
+            worth = counted * self._engine.parts / float(total) if total else 0.0
+            weighed = [None if g is None else self._engine.weigh([g], worth)[0] for g in gradients]
+            whole = exchanged(exchange, self._model.trainable_variables, weighed)
         return means[0], whole
 
 

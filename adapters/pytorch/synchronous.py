@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream import _registry
+from dream import _registry, _tuning
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._knobs import Knobs
 from dream._topology import Topology
@@ -35,7 +35,8 @@ from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.step import mixed_step, plain_step, synchronous_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.told_loss import ToldLoss
-from dream.adapters.pytorch.travel.choosing import hook_of
+from dream.adapters.pytorch.travel.choosing import exchanged_of
+from dream.adapters.pytorch.travel.hook import Exchanged
 from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
 from dream.communication import Communicator, Loop, Members, Wire
 
@@ -50,8 +51,8 @@ class Synchronous(Adapter):
             plan.cluster, num_replicas=plan.cluster.world_size, device=str(device)
         )
         knobs = _knobs_of(plan)
-        self._tell_tuning = _tune(plan, knobs)
-        self._communicator, hook = _connect(plan, knobs)
+        self._tell_tuning = _tuning.begin(plan)
+        self._communicator, hook, exchanged = _connect(plan, knobs)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
         self._knobs = Training(knobs, device.type, plan.cluster.world_size)
@@ -69,7 +70,7 @@ class Synchronous(Adapter):
         )
         self._guard = Guard(self._modules)
         self._patches = Patches()
-        self._keras = KerasEntry(plan, self._communicator)
+        self._keras = KerasEntry(plan, self._communicator, exchanged=exchanged)
 
     @property
     def topology(self) -> Topology:
@@ -180,34 +181,25 @@ def _counts(weight: Callable[..., Any]) -> Callable[[tuple[Any, ...]], float]:
     return lambda batch: count_of(weight(*batch))
 
 
-def _connect(plan: Plan, knobs: Knobs) -> tuple[Communicator, GradientHook | None]:
-    """The communicator, and what DDP reduces with where that is not its own process group.
+def _connect(
+    plan: Plan, knobs: Knobs
+) -> tuple[Communicator, GradientHook | None, Exchanged | None]:
+    """The communicator, what DDP reduces with where that is not its own process group, and how
+    gradients become one where that is not their mean.
 
     DDP itself, and what ranks tell each other, always stand on torch's process group.
     """
     members, tensors = Members.all_of(plan.cluster), TorchTensors()
     if plan.cluster.alone:
-        return Communicator(Loop(), tensors, members), None
-    reduction = _reduction(plan)
+        return Communicator(Loop(), tensors, members), None, None
+    reduction = plan.transport
     if not plan.mixed:  # ranks of another framework are in no group of torch's
         collectives.start_group(plan.cluster, reduction)
     wire: Wire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
     communicator = Communicator(wire, tensors, members)
-    chosen = hook_of(knobs, wire, communicator)
-    return communicator, chosen or _hook(wire, plan.cluster.world_size)
-
-
-def _tune(plan: Plan, knobs: Knobs) -> Callable[[], None]:
-    """What says, at the block's end, what the ring has found out about itself."""
-    if not knobs.autotune or plan.cluster.alone:
-        return lambda: None
-    tuning = _registry.load(_registry.TUNING)(plan.cluster, _reduction(plan))
-    return (lambda: None) if tuning is None else tuning.tell
-
-
-def _reduction(plan: Plan) -> str:
-    choices = plan.spec.reductions["torch"]
-    return choices[0] if plan.reduction == "auto" and len(choices) == 1 else plan.reduction
+    exchanged = exchanged_of(knobs, wire, communicator)
+    hook = exchanged.hook if exchanged else _hook(wire, plan.cluster.world_size)
+    return communicator, hook, exchanged
 
 
 def _hook(wire: Wire, world_size: int) -> GradientHook | None:

@@ -12,11 +12,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dream import _tuning
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.keras import clipping, recomputing
+from dream.adapters.keras.exchange import check_unscaled
 from dream.adapters.keras.precision import check_scaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
@@ -31,12 +33,13 @@ class TensorFlowAdapter(Adapter):
 
     def __init__(self, plan: Plan) -> None:
         self._resyncs = plan.resyncs
-        self._who = self._replicas(plan)
         self._knobs = Knobs.of(plan.options)
         if plan.mixed and mixed.breaks(self._knobs):
             raise mixed.no_knobs(self._knobs)
+        self._tell_tuning = _tuning.begin(plan)
+        self._who = self._replicas(plan)
         self._open = ExitStack()
-        self._block = open_block(plan, self._who.communicator, self._who.distribution)
+        self._block = open_block(plan, self._who)
 
     @abstractmethod
     def _replicas(self, plan: Plan) -> Replicas:
@@ -58,6 +61,7 @@ class TensorFlowAdapter(Adapter):
     def exit(self) -> None:
         self._open.close()
         self._block.exit()
+        self._tell_tuning()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         return tuple(self._prepare(item) for item in objects)
@@ -81,6 +85,7 @@ class TensorFlowAdapter(Adapter):
             ranks=distribution is None, most=self._knobs.accumulate, engine=self._block.engine,
         )  # fmt: skip
         clipping.adopt(optimizer, self._knobs)
+        check_unscaled(optimizer, self._knobs)
         check_scaled(self._knobs.precision, optimizer)
 
         def start(batch: calling.Batch) -> None:

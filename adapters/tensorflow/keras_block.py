@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from dream._adapter import Plan
 from dream._knobs import Knobs
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
 from dream.adapters.tensorflow.keras_mirrored import MirroredEngine
-from dream.communication import Communicator
+from dream.adapters.tensorflow.replicas import Replicas
 
 
-def open_block(
-    plan: Plan,
-    communicator: Communicator,
-    distribution: tf.distribute.Strategy | None = None,
-) -> KerasBlock:
-    """The block in which Keras models are distributed: over the devices of `distribution`, else
-    over the communicator's ranks."""
+def open_block(plan: Plan, who: Replicas) -> KerasBlock:
+    """The block in which Keras models are distributed: over the devices of this process where it
+    has several, else over the ranks."""
     engine = (
-        ProcessEngine(communicator, plan)
-        if distribution is None
-        else MirroredEngine(distribution, communicator, plan.seed)
+        ProcessEngine(who.communicator, plan)
+        if who.distribution is None
+        else MirroredEngine(who.distribution, who.communicator, plan.seed)
     )
-    engine.knobs = Knobs.of(plan.options)
+    engine.knobs, engine.exchange = Knobs.of(plan.options), who.exchange
     return KerasBlock(engine)

@@ -38,12 +38,15 @@ def no_loop() -> Unsupported:
 
 def breaks(knobs: Knobs) -> bool:
     """Whether ranks of another framework cannot go along."""
-    return bool(knobs.accumulates or knobs.casts or knobs.sync_batch_norm)
+    travels = knobs.compression or knobs.op != "mean" or knobs.autotune
+    return bool(knobs.accumulates or knobs.casts or knobs.sync_batch_norm or travels)
 
 
 def no_knobs(knobs: Knobs) -> Unsupported:
     return Unsupported(
         "Ranks of another framework take each batch at once, in float32, with statistics of their "
-        f"own. Received: accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
-        f"sync_batch_norm={knobs.sync_batch_norm} in a job of two frameworks. Leave them out."
+        "own, and the mean of whole gradients. Received: "
+        f"accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
+        f"sync_batch_norm={knobs.sync_batch_norm}, compression={knobs.compression!r}, "
+        f"op={knobs.op!r}, autotune={knobs.autotune} in a job of two frameworks. Leave them out."
     )

@@ -9,9 +9,12 @@ import tensorflow as tf
 from dream import _registry
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
+from dream._knobs import Knobs
 from dream._topology import Topology
+from dream.adapters.keras.exchange import Exchange
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.adapters.tensorflow.travel import choosing as travelling
 from dream.communication import Communicator, Loop, Members
 
 
@@ -20,11 +23,13 @@ class Replicas:
     """Set up before TensorFlow's first op.
 
     distribution: what drives this process's several devices; None where it has one.
+    exchange: how the ranks' gradients become one; None for their mean.
     """
 
     topology: Topology
     communicator: Communicator
     distribution: tf.distribute.Strategy | None = None
+    exchange: Exchange | None = None
 
 
 def one(plan: Plan) -> Replicas:
@@ -47,21 +52,20 @@ def synchronous(plan: Plan) -> Replicas:
 def _devices(plan: Plan) -> Replicas:
     """A single device needs no strategy of TensorFlow's."""
     devices = runtime.replicas(plan.devices)
+    travelling.check(Knobs.of(plan.options), len(devices))
     distribution = runtime.mirrored(devices) if len(devices) > 1 else None
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
     return Replicas(topology, _alone(plan), distribution)
 
 
 def _ranks(plan: Plan) -> Replicas:
+    travelling.check(Knobs.of(plan.options), 1)
     device = runtime.local_device(plan.cluster, plan.devices)
-    choices = plan.spec.reductions["tensorflow"]
-    reduction = plan.reduction
-    if reduction == "auto" and len(choices) == 1:
-        reduction = choices[0]
-    wire = _registry.reduction("tensorflow", reduction)(plan.cluster, reduction)
+    wire = _registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
-    return Replicas(topology, communicator)
+    exchange = travelling.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
+    return Replicas(topology, communicator, exchange=exchange)
 
 
 def _alone(plan: Plan) -> Communicator:

@@ -18,6 +18,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras import batch_norm
 from dream.adapters.keras.calling import check_loss, predict
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.exchange import Exchange, exchanged
 from dream.adapters.keras.form import AsItIs, Form
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
@@ -132,15 +133,27 @@ class LocalStep:
         count = self._count(batch)
         gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         states = statistics_of(self._model) if self._ranks else []
-        listed = self.form.listed(gradients, states)
-        done = sum(g is not None for g in gradients) if weighed else 0
+        exchange = None if self._engine is None else self._engine.exchange
+        summed = gradients if exchange is None else [None] * len(gradients)
+        listed = self.form.listed(summed, states)
+        done = sum(g is not None for g in summed) if weighed else 0
         value, *rest = (_times(x, count) for x in (value, *listed[done:]))
         *sums, counts = self._total([value, *listed[:done], *rest, count])
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
-        whole, averages = self.form.unlisted(means[1:], gradients, states)
+        whole, averages = self.form.unlisted(means[1:], summed, states)
         for state, mean in zip(states, averages, strict=True):
             state.assign(mean)
+        if exchange is not None:
+            worth = tf.math.divide_no_nan(1.0 if weighed else count, counts)
+            whole = self._exchanged(exchange, gradients, worth)
         return means[0], whole
+
+    def _exchanged(self, exchange: Exchange, gradients: list[Any], worth: tf.Tensor) -> list[Any]:
+        """What all parts step on. worth: what this part's gradients count for, of 1 in all."""
+        assert self._engine is not None
+        mine = worth * self._engine.parts
+        weighed = [None if g is None else _times(g, mine) for g in gradients]
+        return exchanged(exchange, self._model.trainable_variables, weighed)
 
     def _count(self, batch: calling.Batch) -> tf.Tensor:
         if self._weight is None:

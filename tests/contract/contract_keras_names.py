@@ -15,6 +15,8 @@ CORE = frozenset(
         "accumulated_momentum",
         "clip_norm",
         "batch_normalisation_over_replicas",
+        "compressed",
+        "adasum",
         "several_outputs",
         "batch_normalisation",
         "copies",
@@ -89,7 +91,8 @@ CLIPPED = ("clip_norm", "clip_value", "clip_norm_with_a_scaled_loss", "clip_norm
 PRECISE = ("precision_bfloat16", "precision_float16")
 NORMALISED = ("batch_normalisation_over_replicas",)
 RECOMPUTED = ("recomputed", "recomputed_in_a_step")
-OTHER = ("precision_levels", "knobs_refused")
+TRAVELLING = ("compressed", "adasum", "travel_refused")
+OTHER = ("precision_levels", "knobs_refused", *TRAVELLING)
 KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
 TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 """The strategies that have these options."""
@@ -115,4 +118,6 @@ def without_meaning(cell: Cell) -> Collection[str]:
     if cell.strategy == "data_parallel":
         return {*KNOBS.difference(NORMALISED), *ON_DEVICES}
     knobs: Collection[str] = () if cell.strategy in TAKE_KNOBS else KNOBS
+    if cell.processes < cell.replicas:
+        knobs = {*knobs, "compressed", "adasum"}
     return {*knobs, *(ON_A_MESH if cell.strategy in _SPLIT else ())}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import contract_adasum
 import numpy as np
 import pytest
 from contract_cells import TORCH
@@ -54,21 +55,6 @@ def test_what_is_left_behind_comes_later(job: Job, oracle: Job, case: str) -> No
             assert last == pytest.approx(np.mean(one[kind]["values"][-4:]), rel=0.2), kind
 
 
-def _pair(a: Any, b: Any) -> Any:
-    """The formula of the paper, as Horovod's core has it."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    dot, of_a, of_b = (a * b).sum(), (a * a).sum(), (b * b).sum()
-    share_a = 1 - dot / of_a / 2 if of_a >= 1e-8 else 1.0
-    share_b = 1 - dot / of_b / 2 if of_b >= 1e-8 else 1.0
-    return share_a * a + share_b * b
-
-
-def _adasum(gradients: Sequence[Any]) -> Any:
-    while len(gradients) > 1:
-        gradients = [_pair(a, b) for a, b in zip(gradients[::2], gradients[1::2], strict=True)]
-    return gradients[0]
-
-
 @over("adasum")
 def test_adasum_is_the_papers_formula(job: Job, case: str) -> None:
     ranks: Sequence[Mapping[str, Any]] = job.figures(case)
@@ -77,7 +63,7 @@ def test_adasum_is_the_papers_formula(job: Job, case: str) -> None:
             assert_raised(rank["refusal"], "ConfigurationError", "power of two", "3 ranks")
         return
     for name in ranks[0]["found"]:
-        wanted = _adasum([rank["own"][name] for rank in ranks])
+        wanted = contract_adasum.of_all([rank["own"][name] for rank in ranks])
         for rank in ranks:
             assert np.allclose(rank["found"][name], wanted, rtol=1e-5, atol=1e-7), name
     assert_identical([rank["parameters"] for rank in ranks])

@@ -1,9 +1,4 @@
-"""Adasum (Maleki et al. 2020), as Horovod's core reckons it: gradients that are orthogonal are
-added, those that are parallel are averaged.
-
-Of two gradients a and b of one parameter: (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b. Of more,
-ranks meet in pairs at distance 1, 2, 4 and so on, each with what its half has found.
-"""
+"""Adasum, as `dream._adasum` says."""
 
 from __future__ import annotations
 
@@ -12,13 +7,10 @@ from typing import final
 
 import torch
 
-from dream._errors import ConfigurationError
+from dream._adasum import TINY, check_ranks
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.adapters.pytorch.travel.hook import write
 from dream.communication import Communicator
-
-_TINY = 1e-8
-"""A gradient whose squared norm is below that is added as it is, as in the core."""
 
 
 @final
@@ -26,12 +18,7 @@ class Adasum(Exchange):
     """On the communicator's sends and receives. Sent: the gradient, log2(ranks) times."""
 
     def __init__(self, communicator: Communicator) -> None:
-        ranks = communicator.world_size
-        if ranks & (ranks - 1):
-            raise ConfigurationError(
-                "Adasum meets in pairs, and pairs of pairs. Received: op='adasum' on "
-                f"{ranks} ranks. Start 2, 4, 8 or another power of two, or leave op out."
-            )
+        check_ranks(communicator.world_size)
         self._communicator = communicator
 
     def takes(self, gradient: torch.Tensor) -> bool:
@@ -65,6 +52,6 @@ def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Of two gradients of one parameter; products are summed in float64."""
     wide_a, wide_b = a.double(), b.double()
     dot, of_a, of_b = float(wide_a @ wide_b), float(wide_a @ wide_a), float(wide_b @ wide_b)
-    share_a = 1.0 - dot / (2.0 * of_a) if of_a >= _TINY else 1.0
-    share_b = 1.0 - dot / (2.0 * of_b) if of_b >= _TINY else 1.0
+    share_a = 1.0 - dot / (2.0 * of_a) if of_a >= TINY else 1.0
+    share_b = 1.0 - dot / (2.0 * of_b) if of_b >= TINY else 1.0
     return (wide_a * share_a + wide_b * share_b).to(a.dtype)

@@ -6,7 +6,6 @@ import torch
 
 from dream._compression import Compression
 from dream._knobs import Knobs
-from dream.adapters.pytorch.hooks import GradientHook
 from dream.adapters.pytorch.travel.adasum import Adasum
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.adapters.pytorch.travel.hook import Exchanged
@@ -16,14 +15,14 @@ from dream.adapters.pytorch.travel.rounding import Rounded
 from dream.communication import Communicator, Wire
 
 
-def hook_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> GradientHook | None:
-    """What DDP hands its buckets to; None for their plain mean."""
+def exchanged_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchanged | None:
+    """What gradients are handed to; None for their plain mean."""
     world_size = communicator.world_size
     if knobs.op == "adasum":
-        return Exchanged(Adasum(communicator.unchecked()), wire, world_size).hook
+        return Exchanged(Adasum(communicator.unchecked()), wire, world_size)
     if knobs.compressed is None:
         return None
-    return Exchanged(_compressed(knobs.compressed, wire, world_size), wire, world_size).hook
+    return Exchanged(_compressed(knobs.compressed, wire, world_size), wire, world_size)
 
 
 def _compressed(asked: Compression, wire: Wire, world_size: int) -> Exchange:
@@ -35,4 +34,4 @@ def _compressed(asked: Compression, wire: Wire, world_size: int) -> Exchange:
         case "powersgd":
             return LowRank(wire, world_size, int(asked.amount))
         case "topk":
-            return Largest(wire, world_size, asked.amount)
+            return Largest(wire, world_size, asked)

@@ -1,8 +1,9 @@
-"""DDP's buckets through an exchange.
+"""Gradients through an exchange: DDP's buckets, or any.
 
 Annotations are evaluated here, since DDP compares a hook's with its own classes.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -24,9 +25,18 @@ class Exchanged:
 
     def hook(self, state: object, bucket: GradBucket) -> Future:
         """A DDP communication hook."""
+        self.write_global(bucket.parameters(), bucket.gradients())
+        future: Future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def write_global(
+        self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """Over each rank's gradients, those that all ranks step on."""
         taken: list[Pair] = []
         left: list[Pair] = []
-        for pair in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        for pair in zip(parameters, gradients, strict=True):
             gradient = pair[1]
             chosen = gradient.dim() > 0 and self._exchange.takes(gradient)
             (taken if chosen else left).append(pair)
@@ -34,9 +44,6 @@ class Exchanged:
             self._exchange(*zip(*taken, strict=True))
         if left:
             self._average([gradient for _, gradient in left])
-        future: Future = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
 
     def _average(self, gradients: list[torch.Tensor]) -> None:
         wide = torch.float64 if gradients[0].dtype == torch.float64 else torch.float32

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dream._compression import Compression
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.communication import Wire
 
@@ -18,8 +19,8 @@ class Largest(Exchange):
     """Each rank sends places and values of a fraction of each parameter's elements, one at least,
     and all add up all. Sent: 8 bytes for each of those, to every other rank."""
 
-    def __init__(self, wire: Wire, world_size: int, fraction: float) -> None:
-        self._wire, self._world_size, self._fraction = wire, world_size, fraction
+    def __init__(self, wire: Wire, world_size: int, asked: Compression) -> None:
+        self._wire, self._world_size, self._asked = wire, world_size, asked
         self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
     def takes(self, gradient: torch.Tensor) -> bool:
@@ -55,7 +56,7 @@ class Largest(Exchange):
         self, parameter: torch.Tensor, whole: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(places, values) of the largest; the rest is kept for the next step."""
-        count = max(1, round(self._fraction * len(whole)))
+        count = self._asked.elements(len(whole))
         places = whole.abs().topk(count, sorted=False).indices
         values = whole[places]
         self._kept[parameter] = whole.index_fill(0, places, 0.0)
