@@ -16,10 +16,16 @@ QUICK = {
 }
 
 
-def test_what_the_ring_chose_is_said_once() -> None:
-    ranks = dream.launch(ring_tuning.run, 200, n=2, framework="torch", timeout=120, env=QUICK)
+@pytest.mark.parametrize(
+    ("framework", "other"),
+    [("torch", "gloo"), pytest.param("tensorflow", "grpc", marks=pytest.mark.exhaustive)],
+)
+def test_what_the_ring_chose_is_said_once(framework: str, other: str) -> None:
+    ranks = dream.launch(
+        ring_tuning.run, framework, 200, n=2, framework=framework, timeout=120, env=QUICK
+    )
     for refusal, _ in ranks:
-        assert "reduction='gloo'" in refusal
+        assert f"reduction={other!r}" in refusal
         assert "reduction='horovod'" in refusal
     (_, (line,)), (_, others) = ranks
     assert "tuned itself in" in line

@@ -202,6 +202,16 @@ def gloo() -> Figures:
         pass
 
 
+def compressed() -> Figures:
+    with block(compression="float16"):
+        pass
+
+
+def adasum() -> Figures:
+    with block(op="adasum"):
+        pass
+
+
 def another_seed() -> Figures:
     with block():
         pass
@@ -215,7 +225,8 @@ def own_loop() -> Figures:
 REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": lambda: steps_of(mlp()), "other kind": lambda: steps_of(mlp()),
     "frozen": frozen, "other order": other_order, "fit beside steps": fit_beside_steps,
-    "two biases": nothing, "own sampler": nothing, "gloo": gloo, "another seed": another_seed,
+    "two biases": nothing, "own sampler": nothing, "gloo": gloo, "compressed": compressed,
+    "adasum": adasum, "another seed": another_seed,
     "own loop": own_loop, "frozen later": one_step, "unused": lambda: steps_of(mlp()),
     "other batches": mixed_fit.other_batches, "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),

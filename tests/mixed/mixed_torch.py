@@ -261,6 +261,16 @@ def gloo() -> Figures:
         pass
 
 
+def compressed() -> Figures:
+    with block(compression="float16"):
+        pass
+
+
+def adasum() -> Figures:
+    with block(op="adasum"):
+        pass
+
+
 def another_seed() -> Figures:
     with dream.strategy(seed=SEED + 1):
         pass
@@ -274,7 +284,8 @@ def own_loop() -> Figures:
 REFUSALS: dict[str, Callable[[], Figures]] = {
     "other shape": other_shape, "other kind": other_kind, "frozen": frozen,
     "other order": other_order, "fit beside steps": fit_beside_steps, "two biases": two_biases,
-    "own sampler": own_sampler, "gloo": gloo, "another seed": another_seed, "own loop": own_loop,
+    "own sampler": own_sampler, "gloo": gloo, "compressed": compressed, "adasum": adasum,
+    "another seed": another_seed, "own loop": own_loop,
     "frozen later": frozen_later, "unused": unused, "other batches": mixed_fit.other_batches,
     "after all that": momentum,
     "resynced": lambda: drifted(2), "left apart": lambda: drifted(0),

@@ -119,6 +119,8 @@ def refused(name: str) -> list[str]:
                               "first batch", "rank 1 starts to train by Keras's fit")),
         ("gloo", ("ConfigurationError: Ranks of two frameworks", "reduction='gloo'",
                   "torch on rank 0, tensorflow on rank 1", "reduction='horovod'")),
+        ("compressed", ("Unsupported: ", "another framework", "compression='float16'", "Leave")),
+        ("adasum", ("Unsupported: ", "another framework", "op='adasum'", "Leave")),
         ("another seed", ("Desynchronized: The ranks' blocks are not the same", "seed=5",
                           "seed=4")),
         ("unused", ("Desynchronized: ",)),
