@@ -111,7 +111,7 @@ def _shared(data: Iterable[Any], communicator: Communicator) -> Iterator[Any]:
     """This rank's part of the data: a dealt loader deals, anything else is cut by hand."""
     dealt = dealt_of(data)
     if dealt is not None:
-        with dealt.reading("share"):
+        with dealt.reads.told("share"):
             batches = iter(data)
         yield from batches
         return

@@ -213,7 +213,7 @@ def _whole(loader: Any) -> Iterator[Any]:
     """Every sample of each global batch: of a loader made in the block, too."""
     dealt = dealt_of(loader)
     if dealt is not None:
-        with dealt.reading("whole"):
+        with dealt.reads.told("whole"):
             return iter(loader)
     return iter(loader)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch.utils.data import Sampler
@@ -13,11 +12,10 @@ from torch.utils.data import Sampler
 from dream._partition import epoch_order, global_batches, micro_shares, share_of
 from dream._passes import Pass, Track
 from dream._position import Position, chained, check_long_enough, check_read_again
+from dream.adapters.pytorch.reading import Reads
 from dream.communication import Communicator
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
-Reading = Literal["by gradients", "share", "whole"]
-"""share: this rank's part. whole: every sample, in the order that counts epochs."""
 
 
 @final
@@ -90,28 +88,19 @@ class DealtBatches(Sampler[list[int]]):
         self._communicator = communicator
         self._together = told_by is not None
         self._told_by = told_by or communicator
-        self._reading: Reading = "by gradients"
+        self.reads = Reads()
         self._begun: Pass | None = None
 
     def __len__(self) -> int:
         """Global batches, which are updates: what a schedule is reckoned in."""
         return len(self._source)
 
-    @contextmanager
-    def reading(self, reading: Reading) -> Iterator[None]:
-        """How iterations that start inside read, whether gradients are on or off."""
-        self._reading = reading
-        try:
-            yield
-        finally:
-            self._reading = "by gradients"
-
     def begun(self) -> Pass | None:
         """The pass that the last `__iter__` began; None where it reads every sample unmarked."""
         return self._begun
 
     def __iter__(self) -> Iterator[list[int]]:
-        reading = self._reading
+        reading = self.reads.now
         if reading == "by gradients" and not torch.is_grad_enabled():
             self._begun = None
             return self._every_batch() if self._together else iter(self._source)

@@ -20,7 +20,7 @@ from dream._partition import Share
 from dream._passes import Pass, Track
 from dream._position import Position, chained, check_long_enough, check_read_again
 from dream.adapters.pytorch.collating import DealtCollate, shares_of
-from dream.adapters.pytorch.sampling import Reading
+from dream.adapters.pytorch.reading import Reads
 from dream.adapters.pytorch.shares import Shares, empty
 from dream.communication import Communicator
 
@@ -45,17 +45,8 @@ class DealtStream:
         self._told_by = told_by or communicator
         self._seed = seed
         self._micros = micros
-        self._reading: Reading = "by gradients"
+        self.reads = Reads()
         self._lasting: DealtCollate | None = None
-
-    @contextmanager
-    def reading(self, reading: Reading) -> Iterator[None]:
-        """How iterations that start inside read, whether gradients are on or off."""
-        self._reading = reading
-        try:
-            yield
-        finally:
-            self._reading = "by gradients"
 
     def iterate(
         self,
@@ -64,7 +55,7 @@ class DealtStream:
         shares: Shares,
     ) -> Iterator[Any]:
         """A pass. begin: the loader's own iterator."""
-        reading = self._reading
+        reading = self.reads.now
         trains = reading == "by gradients" and torch.is_grad_enabled()
         start = self.track.begin() if trains else Position(self.track.epoch)
         micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
