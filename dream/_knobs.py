@@ -46,15 +46,18 @@ class Knobs:
         """Whether anything is to be done beside plain steps."""
         return self != type(self)()
 
-    def only(self, taken: Mapping[str, Collection[object]], by: str) -> None:
-        """Refuse what `by` cannot honour. taken: what it can, by name; empty for any value."""
+    def only(
+        self, taken: Mapping[str, Collection[object]], by: str, advice: str = "Leave it out."
+    ) -> None:
+        """Refuse what `by` cannot honour. taken: what it can, by name; empty for any value.
+        advice: what works instead."""
         for field in fields(self):
             value = getattr(self, field.name)
             values = taken.get(field.name, (field.default,))
             if values and value != field.default and value not in values:
                 raise Unsupported(
                     f"{by} cannot honour this option. Received: {field.name}={value!r}. It takes: "
-                    f"{', '.join(sorted(taken))}. Leave it out."
+                    f"{', '.join(sorted(taken)) or 'none of these'}. {advice}"
                 )
 
     @property

@@ -119,7 +119,8 @@ _SYNC_BATCH_NORM = Option(
     "one device does, on the CPU too; by default where that is exact, so not under accumulate=",
 )  # fmt: skip
 KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
-"""How an update is made: the same meaning under every strategy that takes them."""
+"""How an update is made: the same meaning under every synchronous strategy. What an adapter cannot
+honour, it refuses by name when the strategy is made (`_knobs.Knobs.only`)."""
 
 TRAVEL = (
     Option(
@@ -213,7 +214,7 @@ MODEL = (
         "place", str, None, "layers: a dict from layer names to device indices, below model=; "
         "None deals the layers out in order", also=(dict,),
     ),
-    _CLIP_NORM,
+    *KNOBS,
 )  # fmt: skip
 HYBRID = (
     Option(
@@ -224,7 +225,7 @@ HYBRID = (
     _MODEL,
     *_PIPELINE,
     _PLAN,
-    _CLIP_NORM,
+    *KNOBS,
 )  # fmt: skip
 SHARDED = (
     Option(
@@ -239,7 +240,7 @@ SHARDED = (
         "data", int, None, "groups of ranks that hold all shards each (hybrid sharding); 1 by "
         "default", minimum=1, mesh=True,
     ),
-    _CLIP_NORM,
+    *KNOBS,
 )  # fmt: skip
 SERVERS = (
     Option(

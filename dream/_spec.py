@@ -113,6 +113,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "data_parallel", "replicas on the devices of one process, the loss on each",
                 "data", "synchronous", {"torch": (), "tensorflow": ()}, several=False,
+                options=_options.KNOBS,
             ),
             Spec(
                 "model_parallel", "the model is split, by layers, as a pipeline or by tensors",

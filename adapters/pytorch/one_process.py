@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any
 from weakref import WeakSet
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._batch import split
+from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import evaluation, replicas, saving, state
 from dream.adapters.pytorch.data_parallel import rows_of
@@ -30,10 +31,17 @@ from dream.communication import Communicator, Loop, Members
 
 
 class OneProcess(Adapter):
-    """Batches are whole as the loop sees them, and cut at each call for those that share them."""
+    """Batches are whole as the loop sees them, and cut at each call for those that share them.
+
+    honours: the knobs that are honoured, and which values of each; none for any.
+    """
+
+    honours: Mapping[str, Collection[object]] = {}
 
     def __init__(self, plan: Plan) -> None:
         self._name = plan.spec.name
+        self._knobs = Knobs.of(plan.options)
+        self._knobs.only(self.honours, f"A model under {plan.spec.name!r}")
         self._team = self._gather(plan)
         self._topology = Topology.of(
             plan.cluster, num_replicas=self._team.size, device=str(self._team.first)

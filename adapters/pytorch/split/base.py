@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import Unsupported
+from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving
 from dream.adapters.pytorch.loader import Dealer
@@ -30,6 +31,8 @@ class SplitAdapter(Adapter):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._knobs = Knobs.of(plan.options)
+        self._knobs.only({"clip_norm": ()}, f"A model under {plan.spec.name!r}")
         self._device = devices.choose(plan)
         self._place = self._connect(plan)
         self._topology = Topology.of(

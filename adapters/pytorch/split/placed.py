@@ -26,6 +26,8 @@ from dream.adapters.pytorch.split.tracing import likely_call, trace
 class Placed(OneProcess):
     """Each device runs its layers as soon as what they need is there, beside the others."""
 
+    honours = {"clip_norm": ()}
+
     def _gather(self, plan: Plan) -> Team:
         if not plan.cluster.alone:
             raise ConfigurationError(

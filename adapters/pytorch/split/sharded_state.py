@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from dream._adapter import Adapter, Metric, Plan, Step
+from dream._knobs import Knobs
 from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
@@ -32,6 +33,7 @@ class ShardedState(Adapter):
     """DDP on all ranks; the ranks of a row of the mesh hold one state together."""
 
     def __init__(self, plan: Plan) -> None:
+        Knobs.of(plan.options).only({"clip_norm": ()}, "A model under 'sharded'")
         defaults = {option.name: option.default for option in REPLICAS}
         defaults["find_unused"] = plan.options["find_unused"]
         self._replicas = Synchronous(replace(plan, options=defaults))
