@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
@@ -149,8 +147,12 @@ class Root(Reducing):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forward = self._forward if self._completes else self._runner.forward
-        call = partial(self._call, empty=self._weight == 0.0)
-        output = self._cast(partial(call, forward), args, kwargs)
+        empty = self._weight == 0.0
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(forward, args, kwargs, empty=empty)
+
+        output = self._cast(call, args, kwargs)
         if self._synced:
             for x in tree_leaves(output):
                 if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_leaf:
@@ -166,20 +168,12 @@ class Root(Reducing):
         if precision is None or self.room.inside:
             return self.inner(*args, **kwargs)
         if recomputing() or precision.casts_models:
-            return self._cast(lambda a, k: self.inner(*a, **k), args, kwargs)
+            return precision.call(self.inner, args, kwargs)
         return self.inner(*args, **kwargs)
 
-    def _cast(
-        self,
-        call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _cast(self, call: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         precision = self.room.precision
-        if precision is None:
-            return call(args, kwargs)
-        with precision.casting():
-            return precision.restored(call(*precision.taken((args, kwargs))))
+        return call(*args, **kwargs) if precision is None else precision.call(call, args, kwargs)
 
     def _local_norms(self) -> list[nn.Module]:
         return [norm for norm in buffers.norms(self.module) if norm not in self._synced]
@@ -212,7 +206,8 @@ class Root(Reducing):
         self._generation = self.room.generation
         claim_parts(self)
         if self.room.synchronises:
-            self._synced = synchronise(self, self._synced, self._reach)
+            among = self.room.communicator
+            self._synced = synchronise(self.module, self._synced, among, self.trains, self._reach)
         recompute(self.module, self.room.recomputes, self.trains)
         precision = self.room.precision
         if precision is not None and precision.casts_models:

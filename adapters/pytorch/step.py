@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.mixed_root import MixedRoot
+from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.told_loss import ToldLoss
 
@@ -32,30 +33,28 @@ def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer)
     return step
 
 
-def synchronous_step(
-    root: Root,
-    loss: Callable[..., Any],
-    optimizer: Optimizer,
-    weight: Callable[[tuple[Any, ...]], float],
-    scaling: Scaling | None,
-) -> Step:
-    """Many ranks. The loss travels in the gradients' own bucket: backward is started from it and
-    from a parameter of no other use, whose gradient it is, and DDP averages that with the rest."""
+@final
+class Carried(Passes):
+    """Many ranks under DDP. The loss travels in the gradients' own bucket, with the last
+    micro-batch: backward is started from it and from a parameter of no other use, whose gradient
+    it is, and DDP averages that with the rest."""
 
-    def step(*batch: Any) -> torch.Tensor:
+    def __init__(self, root: Root, loss: Callable[..., Any], scaling: Scaling | None) -> None:
+        self._root, self._loss = root, loss
+        self._backward = torch.autograd.backward if scaling is None else scaling.backward
+
+    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
         inputs, target = split(batch)
-        counts = weight(batch)
-        optimizer.zero_grad(set_to_none=True)
-        output, carried = root.call_with_carrier(inputs, empty=counts == 0.0)
-        value = check_scalar(loss(output, target))
-        if counts != 1.0:
-            value = value * counts
-        backward = torch.autograd.backward if scaling is None else scaling.backward
-        backward((value, carried), (None, value.detach().to(carried.dtype)))
-        optimizer.step()
-        return root.carried
+        output, carried = self._root.call_with_carrier(
+            inputs, empty=weight == 0.0, first=first, last=last
+        )
+        value = check_scalar(self._loss(output, target))
+        if weight != 1.0:
+            value = value * weight
+        self._backward((value, carried), (None, value.detach().to(carried.dtype)))
 
-    return step
+    def told(self) -> torch.Tensor:
+        return self._root.carried
 
 
 def mixed_step(

@@ -21,23 +21,25 @@ from dream.adapters.pytorch import collectives, devices, evaluation, saving, sta
 from dream.adapters.pytorch.bucket_hook import Buckets
 from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.keras_entry import KerasEntry
-from dream.adapters.pytorch.knobs.accumulated_step import Cut, accumulated_step
+from dream.adapters.pytorch.knobs.cut import cuts_of
+from dream.adapters.pytorch.knobs.spread import Whole
 from dream.adapters.pytorch.knobs.training import Training
 from dream.adapters.pytorch.knobs.weighing import MicroWeights
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.mixed_root import MixedRoot
 from dream.adapters.pytorch.modules import MakeRoot, Modules
 from dream.adapters.pytorch.optimizers import Guard
+from dream.adapters.pytorch.passes import step_of
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.root import Root
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import wrap_compile
-from dream.adapters.pytorch.step import mixed_step, plain_step, synchronous_step
+from dream.adapters.pytorch.step import Carried, mixed_step, plain_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.told_loss import ToldLoss
 from dream.adapters.pytorch.travel.choosing import exchanged_of
 from dream.adapters.pytorch.travel.hook import Exchanged
-from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
+from dream.adapters.pytorch.weighing import count_of, weight_of
 from dream.communication import Communicator, Loop, Members, Wire
 
 
@@ -55,14 +57,14 @@ class Synchronous(Adapter):
         self._communicator, hook, exchanged = _connect(plan, knobs)
         self._shares = Shares()
         self._told, self._resyncs = ToldLoss(), plan.resyncs
-        self._knobs = Training(knobs, device.type, plan.cluster.world_size)
+        self._knobs = Training(knobs, device.type, plan.cluster.world_size, Whole())
         updates = self._knobs.updates
         self._modules = Modules(
             self._communicator, self._shares, plan.options, hook, self._kind_of_root(),
             updates, self._knobs.precision,
             synchronises=knobs.synchronises and not plan.mixed, recomputes=knobs.recompute,
         )  # fmt: skip
-        self._knobs.watch(self._modules)
+        self._knobs.watch(self._modules.called, self._modules.trained)
         self._micro = None if updates is None else MicroWeights(self._communicator, updates)
         self._roots = self._topology.world_size > 1 or self._knobs.runs_models
         self._dealer = Dealer(
@@ -137,11 +139,9 @@ class Synchronous(Adapter):
             counted = root.samples if weight is None else _counts(weight)
             return mixed_step(root, loss, optimizer, counted, self._told)
         assert isinstance(root, Root)
-        if (updates := self._knobs.updates) is not None:
-            cut = Cut(updates.most, self._communicator, self._shares, weight)
-            return accumulated_step(root, loss, optimizer, cut, updates, self._knobs.scaling)
-        weigh = BatchWeight(self._communicator, self._shares.weight, weight)
-        return synchronous_step(root, loss, optimizer, weigh, self._knobs.scaling)
+        cut = cuts_of(self._knobs.most, self._communicator, self._shares, weight)
+        passes = Carried(root, loss, self._knobs.scaling)
+        return step_of(passes, optimizer, cut, self._knobs.updates)
 
     def _kind_of_root(self) -> MakeRoot:
         if self._resyncs is None:

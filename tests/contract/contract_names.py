@@ -32,7 +32,5 @@ def _without_meaning(cell: Cell, case: str) -> bool:
 
 
 def _takes(cell: Cell, case: str) -> bool:
-    """Whether the cell takes the options that a case is about, or does without being asked."""
-    if case == "batch_norm_over_all_ranks" and contract_split_names.normalises_together(cell):
-        return True
-    return cell.strategy in contract_torch_names.TAKE_KNOBS
+    """Whether the cell takes the options that a case is about."""
+    return contract_torch_names.takes_knob(cell.strategy, cell.options, case)

@@ -44,21 +44,13 @@ _SHALLOW = dict.fromkeys(
     ),
     "its model has three layers, and there are four stages",
 )
-_BY_ITSELF = "its BatchNorm sees the global batch, and there is no option against it"
 _OWNED = "the user's own loop trains in it, and a pipeline owns the step"
-
-
-def normalises_together(cell: Cell) -> bool:
-    """Whether this split model's ranks are replicas, whose BatchNorm sees the global batch."""
-    return cell.strategy == "sharded" and "zero=1" in cell.options
 
 
 def left_out(cell: Cell, case: str) -> str:
     """Why a case says nothing of a cell; empty where it does."""
     if case in _SHALLOW and ("interleaved" in cell.options or cell.processes // cell.replicas > 2):
         return _SHALLOW[case]
-    if case == "batch_normalisation" and normalises_together(cell):
-        return _BY_ITSELF
     if "split=pipeline" in cell.options:
         return "" if case in _PIPELINE or case.startswith("owned_") else _OWNED
     if case.startswith("owned_") and cell.strategy != "single":

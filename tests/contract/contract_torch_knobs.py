@@ -22,7 +22,6 @@ from contract_torch_kit import (
     train,
 )
 from contract_torch_levels import Normed
-from contract_torch_names import TAKE_KNOBS
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
@@ -253,8 +252,7 @@ def precision_bfloat16(env: Env) -> Figures:
 @CASES.add(*EVERYWHERE)
 def batch_norm_over_all_ranks(env: Env) -> Figures:
     """Uneven shares, and ranks with no sample of the last batch. A step and a loop in turn."""
-    asked = env.cell.strategy in TAKE_KNOBS  # some normalise together without being asked
-    with env.block(knobs={"sync_batch_norm": True} if asked else {}) as strategy:
+    with env.block(knobs={"sync_batch_norm": True}) as strategy:
         model = Normed()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
         train(model, optimizer, loader(61), epochs=3)

@@ -149,8 +149,26 @@ KNOBS = frozenset(
         "an_update_left_early",
     }
 )
-TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
-"""The strategies that have these options."""
+_REPLICAS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
+_TRAVELLING = frozenset({"compressed", "adasum", "knobs_of_ddp"})
+"""What says something of replicas under DDP only."""
+_CASTING = frozenset({"in_precision_O0", "in_precision_O2", "in_precision_O3", "scaling_refused"})
+"""What casts a model's own parameters."""
+_IN_BUCKETS = frozenset({"communications_of_an_update"})
+
+
+def takes_knob(strategy: str, options: str, case: str) -> bool:
+    """Whether a cell has the options that a case of KNOBS is about."""
+    if strategy in _REPLICAS:
+        return True
+    if case in _TRAVELLING:
+        return False
+    if "zero=1" in options:
+        return True
+    if "zero=" in options or "split=tensor" in options:
+        return case not in _CASTING | _IN_BUCKETS
+    return False
+
 
 _PARTS: dict[str, str] = {
     "penalty_on_the_weights": "torch refuses to add a loss of shards to one of whole tensors; "

@@ -23,7 +23,7 @@ from contract_torch_kit import (
     parameters,
     train,
 )
-from contract_torch_names import TAKE_KNOBS
+from contract_torch_names import takes_knob
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -154,7 +154,7 @@ def batch_normalisation(env: Env) -> Figures:
     """One even batch through a BatchNorm, its buffers, and what was said; then some epochs."""
     heard = _Heard()
     logging.getLogger("dream").addHandler(heard)
-    synchronises = env.cell.strategy in TAKE_KNOBS
+    synchronises = takes_knob(env.cell.strategy, env.cell.options, "batch_norm_over_all_ranks")
     try:
         with env.block(knobs={"sync_batch_norm": False} if synchronises else {}):
             model = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.BatchNorm1d(2), nn.Flatten(), Net())

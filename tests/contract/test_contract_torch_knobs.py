@@ -102,7 +102,8 @@ def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
     for rank in job.figures(case):
         assert_raised(rank["every_other"], "ConfigurationError", "SGD.step", "leave accumulate out")
         assert_raised(rank["twice"], "ConfigurationError", "once for each micro-batch")
-        for unseen in ("clip_unseen", "clear_unseen"):
+        hidden = job.cell.options.startswith(("zero=2", "zero=3"))  # where nobody can touch them
+        for unseen in () if hidden else ("clip_unseen", "clear_unseen"):
             assert_raised(rank[unseen], "ConfigurationError", "gradient was changed", "clip_norm=")
         assert_raised(rank["closure"], "Unsupported", "SGD.step(closure)")
         assert_raised(rank["scaler"], "Unsupported", "GradScaler")

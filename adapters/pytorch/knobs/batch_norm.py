@@ -13,27 +13,32 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.reducing import Reducing, recomputing
-from dream.adapters.pytorch.slot import Around, Slot, slot_of, unwrapped
+from dream.adapters.pytorch.reducing import recomputing
+from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
 from dream.communication import Communicator
 
 Weight = Callable[[], float]
 
 
 def synchronise(
-    root: Reducing, before: Mapping[nn.Module, Synchronised], weight: Weight
+    module: nn.Module,
+    before: Mapping[nn.Module, Synchronised],
+    among: Communicator,
+    trains: Callable[[], bool],
+    weight: Weight,
 ) -> dict[nn.Module, Synchronised]:
     """Have the BatchNorms of a root's module see the samples of all ranks, from its training calls
-    on. weight: what this rank's gradients are multiplied by after backward."""
-    return {norm: before.get(norm) or _taken(norm, root, weight) for norm in _norms(root.module)}
+    on. trains: whether a part is called by one. weight: what this rank's gradients are multiplied
+    by after backward."""
 
+    def taken(norm: _BatchNorm) -> Synchronised:
+        slot = slot_of(norm)
+        assert isinstance(slot, Slot)
+        inner = unwrapped(slot.inner, (Around,))  # of another root, whose module is now a part
+        slot.inner = made = Synchronised(norm, inner, among, trains, weight)
+        return made
 
-def _taken(norm: _BatchNorm, root: Reducing, weight: Weight) -> Synchronised:
-    slot = slot_of(norm)
-    assert isinstance(slot, Slot)
-    inner = unwrapped(slot.inner, (Around,))  # of another root, whose module is now a part
-    slot.inner = taken = Synchronised(norm, inner, root.room.communicator, root.trains, weight)
-    return taken
+    return {norm: before.get(norm) or taken(norm) for norm in _norms(module)}
 
 
 def _norms(module: nn.Module) -> list[_BatchNorm]:
@@ -100,6 +105,11 @@ class Synchronised(Around):
         if not (norm.training and self._training_call()):
             result: torch.Tensor = self.inner(x)
             return result
+        output: torch.Tensor = called_with(norm, self._normalise, self.inner, x)
+        return output
+
+    def _normalise(self, x: torch.Tensor) -> torch.Tensor:
+        norm = self._norm
         norm._check_input_dim(x)
         mean, variance, count = self._statistics(x.detach())
         _check_several(count, x)

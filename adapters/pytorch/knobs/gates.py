@@ -12,6 +12,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.knobs.updates import Gate, Updates
+from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.patches import Patches
 
 GateOf = Callable[[Optimizer], Gate | None]
@@ -86,7 +87,7 @@ def _wrap_clip_norm(
         if not updates.waiting:
             return clip(parameters, max_norm, norm_type, *args, **kwargs)
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        gradients = [p.grad for p in listed if p.grad is not None]
+        gradients = [local_of(p.grad) for p in listed if p.grad is not None]
         return nn.utils.get_total_norm(gradients, norm_type)
 
     return wrapped

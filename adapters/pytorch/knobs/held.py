@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.local import local_of
 
 
 @final
@@ -42,7 +43,7 @@ class Held:
     @torch.no_grad()
     def scale(self, factor: float) -> None:
         """All of them, times `factor`. DDP may have moved them to its buckets since."""
-        gradients = [p.grad for p in self._left if p.grad is not None]
+        gradients = [local_of(p.grad) for p in self._left if p.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, factor)
         self.renote()

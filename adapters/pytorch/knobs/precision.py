@@ -3,6 +3,7 @@ What comes out of them is float32, so that a loss is computed as before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -50,6 +51,14 @@ class Precision:
         for part in module.modules():
             if not (self._keeps_norms and isinstance(part, _BatchNorm)):
                 self._cast(part, self._model)
+
+    def call(
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A model's output, computed in this precision, as float32."""
+        with self.casting():
+            args, kwargs = self.taken((args, kwargs))
+            return self.restored(forward(*args, **kwargs))
 
     def taken(self, given: Any) -> Any:
         """What a model is called with, in its type."""

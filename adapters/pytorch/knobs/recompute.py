@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.slot import Around, Slot, slot_of, unwrapped
+from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
 
 How = bool | str | Sequence[str]
 _LEAST = 4
@@ -78,9 +78,12 @@ class Runs(Around):
 
     def __call__(self, *args: Any) -> Any:
         (x,) = args
-        layers = [*self._chain.children()]
-        if not (torch.is_grad_enabled() and self._trains()) or _hooked(self._chain):
+        if not (torch.is_grad_enabled() and self._trains()):
             return self.inner(x)
+        return called_with(self._chain, self._in_runs, self.inner, x)
+
+    def _in_runs(self, x: Any) -> Any:
+        layers = [*self._chain.children()]
         size = round(math.sqrt(len(layers)))
         for first in range(0, len(layers), size):
             run = layers[first : first + size]
@@ -131,11 +134,6 @@ def _named(module: nn.Module, names: list[str]) -> list[nn.Module]:
         if name not in known:
             raise unknown(f"layer of {type(module).__name__} to recompute", name, known)
     return [known[name] for name in names]
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether somebody watches the chain's own calls, which are not made then."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def _in_turn(layers: list[nn.Module], x: Any) -> Any:

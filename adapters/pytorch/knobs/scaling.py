@@ -3,7 +3,6 @@ from the global gradient, which all of them have alike."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -15,6 +14,8 @@ from torch import nn
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._precision import GROWTH_INTERVAL, INITIAL_SCALE
+from dream.adapters.pytorch.knobs.spread import Spread
+from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.patches import Patches
 
 Backward = Callable[..., None]
@@ -31,9 +32,10 @@ class Scaling:
     that may have gradients then. changed: told of what was changed in place.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, ranks: int, spread: Spread) -> None:
         self.scale = INITIAL_SCALE
-        self._ranks = 1 << (world_size - 1).bit_length()
+        self._ranks = 1 << (ranks - 1).bit_length()
+        self._spread = spread
         self.called: Callable[[], bool] = lambda: False
         self.parameters: Callable[[], Iterable[nn.Parameter]] = tuple
         self.changed: Callable[[], None] = lambda: None
@@ -67,10 +69,9 @@ class Scaling:
     def passes(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether an optimizer may step on these; else its step is left out, and the scale
         halved. Gradients are global, so all ranks decide alike."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if not gradients:
+        finite = self._spread.finite(parameters)
+        if finite is None:
             return True
-        finite = math.isfinite(float(nn.utils.get_total_norm(gradients, math.inf)))
         first, self._judged = not self._judged, True
         if not finite:
             self._good = 0
@@ -121,13 +122,13 @@ class Scaling:
                     "in float16. Use precision='bfloat16', which needs no loss scale."
                 )
             started = _started(tensors, grad_tensors, self.own)
-            with self._scaled():
+            with self.scaled():
                 run(*started, retain_graph, create_graph, **kwargs)
 
         return backward
 
     @contextmanager
-    def _scaled(self) -> Iterator[None]:
+    def scaled(self) -> Iterator[None]:
         """Inside, what gradients there are already are scaled like those to come."""
         self._judged = self._late = False
         parameters = [*self.parameters()]
@@ -143,7 +144,7 @@ class Scaling:
 
 @torch.no_grad()
 def _multiply(parameters: list[nn.Parameter], factor: float) -> None:
-    gradients = [p.grad for p in parameters if p.grad is not None and not _is_half(p)]
+    gradients = [local_of(p.grad) for p in parameters if p.grad is not None and not _is_half(p)]
     if gradients:
         torch._foreach_mul_(gradients, factor)
 

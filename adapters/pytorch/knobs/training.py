@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import final
 
 from torch import nn
@@ -14,9 +15,9 @@ from dream.adapters.pytorch.knobs.clipping import Clipping
 from dream.adapters.pytorch.knobs.masters import Masters
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.scaling import Scaling
+from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.knobs.steps import Steps
 from dream.adapters.pytorch.knobs.updates import Updates
-from dream.adapters.pytorch.modules import Modules
 from dream.adapters.pytorch.patches import Patches
 
 
@@ -28,27 +29,33 @@ class Training:
     the loss is not scaled.
     """
 
-    def __init__(self, knobs: Knobs, device: str, world_size: int) -> None:
+    def __init__(self, knobs: Knobs, device: str, ranks: int, spread: Spread) -> None:
+        """ranks: those that share a batch. spread: of the gradients that optimizers step on."""
         row = PRECISIONS[knobs.precision]
         self.updates = Updates(knobs.accumulate) if knobs.accumulates else None
-        self.scaling = Scaling(world_size) if row.scales else None
+        self.scaling = Scaling(ranks, spread) if row.scales else None
         masters = Masters() if row.master else None
         self.precision = Precision(row, device, masters, self.scaling) if knobs.casts else None
         acts = knobs.accumulates or knobs.clips or row.scales
-        self._steps = Steps(self.updates, Clipping(knobs), self.scaling, masters) if acts else None
+        self._steps = (
+            Steps(self.updates, Clipping(knobs, spread), self.scaling, masters) if acts else None
+        )
         self._recomputes = knobs.recompute
 
-    def watch(self, modules: Modules) -> None:
-        """The modules of the strategy."""
+    def watch(
+        self, called: Callable[[], bool], trained: Callable[[], Iterable[nn.Parameter]]
+    ) -> None:
+        """called: whether a model of the strategy's was called in training since the last
+        backward. trained: the parameters that those models gather gradients in."""
         if self.scaling is None:
             return
         assert self._steps is not None
         stepped = self._steps.parameters
 
         def parameters() -> list[nn.Parameter]:
-            return [*{id(p): p for p in (*modules.trained(), *stepped())}.values()]
+            return [*{id(p): p for p in (*trained(), *stepped())}.values()]
 
-        self.scaling.called = modules.called
+        self.scaling.called = called
         self.scaling.parameters = parameters
         if self.updates is not None:
             self.scaling.changed = self.updates.held.renote
@@ -73,6 +80,11 @@ class Training:
         """An optimizer that was made before the block."""
         if self._steps is not None:
             self._steps.take(optimizer)
+
+    @property
+    def most(self) -> int:
+        """Micro-batches to an update, at most."""
+        return 1 if self.updates is None else self.updates.most
 
     @property
     def runs_models(self) -> bool:

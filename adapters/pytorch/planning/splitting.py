@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from dream._batch import split
 from dream._errors import Unsupported
+from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.planning.make_believe import World
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.split import gradients
@@ -24,7 +25,7 @@ from dream.adapters.pytorch.split.room import Room
 from dream.adapters.pytorch.split.root import SplitRoot
 from dream.adapters.pytorch.split.sharded_root import ShardedRoot
 from dream.adapters.pytorch.split.stages import evened, parameters_of
-from dream.adapters.pytorch.split.step import split_step
+from dream.adapters.pytorch.split.step import Summed
 from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.split.tensor_root import TensorRoot
 from dream.communication import Communicator
@@ -70,7 +71,8 @@ def steps_of(
             f"{candidate.mesh.model} ranks. Use 'sharded'."
         )
     optimizer = optimize(model.parameters())
-    once = split_step(root, _marked(loss, mark), optimizer, lambda _: 1.0, _group(candidate, here))
+    passes = Summed(root, _marked(loss, mark), _group(candidate, here))
+    once = step_of(passes, optimizer, uncut(lambda _: 1.0), None)
     return Steps(lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()])
 
 

@@ -16,6 +16,8 @@ from dream._errors import Unsupported
 from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving
+from dream.adapters.pytorch.knobs.spread import Spread
+from dream.adapters.pytorch.knobs.training import Training
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.shares import Shares
@@ -32,20 +34,32 @@ class SplitAdapter(Adapter):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._knobs = Knobs.of(plan.options)
-        self._knobs.only({"clip_norm": ()}, f"A model under {plan.spec.name!r}")
+        self._check_knobs()
         self._device = devices.choose(plan)
         self._place = self._connect(plan)
         self._topology = Topology.of(
             plan.cluster, num_replicas=self._dealt.world_size, device=str(self._device)
         )
         self._shares = Shares()
+        ranks = self._dealt.world_size
+        self._training = Training(self._knobs, self._device.type, ranks, self._spread())
         told_by = self._place.world if self._place.mesh.model > 1 else None
-        self._dealer = Dealer(self._dealt, self._shares, plan.seed, told_by=told_by)
+        self._dealer = Dealer(
+            self._dealt, self._shares, plan.seed, told_by=told_by, micros=self._training.micros
+        )
         self._patches = Patches()
 
     @abstractmethod
     def _connect(self, plan: Plan) -> Place:
         """The rank's place in the strategy's mesh."""
+
+    @abstractmethod
+    def _check_knobs(self) -> None:
+        """Refuse those that cannot be honoured."""
+
+    @abstractmethod
+    def _spread(self) -> Spread:
+        """How gradients lie over the ranks when an optimizer steps."""
 
     @abstractmethod
     def _take_model(self, model: nn.Module) -> nn.Module:
@@ -74,6 +88,7 @@ class SplitAdapter(Adapter):
         replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
 
     def exit(self) -> None:
+        self._training.exit()
         self._patches.restore()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from dream import _registry
 from dream._adapter import Adapter, Plan
+from dream._knobs import Knobs
+from dream.adapters.pytorch.synchronous import Synchronous
 
 _HERE = "dream.adapters.pytorch.split"
 SPLITS: Mapping[object, str] = {
@@ -22,11 +24,20 @@ SHARDS: Mapping[object, str] = {
 
 def model_parallel(plan: Plan) -> Adapter:
     """`model_parallel` and `hybrid`, by how the model is split."""
+    if plan.options["split"] != "layers" and _alone(plan):
+        return Synchronous(plan)
     adapter: Adapter = _registry.load(SPLITS[plan.options["split"]])(plan)
     return adapter
 
 
 def sharded(plan: Plan) -> Adapter:
     """`sharded`, by what is sharded."""
+    if _alone(plan):
+        return Synchronous(plan)
     adapter: Adapter = _registry.load(SHARDS[plan.options["zero"]])(plan)
     return adapter
+
+
+def _alone(plan: Plan) -> bool:
+    """Whether there is one rank, which splits nothing, and a knob to honour."""
+    return plan.cluster.alone and Knobs.of(plan.options).asked

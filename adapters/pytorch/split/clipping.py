@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from math import inf
-from typing import Any
+from typing import Any, final
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from dream.adapters.pytorch.knobs.spread import Spread, is_finite
+from dream.adapters.pytorch.local import local_of
+from dream.communication import Communicator
 
 Groups = tuple[distributed.ProcessGroup, ...]
 _SMALL = 1e-6  # as torch's own clipping has it
@@ -23,7 +27,7 @@ def clip_to_norm(
     total = global_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (total + _SMALL), max=1.0)
     for gradient in gradients:
-        _local(gradient).mul_(scale.to(gradient.device, gradient.dtype))
+        local_of(gradient).mul_(scale.to(gradient.device, gradient.dtype))
     return total
 
 
@@ -38,7 +42,7 @@ def global_norm(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor
         return torch.zeros(())
     by_groups: dict[Groups, list[torch.Tensor]] = {}
     for gradient in gradients:
-        by_groups.setdefault(_spread_over(gradient), []).append(_local(gradient))
+        by_groups.setdefault(_spread_over(gradient), []).append(local_of(gradient))
     parts = []
     for groups, locals_ in by_groups.items():
         part = _powers(locals_, norm_type)
@@ -48,6 +52,32 @@ def global_norm(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor
         parts.append(part)
     whole = torch.stack([part.to(parts[0].device) for part in parts])
     return whole.amax() if norm_type == inf else whole.sum().pow(1.0 / norm_type)
+
+
+@final
+class Parts(Spread):
+    """Every rank has its pieces of some, and others whole. world: all ranks."""
+
+    def __init__(self, world: Communicator) -> None:
+        self._world = world.unchecked()  # every rank steps at the same time
+
+    def clip_norm(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
+        clip_to_norm(gradients_of(parameters), largest)
+
+    def clip_value(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
+        for gradient in gradients_of(parameters):
+            local_of(gradient).clamp_(-largest, largest)
+
+    def finite(self, parameters: Sequence[nn.Parameter]) -> bool | None:
+        pieces = [local_of(gradient) for gradient in gradients_of(parameters)]
+        return finite_over(self._world, pieces)
+
+
+def finite_over(ranks: Communicator, own: Sequence[torch.Tensor]) -> bool | None:
+    """Whether the ranks' tensors are finite; None where no rank has any."""
+    counts = torch.tensor([float(not is_finite(own)), float(bool(own))], dtype=torch.float64)
+    infinite, some = ranks.all_reduce(counts, "sum").tolist()
+    return None if not some else not infinite
 
 
 def wrap_clip_norm(clip: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -83,7 +113,7 @@ def wrap_clip_value(clip: Callable[..., None]) -> Callable[..., None]:
             clip(listed, clip_value, foreach)
             return
         for gradient in gradients:
-            _local(gradient).clamp_(-float(clip_value), float(clip_value))
+            local_of(gradient).clamp_(-float(clip_value), float(clip_value))
 
     return wrapped
 
@@ -102,11 +132,6 @@ def _settled(parameter: torch.Tensor) -> torch.Tensor:
         gradient = gradient.redistribute(placements=parameter.placements)
         parameter.grad = gradient
     return gradient
-
-
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    """This rank's part, to be changed in place."""
-    return gradient._local_tensor if isinstance(gradient, DTensor) else gradient
 
 
 def _spread_over(gradient: torch.Tensor) -> Groups:

@@ -11,13 +11,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
+from dream.adapters.pytorch.local import local_of
 from dream.communication import Communicator
 
 
 @final
 class DataSum:
     """At the end of a backward pass, what it added to the gradients becomes the mean over the data
-    axis, in one collective a dtype."""
+    axis, in one collective a dtype. Of an update in parts, only the last one's backward sums."""
 
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()  # the layout has been agreed on
@@ -25,6 +26,9 @@ class DataSum:
         self._watched: dict[int, tuple[nn.Parameter, list[RemovableHandle]]] = {}
         self._came: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
+        self._completes = True
+        self._waiting: set[int] = set()  # those with a gradient of this rank's own
+        self._global: dict[int, torch.Tensor] = {}  # what they had before the update
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of these from here on."""
@@ -44,6 +48,13 @@ class DataSum:
         if self._among.world_size > 1 or weight != before:
             self._hook()
 
+    def gather(self, *, fresh: bool, completes: bool) -> None:
+        """The next gradients are of a part of an update: added up with the last."""
+        if fresh:
+            self._waiting.clear()
+            self._global.clear()
+        self._completes = completes
+
     def _hook(self) -> None:
         needed = self._among.world_size > 1 or self._weight != 1.0
         for key, (parameter, handles) in self._watched.items():
@@ -59,6 +70,9 @@ class DataSum:
         parameter = self._watched[key][0]
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             gradient = gradient.redistribute(placements=parameter.placements)
+        if self._among.world_size == 1 or not self._completes:
+            self._wait(key)
+            return _times(gradient, self._weight)
         if parameter.grad is not None:
             self._before[key] = parameter.grad.clone()
         if not self._came:
@@ -66,34 +80,55 @@ class DataSum:
         self._came[key] = local_of(gradient)
         return gradient
 
+    def _wait(self, key: int) -> None:
+        """A gradient is gathered by itself, beside what is global already."""
+        parameter = self._watched[key][0]
+        if self._among.world_size > 1 and key not in self._waiting:
+            self._waiting.add(key)
+            if parameter.grad is not None:
+                self._global[key] = parameter.grad
+                parameter.grad = None
+
     def _add_up(self) -> None:
         """In the parameters' own order, which is every rank's."""
-        keys = [key for key in self._watched if key in self._came]
+        keys = [key for key in self._watched if key in self._came or key in self._waiting]
+        places = {key: self._place(key) for key in keys}
         with torch.no_grad():
-            for dtype in dict.fromkeys(self._came[key].dtype for key in keys):
-                self._add_up_alike([key for key in keys if self._came[key].dtype == dtype])
+            for dtype in dict.fromkeys(place.dtype for place in places.values()):
+                self._add_up_alike({k: p for k, p in places.items() if p.dtype == dtype})
         self._came.clear()
         self._before.clear()
+        self._waiting.clear()
+        self._global.clear()
 
-    def _add_up_alike(self, keys: list[int]) -> None:
-        flat = torch.cat([self._came[key].reshape(-1) for key in keys])
-        if self._weight == 0.0:
-            flat.zero_()
-        elif self._weight != 1.0:
-            flat.mul_(self._weight)
-        if self._among.world_size > 1:
-            flat = self._among.all_reduce(flat)
+    def _add_up_alike(self, places: dict[int, torch.Tensor]) -> None:
+        flat = torch.cat([self._own(key, place) for key, place in places.items()])
+        flat = self._among.all_reduce(flat)
         begin = 0
-        for key in keys:
-            gradient = self._watched[key][0].grad
-            assert gradient is not None
-            place, size = local_of(gradient), self._came[key].numel()
+        for key, place in places.items():
+            size = place.numel()
             place.copy_(flat[begin : begin + size].view(place.shape))
-            if key in self._before:
-                place.add_(local_of(self._before[key]))
+            earlier = (self._global if key in self._waiting else self._before).get(key)
+            if earlier is not None:
+                place.add_(local_of(earlier))
             begin += size
 
+    def _own(self, key: int, place: torch.Tensor) -> torch.Tensor:
+        """This rank's gradient: what came, and what waited. Flat."""
+        came = self._came.get(key)
+        if came is None:
+            return place.reshape(-1)
+        own = came if self._weight == 1.0 else _times(came, self._weight)
+        if key in self._waiting and key in self._before:
+            own = own + local_of(self._before[key])
+        return own.reshape(-1)
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's piece, as it lies in memory."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    def _place(self, key: int) -> torch.Tensor:
+        gradient = self._watched[key][0].grad
+        assert gradient is not None
+        return local_of(gradient)
+
+
+def _times(gradient: torch.Tensor, weight: float) -> torch.Tensor:
+    """Nothing where it counts for nothing, whatever it is."""
+    return gradient * weight if weight else torch.zeros_like(gradient)

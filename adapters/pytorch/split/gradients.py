@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from torch import nn
 
+from dream.adapters.pytorch.knobs.spread import Spread
+from dream.adapters.pytorch.split.clipping import finite_over
 from dream.communication import Communicator
 
 
@@ -37,11 +40,24 @@ def average(
     return told
 
 
-def clip(parameters: Sequence[nn.Parameter], largest: float, parts: Communicator) -> None:
-    """Scale the gradients so that their norm over all parts of the model is `largest` at most.
+@final
+class Staged(Spread):
+    """Each parameter is one rank's alone. parts: the ranks of one copy of the model."""
 
-    parameters: this rank's; each is one rank's alone.
-    """
+    def __init__(self, parts: Communicator) -> None:
+        self._parts = parts
+
+    def clip_norm(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
+        _clip(parameters, largest, self._parts)
+
+    def clip_value(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
+        nn.utils.clip_grad.clip_grad_value_(parameters, largest)
+
+    def finite(self, parameters: Sequence[nn.Parameter]) -> bool | None:
+        return finite_over(self._parts, [p.grad for p in parameters if p.grad is not None])
+
+
+def _clip(parameters: Sequence[nn.Parameter], largest: float, parts: Communicator) -> None:
     gradients = [p.grad for p in parameters if p.grad is not None]
     device = gradients[0].device if gradients else torch.device("cpu")
     squares = torch.zeros((), dtype=torch.float64, device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,14 @@ from torch.optim import Optimizer
 
 from dream._adapter import Metric, Plan, Step
 from dream.adapters.pytorch import evaluation
+from dream.adapters.pytorch.knobs.cut import cuts_of
+from dream.adapters.pytorch.knobs.spread import Spread
+from dream.adapters.pytorch.knobs.weighing import MicroWeights
+from dream.adapters.pytorch.passes import step_of
 from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.split import state
 from dream.adapters.pytorch.split.base import SplitAdapter
-from dream.adapters.pytorch.split.clipping import wrap_clip_norm, wrap_clip_value
+from dream.adapters.pytorch.split.clipping import Parts, wrap_clip_norm, wrap_clip_value
 from dream.adapters.pytorch.split.keras_refusal import refuse_training
 from dream.adapters.pytorch.split.meta import is_meta
 from dream.adapters.pytorch.split.optimizers import Optimizers
@@ -25,10 +29,23 @@ from dream.adapters.pytorch.split.penalties import refuse_cut, wrap_backward
 from dream.adapters.pytorch.split.room import Room
 from dream.adapters.pytorch.split.root import Forward, SplitRoot
 from dream.adapters.pytorch.split.saving import refusing_parts
-from dream.adapters.pytorch.split.step import split_step
+from dream.adapters.pytorch.split.step import Summed
 from dream.adapters.pytorch.split.whole_root import WholeRoot
 from dream.adapters.pytorch.step import plain_step
-from dream.adapters.pytorch.weighing import BatchWeight, count_of, weight_of
+from dream.adapters.pytorch.weighing import count_of, weight_of
+
+_HONOURED: Mapping[str, Collection[object]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": ("bfloat16", "float16", "O1"),
+    "recompute": (),
+    "sync_batch_norm": (),
+}
+_INSTEAD = (
+    "The levels O0, O2 and O3 cast a model's own parameters, of which no rank has all: use "
+    "precision='float16' or 'bfloat16', or 'mirrored'."
+)
 
 
 class InPlace(SplitAdapter):
@@ -37,7 +54,7 @@ class InPlace(SplitAdapter):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        clip_norm: Any = plan.options["clip_norm"]
+        updates, knobs = self._training.updates, self._knobs
         self._room = Room(
             plan.spec.name,
             self._place.world,
@@ -45,12 +62,24 @@ class InPlace(SplitAdapter):
             self._shares,
             self._dealt.rank,
             self._make_whole if self._alone else self._make_root,
+            updates,
+            self._training.precision,
+            synchronises=knobs.synchronises,
+            recomputes=knobs.recompute,
         )
-        self._optimizers = Optimizers(self._room, clip_norm)
+        self._training.watch(lambda: self._room.called, self._room.gathering)
+        self._micro = None if updates is None else MicroWeights(self._dealt, updates)
+        self._optimizers = Optimizers(self._room)
 
     @abstractmethod
     def _make_root(self, module: nn.Module, room: Room, inner: Forward | None) -> SplitRoot:
         """What splits a module and takes its calls."""
+
+    def _check_knobs(self) -> None:
+        self._knobs.only(_HONOURED, f"A model that {self._plan.spec.name!r} splits", _INSTEAD)
+
+    def _spread(self) -> Spread:
+        return Parts(self._place.world)
 
     @abstractmethod
     def _group(self) -> ProcessGroup | None:
@@ -77,12 +106,13 @@ class InPlace(SplitAdapter):
         clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
         replace(nn.utils, "clip_grad_norm_", wrap_clip_norm(clip_norm))
         replace(nn.utils, "clip_grad_value_", wrap_clip_value(clip_value))
+        self._training.enter(self._patches)
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         """Optimizers first, so that they follow what becomes of the parameters."""
         for item in objects:
             if isinstance(item, Optimizer):
-                self._optimizers.take(item)
+                self._take_optimizer(item)
         return super().prepare(*objects)
 
     def _take_model(self, model: nn.Module) -> nn.Module:
@@ -92,6 +122,7 @@ class InPlace(SplitAdapter):
 
     def _take_optimizer(self, optimizer: Optimizer) -> Optimizer:
         self._optimizers.take(optimizer)
+        self._training.take(optimizer)
         return optimizer
 
     def train_step(
@@ -104,8 +135,9 @@ class InPlace(SplitAdapter):
         self.prepare(model, optimizer)
         if self._alone:
             return plain_step(model, loss, optimizer)
-        counted = BatchWeight(self._dealt, self._shares.weight, weight)
-        return split_step(self._room.split(model), loss, optimizer, counted, self._group())
+        cut = cuts_of(self._training.most, self._dealt, self._shares, weight)
+        passes = Summed(self._room.split(model), loss, self._group(), self._training.scaling)
+        return step_of(passes, optimizer, cut, self._training.updates)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
@@ -116,7 +148,9 @@ class InPlace(SplitAdapter):
         refuse_cut(loss)
         counted = count_of(count)
         for root in self._room.roots:
-            root.weigh(0.0 if counted == 0.0 else 1.0)
+            root.weigh_by_hand(counted)
+        if self._micro is not None:
+            return self._micro.weigh(loss, counted)
         return loss * weight_of(self._dealt, counted)
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:

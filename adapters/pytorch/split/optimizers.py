@@ -12,18 +12,16 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.split.clipping import clip_to_norm, gradients_of
 from dream.adapters.pytorch.split.in_parts import mark_optimizer
 from dream.adapters.pytorch.split.room import Room
 
 
 @final
 class Optimizers:
-    """The optimizers of one strategy. clip_norm: largest norm of a step's global gradient."""
+    """The optimizers of one strategy."""
 
-    def __init__(self, room: Room, clip_norm: float | None) -> None:
+    def __init__(self, room: Room) -> None:
         self._room = room
-        self._clip_norm = clip_norm
         self._known: WeakSet[Optimizer] = WeakSet()
         room.followers.append(self._follow)
 
@@ -44,7 +42,7 @@ class Optimizers:
         """Step parts only, from here on."""
         if optimizer not in self._known:
             self._known.add(optimizer)
-            optimizer.register_step_pre_hook(_Before(self._room, self._clip_norm))
+            optimizer.register_step_pre_hook(_Before(self._room))
             mark_optimizer(optimizer)
         self._swap(optimizer)
 
@@ -110,31 +108,20 @@ def _tensors(listed: Any) -> Iterator[torch.Tensor]:
 
 @final
 class _Before:
-    """A step pre-hook: the gradients are of split modules, and clipped where that was asked for."""
+    """A step pre-hook: the gradients are of split modules."""
 
-    def __init__(self, room: Room, clip_norm: float | None) -> None:
+    def __init__(self, room: Room) -> None:
         self._room = room
-        self._clip_norm = clip_norm
         self._seen: tuple[int, ...] = ()
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:
-            self._refuse_clipping()
             return  # the closure computes the gradients
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
         seen = tuple(id(p) for p in stepped if p.grad is not None)
         if seen != self._seen:
             _check(optimizer, self._room)
             self._seen = seen
-        if self._clip_norm is not None:
-            clip_to_norm(gradients_of(stepped), self._clip_norm)
-
-    def _refuse_clipping(self) -> None:
-        if self._clip_norm is not None:
-            raise ConfigurationError(
-                "Gradients that a closure computes cannot be clipped before the step. Received: "
-                f"clip_norm={self._clip_norm} and optimizer.step(closure). Clip inside the closure."
-            )
 
 
 def _check(optimizer: Optimizer, room: Room) -> None:

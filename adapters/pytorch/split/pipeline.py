@@ -16,10 +16,12 @@ from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import evaluation, randomness, state
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.split import gradients
 from dream.adapters.pytorch.split.base import SplitAdapter
 from dream.adapters.pytorch.split.feed import part_of, rows_of
+from dream.adapters.pytorch.split.gradients import Staged
 from dream.adapters.pytorch.split.parts import Parts, start_as_rank_0
 from dream.adapters.pytorch.split.pipeline_calls import ByHand, Prepared, wrap_init
 from dream.adapters.pytorch.split.pipeline_model import PipelineModel, Room, refuse_layers
@@ -51,6 +53,12 @@ class Pipeline(SplitAdapter):
         self._group = None if self._alone else group_of(self._place)
         self._loader: DataLoader[Any] | None = None
         self._made: list[tuple[PipelineModel, Parts]] = []
+
+    def _check_knobs(self) -> None:
+        self._knobs.only({"clip_norm": ()}, "A pipeline")
+
+    def _spread(self) -> Spread:
+        return Staged(self._place.model)
 
     def _connect(self, plan: Plan) -> Place:
         return connect(plan, mesh_of(plan))
@@ -144,12 +152,11 @@ class Pipeline(SplitAdapter):
     ) -> Step:
         refuse_keras(model, self._plan.spec.name)
         refuse_trained(loss)
-        largest = self._options["clip_norm"]
-        assert largest is None or isinstance(largest, float)
         if self._alone:
-            return step_alone(self._take_model(model), loss, optimizer, largest)
+            return step_alone(self._take_model(model), loss, optimizer)
         pipeline, parts = self._find(model)
         parts.filter(optimizer)
+        self._training.take(optimizer)
         weigh = BatchWeight(self._place.data, self._shares.weight, weight)
         checked = False
         telling = Telling(pipeline.room.group, pipeline.last, self._device)
@@ -170,8 +177,6 @@ class Pipeline(SplitAdapter):
                 feed = pipeline.train(samples, inputs, target, loss, counts)
                 value = telling.tell(feed.mean_loss if pipeline.has_last else None)
             value = gradients.average(parts.parameters, value, share, self._place.data)
-            if largest is not None:
-                gradients.clip(parts.parameters, largest, self._place.model)
             optimizer.step()
             return value.to(torch.get_default_dtype())
 

@@ -20,9 +20,7 @@ from dream.adapters.pytorch.split.place import Place
 from dream.adapters.pytorch.step import check_scalar
 
 
-def step_alone(
-    model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer, largest: float | None
-) -> Step:
+def step_alone(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
     """The step of a pipeline of one rank."""
 
     def step(*batch: Any) -> torch.Tensor:
@@ -31,8 +29,6 @@ def step_alone(
         with inside():
             value = check_scalar(loss(model(*inputs), target))
         value.backward()
-        if largest is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), largest)
         optimizer.step()
         return value.detach()
 

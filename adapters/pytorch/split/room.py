@@ -15,11 +15,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.knobs.recompute import How
+from dream.adapters.pytorch.knobs.updates import Updates
+from dream.adapters.pytorch.reducing import recomputing
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse
 from dream.adapters.pytorch.split.meta import is_meta
-from dream.adapters.pytorch.split.root import Forward, SplitRoot, claim, recomputing
+from dream.adapters.pytorch.split.root import Forward, SplitRoot, claim
 from dream.communication import Communicator
 
 MakeRoot = Callable[[nn.Module, "Room", Forward | None], SplitRoot]
@@ -32,6 +36,10 @@ class Room:
     world: all ranks; dealt: those that batches are dealt to. draws: by how much this rank's random
     numbers are moved, once the first module is split.
     inside: a split module is running, so those it calls are its parts.
+    called: one was called in training, and no backward has come to it since.
+    updates: where the loop is, where its batches come in micro-batches; else None.
+    precision: what models are called in, where that is not float32.
+    synchronises: BatchNorm normalises by all ranks' samples. recomputes: which layers are.
     replaced: the new parameter for each old one that is still held somewhere.
     """
 
@@ -43,12 +51,22 @@ class Room:
         shares: Shares,
         draws: int,
         make: MakeRoot,
+        updates: Updates | None = None,
+        precision: Precision | None = None,
+        *,
+        synchronises: bool = False,
+        recomputes: How = False,
     ) -> None:
         self.name = name
         self.world = world
         self.dealt = dealt
         self.shares = shares
         self.inside = False
+        self.called = False
+        self.updates = updates
+        self.precision = precision
+        self.synchronises = synchronises and dealt.world_size > 1
+        self.recomputes = recomputes
         self.roots: WeakSet[SplitRoot] = WeakSet()
         self.replaced: Any = WeakTensorKeyDictionary()
         self.followers: list[Callable[[], None]] = []
@@ -92,6 +110,10 @@ class Room:
             if holds and id(module) not in within and (several or is_meta(module)):
                 self.split(module)
 
+    def gathering(self) -> list[nn.Parameter]:
+        """What backward passes leave gradients in."""
+        return [parameter for root in self.roots for parameter in root.gathering]
+
     def parts(self) -> dict[int, SplitRoot]:
         """The root of each parameter that is split, by the parameter's id."""
         return {key: root for root in self.roots for key in root.parts}
@@ -117,6 +139,7 @@ class Room:
             self.inside = False
         if self.world.world_size > 1:
             claim(root)
+            root.take_knobs()
         self.roots.add(root)
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter is not old[name]:
@@ -124,7 +147,7 @@ class Room:
         if not self._begun:
             self._begun = True
             randomness.offset_by(self._draws)
-        if self.dealt.world_size > 1:
+        if self.dealt.world_size > 1 and not self.synchronises:
             buffers.tell_local_statistics(module)
         for follow in self.followers:
             follow()

@@ -12,7 +12,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.reducing import call_empty, call_share
+from dream.adapters.pytorch.knobs.batch_norm import Synchronised, synchronise
+from dream.adapters.pytorch.knobs.recompute import recompute
+from dream.adapters.pytorch.reducing import call_empty, call_share, recomputing
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.adapters.pytorch.split.in_parts import MARK, InParts, mark_states, said_of_module
 
@@ -20,11 +22,6 @@ if TYPE_CHECKING:
     from dream.adapters.pytorch.split.room import Room
 
 Forward = Callable[..., Any]
-
-
-def recomputing() -> bool:
-    """Whether a module is called by a backward pass that computes it again."""
-    return torch._C._current_graph_task_id() != -1
 
 
 class SplitRoot(Slot):
@@ -40,6 +37,10 @@ class SplitRoot(Slot):
         self.room = room
         self.parts: dict[int, nn.Parameter] = {}
         self._norms = buffers.norms(module)
+        self._synced: dict[nn.Module, Synchronised] = {}
+        self._weight, self._silent = 1.0, False
+        self._number = 0  # of the update that gradients were last gathered for
+        self._completes = True
 
     @abstractmethod
     def cut(self) -> None:
@@ -48,6 +49,16 @@ class SplitRoot(Slot):
     @abstractmethod
     def weigh(self, weight: float) -> None:
         """What the next gradient of this module counts for; 0 makes it zero, whatever it was."""
+
+    @abstractmethod
+    def gather(self, *, fresh: bool, completes: bool) -> None:
+        """The next gradients are of a part of an update. fresh: of its first. completes: whether
+        the gradient is whole with them, and is to be added up over the ranks."""
+
+    @property
+    @abstractmethod
+    def gathering(self) -> list[nn.Parameter]:
+        """The parameters that backward passes leave gradients in."""
 
     @abstractmethod
     def rest(self) -> None:
@@ -62,12 +73,19 @@ class SplitRoot(Slot):
 
     def run(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call by the user's loop, of the module or one of its parts; or by the model itself."""
-        if self.room.inside or recomputing():
+        room = self.room
+        if room.inside:
             return forward(*args, **kwargs)
+        if recomputing():
+            return self._cast(forward, args, kwargs)
         if not torch.is_grad_enabled():
             return self._without_gradients(forward, args, kwargs)
-        weight = self.room.shares.weight((*args, *kwargs.values()))
-        return self.run_weighed(forward, args, kwargs, weight)
+        if room.precision is not None and room.precision.scaling is not None:
+            room.precision.scaling.loop_calls()
+        share = room.shares.of((*args, *kwargs.values()))
+        if room.updates is not None:
+            self.follow(completes=room.updates.begin(share))
+        return self.run_weighed(forward, args, kwargs, 1.0 if share is None else share.weight)
 
     def run_part(
         self, part: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -76,22 +94,55 @@ class SplitRoot(Slot):
         return self.run(forward, args, kwargs)
 
     def run_weighed(
-        self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], weight: float
+        self,
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weight: float,
+        *,
+        counted: bool = False,
     ) -> Any:
-        """A training call, whose gradient counts for `weight`."""
-        self.weigh(weight)
-        self.room.inside = True
-        try:
-            if weight == 0.0:
-                output = call_empty(self.module, forward, args, kwargs)
-            else:
-                output = call_share(self.module, forward, args, kwargs)
-        finally:
-            self.room.inside = False
-        self._average_running()
-        if not any(_needs_backward(leaf) for leaf in tree_leaves(output)):
+        """A training call, whose gradient counts for `weight`. counted: the loss is multiplied by
+        what it counts for, and `weight` is 0 where that is 0, else 1."""
+        self._count_for(weight, counted=counted)
+        output = self._cast(self._called(forward, empty=weight == 0.0), args, kwargs)
+        if self._completes:
+            self._settle_statistics()
+        leaves = [leaf for leaf in tree_leaves(output) if _needs_backward(leaf)]
+        if not leaves:
             self.rest()
+        self.room.called = bool(leaves)
+        for leaf in leaves:
+            if not leaf.is_leaf:
+                leaf.register_hook(self._came)
         return output
+
+    def weigh_by_hand(self, count: float) -> None:
+        """The loss is weighed already; but nothing at all must not bring a nan."""
+        self._count_for(0.0 if count == 0.0 else 1.0, counted=True)
+
+    def follow(self, *, completes: bool) -> None:
+        """The next gradients are of the update that the strategy is at."""
+        updates = self.room.updates
+        if updates is not None:
+            fresh, self._number = updates.number != self._number, updates.number
+            self._completes = completes
+            self.gather(fresh=fresh, completes=completes)
+
+    def take_knobs(self) -> None:
+        """Have layers recomputed and normalise together, as was asked for. Done again after each
+        cut."""
+        room = self.room
+        if room.synchronises:
+            self._synced = synchronise(
+                self.module, self._synced, room.dealt, self.trains, lambda: self._weight
+            )
+            self._norms = [n for n in buffers.norms(self.module) if n not in self._synced]
+        recompute(self.module, room.recomputes, self.trains)
+
+    def trains(self) -> bool:
+        """Whether a part that is called now is called by a training call of the whole."""
+        return torch.is_grad_enabled() and (self.room.inside or recomputing())
 
     def _without_gradients(
         self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -106,7 +157,36 @@ class SplitRoot(Slot):
             self.room.inside = False
             self.rest()
 
-    def _average_running(self) -> None:
+    def _called(self, forward: Forward, *, empty: bool) -> Forward:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.room.inside = True
+            try:
+                run = call_empty if empty else call_share
+                return run(self.module, forward, args, kwargs)
+            finally:
+                self.room.inside = False
+
+        return call
+
+    def _cast(self, call: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        precision = self.room.precision
+        return call(*args, **kwargs) if precision is None else precision.call(call, args, kwargs)
+
+    def _count_for(self, weight: float, *, counted: bool) -> None:
+        """Where BatchNorm sees all ranks' samples, those of a rank whose loss counts for nothing
+        have gradients still, and only what comes from that loss is nothing."""
+        self._silent = counted and weight == 0.0 and bool(self._synced)
+        self._weight = 1.0 if self._silent else weight
+        self.weigh(self._weight)
+
+    def _came(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Backward has come to the module. Nothing times what was not finite is nothing."""
+        self.room.called = False
+        return gradient.nan_to_num(nan=0.0) if self._silent else gradient
+
+    def _settle_statistics(self) -> None:
+        for synced in self._synced.values():
+            synced.settle()
         running = buffers.running(self._norms) if self._norms else []
         if running:
             torch._foreach_copy_(running, self.room.dealt.all_reduce(running))

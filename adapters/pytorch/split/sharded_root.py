@@ -44,7 +44,7 @@ class ShardedRoot(SplitRoot):
         self._device = device
         self._reshard = reshard
         self._units: list[FSDPModule] = []
-        self._weight = 1.0
+        self._scale = 1.0
         self._gathered: dict[int, nn.Parameter] = {}
         self._scaled: dict[int, RemovableHandle] = {}
 
@@ -65,13 +65,25 @@ class ShardedRoot(SplitRoot):
             fsdp.begin(self.module)
 
     def weigh(self, weight: float) -> None:
-        if weight == self._weight:
+        if weight == self._scale:
             return
         for handle in self._scaled.values():
             handle.remove()
         self._scaled.clear()
-        self._weight = weight
-        self._scale(self._gathered.values())
+        self._scale = weight
+        self._scale_gradients()
+
+    def gather(self, *, fresh: bool, completes: bool) -> None:
+        """Until the update is complete, whole gradients wait in what is gathered."""
+        if fresh:  # what is left there is of an update that was dropped
+            for parameter in self._gathered.values():
+                parameter.grad = None
+        for unit in self._units:
+            unit.set_requires_gradient_sync(completes, recurse=False)
+
+    @property
+    def gathering(self) -> list[nn.Parameter]:
+        return [*self.parts.values(), *self._gathered.values()]
 
     def rest(self) -> None:
         for unit in self._units:
@@ -103,18 +115,20 @@ class ShardedRoot(SplitRoot):
         for module, name in own:
             parameter = module._parameters[name]
             assert parameter is not None
-            self._gathered[id(parameter)] = parameter
-        if self._weight != 1.0:
-            self._scale(self._gathered.values())
+            if id(parameter) not in self._gathered:
+                self._gathered[id(parameter)] = parameter
+                if self.room.updates is not None:
+                    self.room.updates.held.watch([parameter])
+        self._scale_gradients()
 
-    def _scale(self, parameters: Any) -> None:
+    def _scale_gradients(self) -> None:
         """Have gradients scaled before they are added up over the ranks."""
-        if self._weight == 1.0:
+        if self._scale == 1.0:
             return
         scale: Callable[..., torch.Tensor] = (
-            torch.zeros_like if self._weight == 0.0 else partial(torch.mul, self._weight)
+            torch.zeros_like if self._scale == 0.0 else partial(torch.mul, self._scale)
         )
-        for parameter in parameters:
+        for parameter in self._gathered.values():
             if parameter.requires_grad and id(parameter) not in self._scaled:
                 self._scaled[id(parameter)] = parameter.register_hook(scale)
 

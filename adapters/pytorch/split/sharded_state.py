@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from dream._adapter import Adapter, Metric, Plan, Step
-from dream._knobs import Knobs
 from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
@@ -33,10 +32,9 @@ class ShardedState(Adapter):
     """DDP on all ranks; the ranks of a row of the mesh hold one state together."""
 
     def __init__(self, plan: Plan) -> None:
-        Knobs.of(plan.options).only({"clip_norm": ()}, "A model under 'sharded'")
-        defaults = {option.name: option.default for option in REPLICAS}
-        defaults["find_unused"] = plan.options["find_unused"]
-        self._replicas = Synchronous(replace(plan, options=defaults))
+        options = {option.name: option.default for option in REPLICAS}
+        options |= {name: value for name, value in plan.options.items() if name in options}
+        self._replicas = Synchronous(replace(plan, options=options))
         self._name = plan.spec.name
         data: Any = plan.options["data"]
         mesh = Mesh.fit(plan.cluster.world_size, data=data or 1, model=None, spare="model")
@@ -48,8 +46,7 @@ class ShardedState(Adapter):
             if mesh.size == 1
             else init_device_mesh(device, (mesh.data, mesh.model), mesh_dim_names=axes)
         )
-        clip_norm: Any = plan.options["clip_norm"]
-        self._steps = ShardedSteps(Rows(one_of(self.communicator, rows)), made, clip_norm)
+        self._steps = ShardedSteps(Rows(one_of(self.communicator, rows)), made)
         self._patches = Patches()
 
     @property

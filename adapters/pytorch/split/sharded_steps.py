@@ -8,7 +8,7 @@ from typing import Any, final
 from weakref import WeakSet
 
 import torch
-from torch import nn, optim
+from torch import optim
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
@@ -26,12 +26,11 @@ _BY_ELEMENT = {
 
 @final
 class ShardedSteps:
-    """The optimizers of one strategy. clip_norm: largest norm of a step's global gradient."""
+    """The optimizers of one strategy."""
 
-    def __init__(self, rows: Rows, mesh: DeviceMesh | None, clip_norm: float | None) -> None:
+    def __init__(self, rows: Rows, mesh: DeviceMesh | None) -> None:
         self._rows = rows
         self._mesh = mesh
-        self._clip_norm = clip_norm
         self._known: WeakSet[Optimizer] = WeakSet()
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -57,9 +56,9 @@ class ShardedSteps:
             for parameter in group["params"]:
                 _refuse_meta(parameter)
         self._known.add(optimizer)
-        if self._rows.parts == 1 and self._clip_norm is None:
+        if self._rows.parts == 1:
             return
-        step = _Step(self._rows, self._clip_norm)
+        step = _Step(self._rows)
         optimizer.register_step_pre_hook(step.before)
         optimizer.register_step_post_hook(step.after)
         if self._mesh is not None:
@@ -83,9 +82,8 @@ def _refuse_meta(parameter: torch.Tensor) -> None:
 class _Step:
     """Around a step, parameters and gradients are this rank's rows of them."""
 
-    def __init__(self, rows: Rows, clip_norm: float | None) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._clip_norm = clip_norm
         self._whole: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def before(
@@ -99,8 +97,6 @@ class _Step:
                 loss = closure()
             args, kwargs = args[:1], {**kwargs, "closure": lambda: loss}
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        if self._clip_norm is not None:
-            nn.utils.clip_grad_norm_(stepped, self._clip_norm)
         for parameter in stepped:
             if (gradient := parameter.grad) is not None:
                 self._whole.append((parameter, parameter.data, gradient))

@@ -69,10 +69,20 @@ class TensorRoot(SplitRoot):
             if blueprints is not None:
                 blueprints.fill(self.module, self._device, self.room.world)
         self._sum.watch(self.module.parameters())
+        if self.room.updates is not None:
+            new = [p for p in self.module.parameters() if id(p) not in self.parts]
+            self.room.updates.held.watch(new)
         self.parts = {id(parameter): parameter for parameter in self.module.parameters()}
 
     def weigh(self, weight: float) -> None:
         self._sum.arm(weight)
+
+    def gather(self, *, fresh: bool, completes: bool) -> None:
+        self._sum.gather(fresh=fresh, completes=completes)
+
+    @property
+    def gathering(self) -> list[nn.Parameter]:
+        return [*self.parts.values()]
 
     def rest(self) -> None:
         """Pieces are all there is."""
@@ -92,12 +102,18 @@ class TensorRoot(SplitRoot):
         return tree_map(whole, self.run(forward, args, kwargs))
 
     def run_weighed(
-        self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], weight: float
+        self,
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weight: float,
+        *,
+        counted: bool = False,
     ) -> Any:
         if not self._compared:
             self._compared = True
             check_alike(self._among, (args, kwargs))
-        output = super().run_weighed(forward, args, kwargs, weight)
+        output = super().run_weighed(forward, args, kwargs, weight, counted=counted)
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(_refuse_second_gradients)

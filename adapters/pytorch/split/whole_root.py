@@ -30,6 +30,13 @@ class WholeRoot(SplitRoot):
     def weigh(self, weight: float) -> None:
         """There are no others to count beside."""
 
+    def gather(self, *, fresh: bool, completes: bool) -> None:
+        """Backward adds up by itself."""
+
+    @property
+    def gathering(self) -> list[nn.Parameter]:
+        return [*self.parts.values()]
+
     def rest(self) -> None:
         """Nothing was gathered."""
 

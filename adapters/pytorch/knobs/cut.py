@@ -1,4 +1,4 @@
-"""The explicit step of an update in micro-batches: it takes this rank's whole share, and cuts."""
+"""A rank's share of a batch, cut into the micro-batches of an update."""
 
 from __future__ import annotations
 
@@ -7,60 +7,30 @@ from itertools import accumulate, pairwise
 from typing import Any, final
 
 import torch
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from dream._adapter import Step
-from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._partition import Share, micro_shares
 from dream.adapters.pytorch.data_parallel import rows_of
-from dream.adapters.pytorch.knobs.scaling import Scaling
-from dream.adapters.pytorch.knobs.updates import Updates
-from dream.adapters.pytorch.root import Root
+from dream.adapters.pytorch.passes import Batch, Cuts, uncut
 from dream.adapters.pytorch.shares import Shares
-from dream.adapters.pytorch.step import check_scalar
-from dream.adapters.pytorch.weighing import count_of
+from dream.adapters.pytorch.weighing import BatchWeight, count_of
 from dream.communication import Communicator
 
-Batch = tuple[Any, ...]
 
-
-def accumulated_step(
-    root: Root,
-    loss: Callable[..., Any],
-    optimizer: Optimizer,
-    cut: Cut,
-    updates: Updates,
-    scaling: Scaling | None,
-) -> Step:
-    """One communication: gradients and the loss travel with the last micro-batch."""
-    updates.leave_to_step()
-
-    def step(*batch: Any) -> torch.Tensor:
-        micros = cut(batch)
-        updates.begin_whole()
-        optimizer.zero_grad(set_to_none=True)
-        for index, (micro, weight) in enumerate(micros):
-            inputs, target = split(micro)
-            output, carried = root.call_with_carrier(
-                inputs, empty=weight == 0.0, first=index == 0, last=index == len(micros) - 1
-            )
-            value = check_scalar(loss(output, target)) * weight
-            backward = torch.autograd.backward if scaling is None else scaling.backward
-            backward((value, carried), (None, value.detach().to(carried.dtype)))
-        optimizer.step()
-        return root.carried
-
-    return step
+def cuts_of(
+    most: int, communicator: Communicator, shares: Shares, weight: Callable[..., Any] | None
+) -> Cuts:
+    """How a step cuts its batches. most: micro-batches. communicator: the ranks that batches are
+    dealt to. weight: counts the things of a batch; None goes by samples."""
+    if most > 1:
+        return Cut(most, communicator, shares, weight)
+    return uncut(BatchWeight(communicator, shares.weight, weight))
 
 
 @final
 class Cut:
-    """A batch -> its micro-batches, each with what its mean loss counts for.
-
-    weight: counts the things of a batch; None goes by samples.
-    """
+    """As many micro-batches on every rank."""
 
     def __init__(
         self,
