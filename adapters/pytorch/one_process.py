@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from functools import wraps
-from typing import Any
+from typing import Any, final
 from weakref import WeakSet
 
 import torch
@@ -20,8 +21,13 @@ from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import evaluation, replicas, saving, state
 from dream.adapters.pytorch.data_parallel import rows_of
+from dream.adapters.pytorch.followed import Followed
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.knobs.cut import cuts_of
+from dream.adapters.pytorch.knobs.spread import Whole
+from dream.adapters.pytorch.knobs.training import Training
 from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.passes import Batch, Passes, step_of
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of, wrap_compile
@@ -29,25 +35,39 @@ from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import count_of
 from dream.communication import Communicator, Loop, Members
 
+_HONOURED: Mapping[str, Collection[object]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": ("bfloat16", "float16", "O1"),
+    "sync_batch_norm": (False,),
+}
+_INSTEAD = (
+    "Its copies of a model run in threads, which share one generator (recompute= would draw other "
+    "masks) and do not wait for one another in the middle of a model (sync_batch_norm=), and are "
+    "made of its own parameters (O0, O2 and O3 cast them). Use 'mirrored', which takes all."
+)
+
 
 class OneProcess(Adapter):
-    """Batches are whole as the loop sees them, and cut at each call for those that share them.
-
-    honours: the knobs that are honoured, and which values of each; none for any.
-    """
-
-    honours: Mapping[str, Collection[object]] = {}
+    """Batches are whole as the loop sees them, and cut at each call for those that share them."""
 
     def __init__(self, plan: Plan) -> None:
         self._name = plan.spec.name
         self._knobs = Knobs.of(plan.options)
-        self._knobs.only(self.honours, f"A model under {plan.spec.name!r}")
+        self._knobs.only(_HONOURED, "One process that drives several devices", _INSTEAD)
         self._team = self._gather(plan)
         self._topology = Topology.of(
             plan.cluster, num_replicas=self._team.size, device=str(self._team.first)
         )
         self._communicator = Communicator(Loop(), TorchTensors(), Members.all_of(plan.cluster))
-        self._dealer = Dealer(self._communicator, Shares(), plan.seed)
+        self._shares = Shares()
+        self._training = Training(self._knobs, self._team.first.type, 1, Whole())
+        self._followed = Followed(self._training, self._communicator, self._shares)
+        self._training.watch(lambda: self._followed.called, self._gathering)
+        self._dealer = Dealer(
+            self._communicator, self._shares, plan.seed, micros=self._training.micros
+        )
         self._patches = Patches()
         self._settled: WeakSet[nn.Module] = WeakSet()
 
@@ -74,8 +94,11 @@ class OneProcess(Adapter):
         replace(torch, "save", saving.on_rank(0, torch.save))
         replace(nn.Module, "__init__", self._wrap_init(nn.Module.__init__))
         replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
+        self._followed.enter(self._patches)
+        self._training.enter(self._patches)
 
     def exit(self) -> None:
+        self._training.exit()
         self._patches.restore()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
@@ -86,11 +109,8 @@ class OneProcess(Adapter):
             elif isinstance(item, nn.Module):
                 self._take(item)
             elif isinstance(item, Optimizer):
-                self._watch(item)
+                self._training.take(item)
         return objects
-
-    def _watch(self, optimizer: Optimizer) -> None:
-        """An optimizer was made or given. Called at least once for each."""
 
     def train_step(
         self,
@@ -101,17 +121,10 @@ class OneProcess(Adapter):
     ) -> Step:
         refuse_keras(model, self._name)
         self._take(model)
-        self._watch(optimizer)
-
-        def step(*batch: Any) -> torch.Tensor:
-            parts = self._team.scatter(split(batch))
-            optimizer.zero_grad(set_to_none=True)
-            counts = [_count(part, weight) for part in parts]
-            value = replicas.train(self._team, model, loss, parts, counts)
-            optimizer.step()
-            return value
-
-        return step
+        self._training.take(optimizer)
+        cut = cuts_of(self._training.most, self._communicator, self._shares, weight)
+        passes = OnEach(self._team, model, loss, weight, self._training)
+        return step_of(passes, optimizer, cut, self._training.updates)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
@@ -120,8 +133,7 @@ class OneProcess(Adapter):
         return evaluation.evaluate(model, data, metrics, self._communicator)
 
     def weigh(self, loss: Any, count: Any) -> Any:
-        count_of(count)
-        return loss
+        return self._followed.weigh(loss, count_of(count))
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         return state.whole(model)
@@ -131,7 +143,12 @@ class OneProcess(Adapter):
             self._settled.add(model)
             self._settle(model)
             if not isinstance(slot_of(model), replicas.Parallel):
-                set_slot(model, replicas.Parallel(model, self._team))
+                set_slot(model, replicas.Parallel(model, self._team, self._followed))
+
+    def _gathering(self) -> list[nn.Parameter]:
+        """What backward passes leave gradients in."""
+        taken = [parameter for model in self._settled for parameter in model.parameters()]
+        return [*taken, *self._followed.gathering]
 
     def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         @wraps(init)
@@ -139,9 +156,41 @@ class OneProcess(Adapter):
             refuse_keras(module, self._name)
             init(module, *args, **kwargs)
             if not isinstance(module, fx.GraphModule) and not isinstance(slot_of(module), Slot):
-                set_slot(module, replicas.Parallel(module, self._team))
+                set_slot(module, replicas.Parallel(module, self._team, self._followed))
 
         return wrapped
+
+
+@final
+class OnEach(Passes):
+    """A part of a micro-batch on each device, and its loss too."""
+
+    def __init__(
+        self,
+        team: replicas.Team,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        weight: Callable[..., Any] | None,
+        training: Training,
+    ) -> None:
+        """weight: counts the things that a loss is the mean over."""
+        self._team, self._model, self._loss = team, model, loss
+        self._weight, self._training = weight, training
+        self._value = torch.zeros(())
+
+    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
+        parts = self._team.scatter(split(batch))
+        counts = [_count(part, self._weight) for part in parts]
+        scaling, precision = self._training.scaling, self._training.precision
+        with nullcontext() if scaling is None else scaling.scaled():
+            scale = 1.0 if scaling is None else scaling.own
+            value = replicas.train(
+                self._team, self._model, self._loss, parts, counts, weight, scale, precision
+            )
+        self._value = value if first else self._value + value
+
+    def told(self) -> torch.Tensor:
+        return self._value
 
 
 def _count(part: Any, weight: Callable[..., Any] | None) -> float:

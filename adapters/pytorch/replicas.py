@@ -24,6 +24,8 @@ from dream.adapters.pytorch.data_parallel import (
     rows_of,
     scatter,
 )
+from dream.adapters.pytorch.followed import Followed
+from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.slot import Slot, set_slot
 from dream.adapters.pytorch.split.inside import called_by_hand, inside
 from dream.adapters.pytorch.split.traceless import evaluating, traceless
@@ -125,14 +127,18 @@ class Parallel(Slot):
     The gradient needs no weights then: the loss is taken of all outputs together.
     """
 
-    def __init__(self, module: nn.Module, team: Team) -> None:
+    def __init__(self, module: nn.Module, team: Team, followed: Followed) -> None:
         super().__init__(module)
         self._team = team
+        self._followed = followed
         self._by_sample: bool | None = None  # not known yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (called_by_hand() and has_parameters(self.module)):
             return self.inner(*args, **kwargs)
+        return self._followed.call(self.module, self._run, args, kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self._by_sample is False or _shapeless(self.module):
             return self._alone(args, kwargs)
         parts = self._team.scatter((args, kwargs))
@@ -195,12 +201,21 @@ def has_parameters(module: nn.Module) -> bool:
 
 
 def train(
-    team: Team, model: nn.Module, loss: Loss, parts: list[Any], counts: list[float]
+    team: Team,
+    model: nn.Module,
+    loss: Loss,
+    parts: list[Any],
+    counts: list[float],
+    weight: float = 1.0,
+    scale: float = 1.0,
+    precision: Precision | None = None,
 ) -> torch.Tensor:
     """The gradients of the mean loss over all parts, in the model's own parameters; that loss.
 
     parts: (inputs, target) for each place. counts: how many things each part's loss is the mean
-    over. The loss is computed and differentiated in each place; only numbers are gathered.
+    over. weight: what the mean counts for. scale: what gradients are larger by, and the loss that
+    is told is not. precision: what the model is called in. The loss is computed and differentiated
+    in each place; only numbers are gathered.
     """
     team.expect(model, parts[0][0], {})
     whole = Scored(model, loss)
@@ -212,7 +227,8 @@ def train(
         if count > 0.0:
             replica = team.leaves(whole, index)
             call = partial(team.call, index, model)
-            acts.append(partial(_differentiate, call, replica, count / sum(counts)))
+            counts_for = weight * count / sum(counts)
+            acts.append(partial(_differentiate, call, replica, counts_for, scale, precision))
             replicas.append(replica)
         else:
             acts.append(_nothing)
@@ -229,12 +245,17 @@ def _differentiate(
     call: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
     replica: Scored,
     weight: float,
+    scale: float,
+    precision: Precision | None,
     inputs: tuple[Any, ...],
     target: Any,
 ) -> torch.Tensor:
-    output = call(replica.model, inputs, {})
+    def forward(*inputs: Any) -> Any:
+        return call(replica.model, inputs, {})
+
+    output = forward(*inputs) if precision is None else precision.call(forward, inputs, {})
     value = check_scalar(replica.loss(output, target)) * weight
-    value.backward()
+    (value if scale == 1.0 else value * scale).backward()
     return value.detach()
 
 

@@ -121,9 +121,9 @@ class Scaling:
                     "A gradient of a gradient would be scaled twice. Received: create_graph=True "
                     "in float16. Use precision='bfloat16', which needs no loss scale."
                 )
-            started = _started(tensors, grad_tensors, self.own)
+            begun = started(tensors, grad_tensors, self.own)
             with self.scaled():
-                run(*started, retain_graph, create_graph, **kwargs)
+                run(*begun, retain_graph, create_graph, **kwargs)
 
         return backward
 
@@ -153,7 +153,7 @@ def _is_half(parameter: nn.Parameter) -> bool:
     return parameter.dtype in (torch.float16, torch.bfloat16)
 
 
-def _started(tensors: Any, given: Any, scale: float) -> tuple[list[Any], list[Any]]:
+def started(tensors: Any, given: Any, scale: float) -> tuple[list[Any], list[Any]]:
     """Where backward starts, and with which gradients."""
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if given is None or isinstance(given, torch.Tensor):

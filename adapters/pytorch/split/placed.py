@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any, final
-from weakref import WeakSet
 
 from torch import nn
-from torch.optim import Optimizer
 
 from dream._adapter import Plan
-from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._errors import ConfigurationError, unknown
 from dream._mesh import Mesh
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.one_process import OneProcess
@@ -26,8 +23,6 @@ from dream.adapters.pytorch.split.tracing import likely_call, trace
 class Placed(OneProcess):
     """Each device runs its layers as soon as what they need is there, beside the others."""
 
-    honours = {"clip_norm": ()}
-
     def _gather(self, plan: Plan) -> Team:
         if not plan.cluster.alone:
             raise ConfigurationError(
@@ -36,8 +31,7 @@ class Placed(OneProcess):
                 "split='pipeline'."
             )
         places: Any = plan.options["place"]
-        clip: Any = plan.options["clip_norm"]
-        self._places, self._clip = places, clip
+        self._places = places
         data, model = plan.options["data"], plan.options["model"]
         assert data is None or isinstance(data, int)
         assert model is None or isinstance(model, int)
@@ -45,41 +39,11 @@ class Placed(OneProcess):
             model = 1 + max((_index(places, name) for name in places), default=0)
         here = devices.several(plan, fewest=(data or 1) * (model or 1))
         self._mesh = Mesh.fit(len(here), data=data, model=model, spare="model")
-        self._clipped: WeakSet[Optimizer] = WeakSet()
         return Rows(here, self._mesh, self._placement)
 
     def _settle(self, model: nn.Module) -> None:
         assert isinstance(self._team, Rows)
         self._team.settle(model)
-
-    def enter(self) -> None:
-        super().enter()
-        if self._clip is not None:
-            self._patches.replace(Optimizer, "__init__", self._wrap_optimizer(Optimizer.__init__))
-
-    def _wrap_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
-        @wraps(init)
-        def wrapped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, *args, **kwargs)
-            self._watch(optimizer)
-
-        return wrapped
-
-    def _watch(self, optimizer: Optimizer) -> None:
-        if self._clip is not None and optimizer not in self._clipped:
-            self._clipped.add(optimizer)
-            optimizer.register_step_pre_hook(self._clip_gradients)
-
-    def _clip_gradients(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if len(args) > 1 or kwargs.get("closure") is not None:
-            raise Unsupported(
-                "Gradients that a closure computes cannot be clipped before it. Received: "
-                f"clip_norm={self._clip} and a closure. Clip in the closure."
-            )
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, self._clip)
 
     def _placement(self, model: nn.Module) -> Placement:
         if self._places is not None:
