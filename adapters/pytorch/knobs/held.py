@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -13,12 +14,38 @@ from dream._errors import ConfigurationError
 from dream.adapters.pytorch.local import local_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A gradient as it was left. version: grows with each change in place; torch does not count
+    those of a cut tensor, so of these there is the sum of the rank's piece too."""
+
+    gradient: torch.Tensor | None
+    version: int
+    piece: torch.Tensor | None
+
+    @classmethod
+    def of(cls, gradient: torch.Tensor | None) -> _Left:
+        if gradient is None:
+            return cls(None, 0, None)
+        piece = local_of(gradient)
+        return cls(gradient, gradient._version, None if piece is gradient else piece.detach().sum())
+
+    def stays(self, now: torch.Tensor | None) -> bool:
+        """Whether that is what the parameter has still."""
+        if now is not self.gradient:
+            return False
+        if now is None:
+            return True
+        same = self.piece is None or self.piece.allclose(local_of(now).sum(), 0, 0, equal_nan=True)
+        return now._version <= self.version and same
+
+
 @final
 class Held:
     """Notes each gradient as backward leaves it."""
 
     def __init__(self) -> None:
-        self._left: dict[nn.Parameter, tuple[torch.Tensor | None, int]] = {}
+        self._left: dict[nn.Parameter, _Left] = {}
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> list[RemovableHandle]:
         """Note the gradients of these; until the handles are removed."""
@@ -30,8 +57,8 @@ class Held:
 
     def check(self) -> None:
         """Refuse to go on where a gradient is not as the last micro-batch left it."""
-        for parameter, (gradient, version) in self._left.items():
-            if parameter.grad is not gradient or (gradient is not None and _of(gradient) > version):
+        for parameter, left in self._left.items():
+            if not left.stays(parameter.grad):
                 raise ConfigurationError(
                     "Between two micro-batches of an update the gradient was changed, and it is "
                     "not complete yet. Received: a parameter of shape "
@@ -54,10 +81,4 @@ class Held:
             self._note(parameter)
 
     def _note(self, parameter: nn.Parameter) -> None:
-        gradient = parameter.grad
-        self._left[parameter] = gradient, 0 if gradient is None else _of(gradient)
-
-
-def _of(gradient: torch.Tensor) -> int:
-    """A number that grows with each change in place."""
-    return gradient._version
+        self._left[parameter] = _Left.of(parameter.grad)

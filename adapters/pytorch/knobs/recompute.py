@@ -61,7 +61,7 @@ class Recomputed(Around):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (torch.is_grad_enabled() and self._trains()):
             return self.inner(*args, **kwargs)
-        return _again(partial(self.inner, **kwargs), self._norms, *args)
+        return again(partial(self.inner, **kwargs), self._norms, *args)
 
 
 @final
@@ -89,7 +89,7 @@ class Runs(Around):
             run = layers[first : first + size]
             if first + size >= len(layers):
                 return _in_turn(run, x)
-            x = _again(partial(_in_turn, run), [n for m in run for n in buffers.norms(m)], x)
+            x = again(partial(_in_turn, run), [n for m in run for n in buffers.norms(m)], x)
         return x
 
 
@@ -142,7 +142,8 @@ def _in_turn(layers: list[nn.Module], x: Any) -> Any:
     return x
 
 
-def _again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
+def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
+    """`function(*args)`, computed again in backward. norms: whose statistics count it once."""
     contexts = partial(_contexts, norms)
     return checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
 

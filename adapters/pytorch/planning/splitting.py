@@ -148,14 +148,14 @@ def _pipeline(
     optimizer = optimize(parts.parameters)
     telling = Telling(group, count - 1, _DEVICE)
     samples = pipeline.parts(rows_of(batch))
-    counts = [float(samples.real(index)) for index in range(samples.count)]
+    weights = [samples.real(index) / samples.samples for index in range(samples.count)]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         telling.expect()
-        feed = pipeline.train(samples, inputs, target, loss, counts)
+        feed = pipeline.train(samples, inputs, target, loss, weights)
         value = telling.tell(feed.mean_loss if pipeline.has_last else None)
-        gradients.average(parts.parameters, value, 1.0, place.data)
+        gradients.average(parts.parameters, value, place.data)
         optimizer.step()
 
     return Steps(step, optimizer, parts.parameters, [*model.buffers()])

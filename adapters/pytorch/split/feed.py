@@ -36,8 +36,9 @@ def part_of(parts: Microbatches, value: Any, index: int) -> Any:
 class Feed:
     """A batch on its way through the stages. Every rank of a pipeline has the whole batch.
 
-    inputs: the model's. target, loss, counts: where it is trained; counts are how many things the
-    loss of each microbatch is the mean over, some at least.
+    inputs: the model's. target, loss, weights: where it is trained; weights are what the loss of
+    each microbatch counts for, some at least for more than nothing. scale: what gradients are
+    larger by.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Feed:
         inputs: Sequence[Any],
         target: Any = None,
         loss: Loss | None = None,
-        counts: Sequence[float] = (),
+        weights: Sequence[float] = (),
+        scale: float = 1.0,
     ) -> None:
         self.parts = parts
         self._inputs, self._target, self._loss = inputs, target, loss
-        self._weights = [count / sum(counts) for count in counts]
+        self._weights, self._scale = weights, scale
         self._losses: list[torch.Tensor] = []
         self._outputs: list[Any] = []
 
@@ -70,11 +72,12 @@ class Feed:
         target = part_of(self.parts, self._target, index)
         part = _here(check_scalar(self._loss(self._cut(output, index), target))) * weight
         self._losses.append(part.detach().clone())
-        return part
+        return part if self._scale == 1.0 else part * self._scale
 
     @property
     def mean_loss(self) -> torch.Tensor:
-        """The mean loss over the batch, shape (). On the last stage."""
+        """The microbatches' losses, each times what it counts for, added up: shape (). On the last
+        stage."""
         return torch.stack(self._losses).sum()
 
     @property

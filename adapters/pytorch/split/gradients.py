@@ -14,24 +14,17 @@ from dream.communication import Communicator
 
 
 def average(
-    parameters: Sequence[nn.Parameter],
-    loss: torch.Tensor,
-    weight: float,
-    twins: Communicator,
+    parameters: Sequence[nn.Parameter], loss: torch.Tensor, twins: Communicator
 ) -> torch.Tensor:
-    """The gradients' mean over the copies of the model, each times its weight; the loss likewise,
-    which is returned. One call for each dtype. A copy without a gradient counts as zero; where
-    none has one there is none.
+    """The gradients' mean over the copies of the model; the loss likewise, which is returned. One
+    call for each dtype. A copy without a gradient counts as zero; where none has one there is none.
     """
     if twins.world_size == 1:
         return loss
     trained = [p for p in parameters if p.requires_grad]
-    own = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in trained]
-    if weight not in (0.0, 1.0):
-        torch._foreach_mul_(own, weight)
+    own = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     there = torch.tensor([float(p.grad is not None) for p in trained])
-    scaled = loss * weight if weight else torch.zeros_like(loss)
-    *means, mean_loss, there = twins.all_reduce([*own, scaled, there])
+    *means, mean_loss, there = twins.all_reduce([*own, loss, there])
     missing = any(p.grad is None for p in trained)
     for index, (parameter, mean) in enumerate(zip(trained, means, strict=True)):
         if not missing or there[index]:

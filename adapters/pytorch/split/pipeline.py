@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, final
 
 import torch
@@ -12,15 +12,16 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Metric, Plan, Step
-from dream._batch import split
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import evaluation, randomness, state
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.knobs.cut import cuts_of
 from dream.adapters.pytorch.knobs.spread import Spread
+from dream.adapters.pytorch.passes import step_of
 from dream.adapters.pytorch.slot import set_slot
-from dream.adapters.pytorch.split import gradients
 from dream.adapters.pytorch.split.base import SplitAdapter
-from dream.adapters.pytorch.split.feed import part_of, rows_of
+from dream.adapters.pytorch.split.computed import recompute_named, refuse_chains
+from dream.adapters.pytorch.split.feed import rows_of
 from dream.adapters.pytorch.split.gradients import Staged
 from dream.adapters.pytorch.split.parts import Parts, start_as_rank_0
 from dream.adapters.pytorch.split.pipeline_calls import ByHand, Prepared, wrap_init
@@ -34,11 +35,24 @@ from dream.adapters.pytorch.split.pipeline_plan import (
     step_alone,
 )
 from dream.adapters.pytorch.split.place import Place, connect, mesh_of
+from dream.adapters.pytorch.split.rounds import Rounds
 from dream.adapters.pytorch.split.saving import refusing_parts
 from dream.adapters.pytorch.split.stages import Stages, evened, named, parameters_of
-from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.split.timing import measured_on
-from dream.adapters.pytorch.weighing import BatchWeight, count_of
+
+_HONOURED: Mapping[str, Collection[object]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": ("bfloat16", "float16", "O1"),
+    "recompute": (),
+    "sync_batch_norm": (False,),
+}
+_INSTEAD = (
+    "Its layers see microbatches, so there is no BatchNorm in it; and the levels O0, O2 and O3 "
+    "cast parameters, of which each rank has its stages' alone. Use precision='float16' or "
+    "'bfloat16', or 'mirrored'."
+)
 
 
 @final
@@ -53,9 +67,13 @@ class Pipeline(SplitAdapter):
         self._group = None if self._alone else group_of(self._place)
         self._loader: DataLoader[Any] | None = None
         self._made: list[tuple[PipelineModel, Parts]] = []
+        self._training.watch(lambda: False, self._gathering)
+        if self._training.updates is not None:
+            self._training.updates.leave_to_step()
 
     def _check_knobs(self) -> None:
-        self._knobs.only({"clip_norm": ()}, "A pipeline")
+        refuse_chains(self._knobs.recompute)
+        self._knobs.only(_HONOURED, "A pipeline", _INSTEAD)
 
     def _spread(self) -> Spread:
         return Staged(self._place.model)
@@ -97,10 +115,15 @@ class Pipeline(SplitAdapter):
         parts = Parts(model, pipeline.owners(), self._place.model.rank)
         parts.drop_others()
         _own_step(model)
+        recompute_named(model, self._knobs.recompute, pipeline.stages.opened)
         set_slot(model, Prepared(pipeline))
         randomness.offset_by(self._topology.rank)
         self._made.append((pipeline, parts))
         return self._made[-1]
+
+    def _gathering(self) -> list[nn.Parameter]:
+        """What rounds leave gradients in."""
+        return [parameter for _, parts in self._made for parameter in parts.parameters]
 
     def _cut(self, model: nn.Module) -> Stages:
         names = self._options["stages"]
@@ -126,7 +149,10 @@ class Pipeline(SplitAdapter):
         schedule = self._options["schedule"]
         assert isinstance(schedule, str)
         assert self._group is not None
-        return Room(self._place.model, self._group, self._device, schedule, self._microbatches)
+        return Room(
+            self._place.model, self._group, self._device, schedule, self._microbatches,
+            self._training.precision, self._knobs.recompute,
+        )  # fmt: skip
 
     def _take_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if self._alone:
@@ -157,47 +183,22 @@ class Pipeline(SplitAdapter):
         pipeline, parts = self._find(model)
         parts.filter(optimizer)
         self._training.take(optimizer)
-        weigh = BatchWeight(self._place.data, self._shares.weight, weight)
+        training = self._training
+        cut = cuts_of(training.most, self._place.data, self._shares, weight)
+        passes = Rounds(pipeline, parts, loss, weight, self._place.data, training.scaling)
+        whole = step_of(passes, optimizer, cut, training.updates)
         checked = False
-        telling = Telling(pipeline.room.group, pipeline.last, self._device)
 
         def step(*batch: Any) -> torch.Tensor:
-            inputs, target = split(batch)
             nonlocal checked
             if not checked:
                 checked = True
-                check_batch(self._plan, self._shares.largest(batch) or rows_of(batch))
-            counts = self._counts(pipeline, batch, weight)
-            share = weigh(batch)
-            optimizer.zero_grad(set_to_none=True)
-            value = torch.zeros((), dtype=torch.float64, device=self._device)
-            if sum(counts) > 0.0:
-                telling.expect()
-                samples = pipeline.parts(rows_of(batch))
-                feed = pipeline.train(samples, inputs, target, loss, counts)
-                value = telling.tell(feed.mean_loss if pipeline.has_last else None)
-            value = gradients.average(parts.parameters, value, share, self._place.data)
-            optimizer.step()
-            return value.to(torch.get_default_dtype())
+                samples = self._shares.largest(batch) or rows_of(batch)
+                check_batch(self._plan, samples // training.most)
+            value: torch.Tensor = whole(*batch)
+            return value
 
         return step
-
-    def _counts(
-        self, pipeline: PipelineModel, batch: tuple[Any, ...], weight: Callable[..., Any] | None
-    ) -> list[float]:
-        """How many things the loss of each microbatch is the mean over."""
-        samples = rows_of(batch)
-        if samples == 0:
-            return []
-        parts = pipeline.parts(samples)
-        if weight is None:
-            return [float(parts.real(index)) for index in range(parts.count)]
-        return [
-            count_of(weight(*(part_of(parts, value, index) for value in batch)))
-            if parts.real(index)
-            else 0.0
-            for index in range(parts.count)
-        ]
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]

@@ -14,7 +14,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._stages import Microbatches, microbatches
+from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.slot import set_slot
+from dream.adapters.pytorch.split.computed import Computed
 from dream.adapters.pytorch.split.cutting import Outline, StageGraph
 from dream.adapters.pytorch.split.feed import Feed, Loss, rows_of
 from dream.adapters.pytorch.split.inside import inside
@@ -30,13 +33,16 @@ _KEPT = 8  # schedules of other shapes; each holds buffers for what it receives
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where a pipeline runs. ranks: those of one copy of the model, in the order of its stages."""
+    """Where a pipeline runs, and how. ranks: those of one copy of the model, in the order of its
+    stages. precision: what it trains in, where that is not float32. recomputes: which layers."""
 
     ranks: Communicator
     group: ProcessGroup
     device: torch.device
     schedule: str
     microbatches: int
+    precision: Precision | None = None
+    recomputes: How = False
 
 
 @final
@@ -79,7 +85,7 @@ class PipelineModel:
         call = call_of(self.model, args, {})
         feed = Feed(self.parts(rows_of(args)), [*call.tensors.values()])
         with inside():
-            return self._passes(self._own(call), feed.inputs(0), trains=True)
+            return self._passes(self._trained(call), feed.inputs(0), trains=True)
 
     def train(
         self,
@@ -87,11 +93,13 @@ class PipelineModel:
         args: tuple[Any, ...],
         target: Any,
         loss: Loss,
-        counts: Sequence[float],
+        weights: Sequence[float],
+        scale: float = 1.0,
     ) -> Feed:
-        """The gradients of the mean loss over a batch, in the parameters of this rank's stages."""
+        """The gradients of the microbatches' losses, each times its weight, times `scale`, in the
+        parameters of this rank's stages."""
         call = call_of(self.model, args, {})
-        feed = Feed(parts, [*call.tensors.values()], target, loss, counts)
+        feed = Feed(parts, [*call.tensors.values()], target, loss, weights, scale)
         self._run(call, feed, trains=True)
         return feed
 
@@ -141,12 +149,23 @@ class PipelineModel:
         return self._schedules[key]
 
     def _make(self, call: Call, feed: Feed, *, trains: bool) -> Schedule:
-        graphs = self._own(call)
+        graphs = self._trained(call) if trains else self._own(call)
         passes = self._passes(graphs, feed.inputs(0), trains=trains)
         room = self.room
         return Schedule(
             room.schedule, graphs, passes, feed.parts.count, room.device, room.group, trains=trains
         )
+
+    def _trained(self, call: Call) -> dict[int, nn.Module]:
+        """This rank's stages as they are computed in training."""
+        room, last = self.room, self._count - 1
+        whole = room.recomputes is True
+        if room.precision is None and not whole:
+            return self._own(call)
+        return {
+            index: Computed(graph, room.precision, last=index == last, whole=whole)
+            for index, graph in self._own(call).items()
+        }
 
     def _own(self, call: Call) -> dict[int, nn.Module]:
         key = self._key(call)

@@ -1,0 +1,62 @@
+"""A pipeline's stage as it is computed in training: in a precision, and kept or computed again."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from dream._errors import ConfigurationError, Unsupported, unknown
+from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.knobs.recompute import How, again, recompute
+from dream.adapters.pytorch.slot import set_slot
+
+
+@final
+class Computed(nn.Module):
+    """last: the stage gives the model's output, which is float32. whole: backward computes the
+    stage again, of which what goes in is kept."""
+
+    def __init__(
+        self, graph: nn.Module, precision: Precision | None, *, last: bool, whole: bool
+    ) -> None:
+        super().__init__()
+        set_slot(self, None)  # made in the block, but no user's
+        self.graph = graph
+        self._precision, self._last, self._whole = precision, last, whole
+
+    def forward(self, *taken: Any) -> Any:
+        if self._precision is None:
+            return self._run(*taken)
+        with self._precision.casting():
+            output = self._run(*taken)
+            return self._precision.restored(output) if self._last else output
+
+    def _run(self, *taken: Any) -> Any:
+        return again(self.graph, [], *taken) if self._whole else self.graph(*taken)
+
+
+def recompute_named(model: nn.Module, how: How, opened: frozenset[str]) -> None:
+    """Have layers computed again by name. opened: those that are looked into, and are not called
+    as one."""
+    if isinstance(how, (bool, str)):
+        return
+    known = dict(model.named_modules())
+    for name in how:
+        if name not in known:
+            raise unknown(f"layer of {type(model).__name__} to recompute", name, known)
+        if name in opened or not name:
+            raise ConfigurationError(
+                "A layer that a pipeline cuts, or looks into, is not computed as one. Received: "
+                f"recompute=[{name!r}]. Name layers inside it, or say recompute=True."
+            )
+    recompute(model, how, torch.is_grad_enabled)
+
+
+def refuse_chains(how: How) -> None:
+    if how == "sqrt":
+        raise Unsupported(
+            "A pipeline's stages are no chains to be cut in runs. Received: recompute='sqrt'. Say "
+            "recompute=True, which keeps of each stage what goes into it, or name layers."
+        )
