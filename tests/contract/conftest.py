@@ -21,31 +21,38 @@ def run_cell(
 ) -> Iterator[Run]:
     """The job of a cell."""
     jobs: dict[Cell, Future[Job]] = {}
+    asked = _asked_for(request.session.items)
     with ThreadPoolExecutor(AT_ONCE) as pool:
 
         def start(cell: Cell) -> Future[Job]:
             if cell not in jobs:
                 folder = tmp_path_factory.mktemp(str(cell))
-                jobs[cell] = pool.submit(contract_job.run, cell, folder)
+                jobs[cell] = pool.submit(contract_job.run, cell, folder, asked.get(cell, ()))
             return jobs[cell]
 
-        for cell in _asked_for(request.session.items):
+        for cell in asked:
             start(cell)
         yield lambda cell: start(cell).result()
         for job in jobs.values():
             job.cancel()
 
 
-def _asked_for(items: list[pytest.Item]) -> list[Cell]:
-    """The cells of the collected tests, each kind's oracle first."""
-    found: dict[Cell, None] = {}
+def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
+    """The cells of the collected tests, each kind's oracle first, with the cases that torch's are
+    asked for; none for all. A module names in ALSO those that no parameter of its tests has."""
+    found: dict[Cell, set[str]] = {}
+    whole = {"keras_tf", "keras_torch"}
     for item in items:
+        also = getattr(item.module, "ALSO", None)
         callspec = getattr(item, "callspec", None)
         cell = callspec.params.get("job") if callspec is not None else None
-        if isinstance(cell, Cell):
-            found[oracle(cell.kind)] = None
-            found[cell] = None
-    return list(found)
+        if callspec is not None and isinstance(cell, Cell):
+            names = {callspec.params["case"], *(also or ())}
+            for each in (oracle(cell.kind), cell):
+                found.setdefault(each, set()).update(names)
+        elif also is None and "run_oracle" in item.fixturenames:
+            whole.add("torch")
+    return {c: frozenset(() if c.kind in whole else names) for c, names in found.items()}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,15 @@ class Job:
         return self.outcomes[f"{mode}.{case}", rank]
 
 
-def run(cell: Cell, folder: Path) -> Job:
-    """Run all cases of a cell. A case that takes the ranks down is left out, and the job started
-    again for those behind it."""
+def run(cell: Cell, folder: Path, cases: Collection[str] = ()) -> Job:
+    """Run cases of a cell; none named is all. One that takes the ranks down is left out, and the
+    job started again for those behind it."""
     job = Job(cell)
     done: list[str] = []
     for attempt in range(RESTARTS):
         place = folder / str(attempt)
         place.mkdir(parents=True)
-        end = _start(cell, place, done)
+        end = _start(cell, place, done, cases)
         begun = _gather(job, place)
         if end == "":
             break
@@ -87,10 +87,12 @@ def _gather(job: Job, place: Path) -> list[str]:
     return list(dict.fromkeys(file.name.rsplit(".", 2)[0] for file in begun))
 
 
-def _start(cell: Cell, place: Path, done: Sequence[str]) -> str:
+def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str]) -> str:
     """Run the ranks to their end. Empty where all ended well, else how they ended."""
     command = [sys.executable, str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
     shared = _environment(cell)
+    if cases:
+        shared.setdefault("CONTRACT_ONLY", " ".join(sorted(cases)))
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(cell.processes):

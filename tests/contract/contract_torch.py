@@ -8,6 +8,7 @@ import contract_torch_knobs
 import contract_torch_levels
 import contract_torch_objects
 import contract_torch_owned
+import contract_torch_owned_knobs
 import contract_torch_probes
 import contract_torch_refusals
 import contract_torch_training
@@ -22,6 +23,7 @@ _ROOMS = (
     contract_torch_explicit,
     contract_torch_objects,
     contract_torch_owned,
+    contract_torch_owned_knobs,
     contract_torch_knobs,
     contract_torch_levels,
     contract_torch_travel,

@@ -30,6 +30,8 @@ CORE = frozenset(
         "accumulated_step_weighted_by_tokens",
         "clip_norm",
         "recomputed",
+        "batch_norm_over_all_ranks",
+        "a_step_that_overflows_on_one_rank",
         "compressed",
         "communications_of_an_update",
         "communicator",
@@ -155,6 +157,21 @@ _TRAVELLING = frozenset({"compressed", "adasum", "knobs_of_ddp"})
 _CASTING = frozenset({"in_precision_O0", "in_precision_O2", "in_precision_O3", "scaling_refused"})
 """What casts a model's own parameters."""
 _IN_BUCKETS = frozenset({"communications_of_an_update"})
+"""What counts sums over ranks, and is for those who have no others than those of gradients."""
+_IN_ONE_PROCESS = frozenset(
+    {
+        *ACCUMULATED,
+        *CLIPPED,
+        "clip_norm_in_a_step",
+        "precision_bfloat16",
+        "in_precision_float16",
+        "a_step_that_overflows_on_one_rank",
+        "clipped_in_float16",
+        "knobs_refused",
+        "an_update_left_early",
+    }
+)
+"""What threads that share a random generator, and do not wait for one another, can honour."""
 
 
 def takes_knob(strategy: str, options: str, case: str) -> bool:
@@ -163,10 +180,13 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
         return True
     if case in _TRAVELLING:
         return False
+    if strategy == "data_parallel" or "split=layers" in options:
+        return case in _IN_ONE_PROCESS
     if "zero=1" in options:
         return True
     if "zero=" in options or "split=tensor" in options:
-        return case not in _CASTING | _IN_BUCKETS
+        more = "split=tensor" in options or "data=" in options
+        return case not in (_CASTING | _IN_BUCKETS if more else _CASTING)
     return False
 
 

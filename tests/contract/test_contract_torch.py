@@ -27,6 +27,7 @@ from contract_over import job_and_case
 from dream._partition import epoch_order
 
 over = partial(job_and_case, TORCH)
+ALSO = ("shuffled_order", "rank_dependent_initial_weights", "files_are_rank_0s")
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from contract_job import Job
 from contract_over import job_and_case
 
 over = partial(job_and_case, TORCH)
+ALSO = ("accumulated_momentum",)
 
 
 @pytest.fixture(scope="session")

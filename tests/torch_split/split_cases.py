@@ -458,7 +458,7 @@ def refusals(_: int) -> Figures:
         rank = dream.current().topology.rank  # type: ignore[union-attr]
         words = torch.full((2, 6), rank)
         found["other samples"] = refused(lambda: model(words))
-    with strategy("sharded"):
+    with strategy("sharded", sync_batch_norm=False):
         normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         momentum(normed.parameters())
         batches = DataLoader(TensorDataset(torch.ones(2, 4)), batch_size=2)
