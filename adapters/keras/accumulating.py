@@ -3,7 +3,8 @@ and only that is kept of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, final
 
 import keras
 
@@ -17,42 +18,73 @@ def held(model: Any, engine: Engine, batch: Any, fraction: Any) -> step.Update:
 
     fraction: of the global batch.
     """
-    check(model)
+    micro = Micro(model, engine)
     rows = engine.rows(batch)
     micros = engine.micros(rows)
-    variables = list(model.trainable_variables)
-    once, counts = _counted_once(model, engine, batch, rows)
-    missing = [False] * len(variables)
 
-    def compute(micro: Any) -> list[Any]:
-        start, stop = micro * rows // micros, (micro + 1) * rows // micros
+    def compute(index: Any) -> list[Any]:
+        start, stop = index * rows // micros, (index + 1) * rows // micros
         part = private.tree.map_structure(lambda t: None if t is None else t[start:stop], batch)
-        share = engine.ratio(stop - start, rows)
+        return micro.gradients(
+            part, engine.ratio(stop - start, rows), rows, fraction, known=_length(batch) is not None
+        )
+
+    return micro.update(engine.fold(micros, compute, [v.value for v in micro.variables]))
+
+
+@final
+class Micro:
+    """A model's own step on micro-batches."""
+
+    def __init__(self, model: Any, engine: Engine) -> None:
+        check(model)
+        self.variables = list(model.trainable_variables)
+        self._model = model
+        self._engine = engine
+        self._missing = [False] * len(self.variables)
+
+    def gradients(
+        self, part: Any, share: Any, rows: Any, fraction: Any = 1.0, *, known: bool
+    ) -> list[Any]:
+        """Of each variable, for what the micro-batch counts; metrics are told of it.
+
+        share: of the batch, which has so many `rows`, and is `fraction` of the global one. known:
+        whether Keras knows its length.
+        """
+        model, engine = self._model, self._engine
+        once = _counted_once(model, engine)
         before = engine.copies(once)
+        counts = share * keras.ops.cast(rows, "float32") if known else share
+        counts = counts / (_length(part) or 1)
         with step.holding_scope(fraction * share) as updates:
             type(model).train_step(model, part)
         for variable, value in zip(once, before, strict=True):
-            variable.assign(value + (variable.value - value) * share * counts)
+            variable.assign(value + (variable.value - value) * counts)
         (update,) = updates
-        missing[:] = [g is None for g in update.gradients]
+        self._missing = [g is None for g in update.gradients]
         return [
             keras.ops.zeros_like(v.value) if g is None else keras.ops.convert_to_tensor(g)
-            for v, g in zip(variables, update.gradients, strict=True)
+            for v, g in zip(self.variables, update.gradients, strict=True)
         ]
 
-    sums = engine.fold(micros, compute, [v.value for v in variables])
-    gradients = [None if no else s for no, s in zip(missing, sums, strict=True)]
-    return step.Update(model.optimizer, gradients, variables)
+    def update(self, sums: Sequence[Any]) -> step.Update:
+        """What is to be applied, from the sums of what micro-batches gave."""
+        gradients = [None if no else s for no, s in zip(self._missing, sums, strict=True)]
+        return step.Update(self._model.optimizer, gradients, self.variables)
 
 
-def _counted_once(model: Any, engine: Engine, batch: Any, rows: Any) -> tuple[list[Any], Any]:
-    """The states of outputs' own losses, where Keras counts each micro-batch as one, its length
-    being unknown in a graph; and what the whole batch counts for there."""
+def _counted_once(model: Any, engine: Engine) -> list[Any]:
+    """The states of outputs' own losses, where Keras counts a batch whose length is unknown in a
+    graph as one."""
     if engine.framework == "torch":
-        return [], 1.0
-    states = [v for metric in private.output_losses(model) for v in metric.variables]
-    known = private.tree.flatten(batch)[0].shape[0] is not None
-    return states, keras.ops.cast(rows, "float32") if known else 1.0
+        return []
+    return [v for metric in private.output_losses(model) for v in metric.variables]
+
+
+def _length(batch: Any) -> int | None:
+    """As far as Keras knows it."""
+    found: int | None = private.tree.flatten(batch)[0].shape[0]
+    return found
 
 
 def check(model: Any) -> None:

@@ -15,14 +15,16 @@ from dream.adapters.keras import private
 _OWN = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
-def adopt(optimizer: Any, knobs: Knobs) -> None:
-    """Have the optimizer, and the one in it, clip what it applies; once."""
+def adopt(optimizer: Any, knobs: Knobs, *, by_norm: bool = True) -> None:
+    """Have the optimizer, and the one in it, clip what it applies; once. by_norm: whether it is
+    given all of a gradient whose norm there is to clip by."""
     if not knobs.clips:
         return
     inner = vars(optimizer).get("inner_optimizer")
     for each in (optimizer,) if inner is None else (optimizer, inner):
         _check_alone(each, knobs)
-        private.replace_clipping(each, lambda gradients: clipped(gradients, knobs))
+        if knobs.clip_norm is None or by_norm:
+            private.replace_clipping(each, lambda gradients: clipped(gradients, knobs))
 
 
 def clipped(gradients: Sequence[Any], knobs: Knobs) -> list[Any]:

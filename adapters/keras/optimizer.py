@@ -38,15 +38,21 @@ def distribute(optimizer: Any, engine: Engine) -> Any:
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         reduce_and_apply(self, engine, list(grads), trainable_variables)
 
+    optimizer.apply = MethodType(apply, optimizer)
+    weigh_losses(optimizer)
+    engine.adopt_optimizer(optimizer)
+    return optimizer
+
+
+def weigh_losses(optimizer: Any) -> None:
+    """Have the optimizer weigh a loss where it scales it, in a step that holds updates."""
+
     def scale_loss(self: Any, loss: Any) -> Any:
         scaled = type(self).scale_loss(self, loss)
         scope = step.current()
         return scaled if scope is None or scope.held is None else scaled * scope.weight
 
-    optimizer.apply = MethodType(apply, optimizer)
     optimizer.scale_loss = MethodType(scale_loss, optimizer)
-    engine.adopt_optimizer(optimizer)
-    return optimizer
 
 
 def _release(optimizer: Any) -> None:
@@ -66,9 +72,7 @@ def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], varia
         raise _unweighed(optimizer, engine)
     if scope.reduced:
         apply_global(optimizer, engine, gradients, variables)
-    elif scope.held is not None:
-        scope.held.append(step.Update(optimizer, gradients, variables))
-    else:
+    elif not step.hold(optimizer, gradients, variables):
         whole = _reduced(engine, step.Update(optimizer, gradients, variables), scope.weight)
         apply_global(optimizer, engine, whole, variables)
 

@@ -153,9 +153,11 @@ def knows_training(layer: Any) -> bool:
     return bool(layer._call_has_training_arg)
 
 
-def calls_of(layer: Any) -> list[Any]:
-    """The calls of a layer that functional models are made of."""
-    return list(layer._inbound_nodes)
+def calls_of(layer: Any, model: Any) -> list[Any]:
+    """The calls of a layer that a functional model is made of: each with its `input_tensors` and
+    `output_tensors`."""
+    own = {id(call) for calls in model._nodes_by_depth.values() for call in calls}
+    return [call for call in layer._inbound_nodes if id(call) in own]
 
 
 def all_states(layer: Any) -> list[Any]:

@@ -97,22 +97,20 @@ def _check_chain(model: Any, layers: Sequence[Any]) -> None:
         return
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     if inputs and outputs and len(inputs) == len(outputs) == 1:
-        tensors = [inputs[0], *(layer.output for layer in layers if _called_once(layer))]
+        calls = [call for layer in layers for call in private.calls_of(layer, model)]
+        ends = [inputs[0], *(call.output_tensors[0] for call in calls)]
         follows = [
-            _called_once(layer) and layer.input is before
-            for layer, before in zip(layers, tensors, strict=False)
+            len(call.output_tensors) == len(call.input_tensors) == 1
+            and call.input_tensors[0] is before
+            for call, before in zip(calls, ends, strict=False)
         ]
-        if all(follows) and tensors[-1] is outputs[0]:
+        if len(calls) == len(layers) and all(follows) and ends[-1] is outputs[0]:
             return
     raise Unsupported(
         "The square root of a model's depth is that of a chain of layers, each called on what the "
         f"one before it gives. Received: recompute='sqrt' for {type(model).__name__} "
         f"{model.name!r}. Use recompute=True, or name layers."
     )
-
-
-def _called_once(layer: Any) -> bool:
-    return len(private.calls_of(layer)) == 1
 
 
 def _alone(layer: Any, engine: Engine, call: Callable[..., Any]) -> Callable[..., Any]:

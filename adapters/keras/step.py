@@ -5,7 +5,7 @@ An optimizer that dream has distributed looks here each time it applies gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -81,6 +81,16 @@ def holding_scope(weight: Any) -> Iterator[list[Update]]:
     held: list[Update] = []
     with _entered(Scope(weight, held=held)):
         yield held
+
+
+def hold(optimizer: Any, gradients: Sequence[Any], variables: Any) -> bool:
+    """Keep an update for the end of the step, where there is one that waits for it."""
+    scope = current()
+    if scope is None or scope.held is None:
+        return False
+    variables = None if variables is None else list(variables)
+    scope.held.append(Update(optimizer, list(gradients), variables))
+    return True
 
 
 @contextmanager

@@ -133,9 +133,7 @@ class TensorFlowAdapter(Adapter):
     def _total(self) -> training.Total | None:
         """Who adds up inside a step: the replicas of this process, the ranks, or nobody."""
         if self._who.distribution is not None:
-            return lambda tensors: tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.SUM, tensors
-            )
+            return self._block.engine.total
         if self.topology.world_size == 1:
             return None
         adding = self.communicator.unchecked()  # the layout is agreed on, once

@@ -62,6 +62,7 @@ class LocalStep:
         self._ranks = ranks
         self._most = most
         self._engine = engine
+        self._missing: list[bool] = []
         self.form: Form = AsItIs()
 
     def __call__(self, *batch: Any) -> tf.Tensor:
@@ -74,8 +75,7 @@ class LocalStep:
             value, gradients = differentiate(batch)
         if self._total is not None:
             value, gradients = self._reduce(batch, value, gradients, weighed=together)
-        with reduced_scope():
-            self._optimizer.apply(gradients, self._model.trainable_variables)
+        self._apply(gradients)
         return value
 
     def _together(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
@@ -103,27 +103,42 @@ class LocalStep:
 
     def _in_micros(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
         """The means over micro-batches that count for what is in them."""
-        variables = list(self._model.trainable_variables)
         rows = folding.rows(batch)
         micros = tf.clip_by_value(rows, 1, self._most)
-        missing = [False] * len(variables)
 
         def compute(micro: tf.Tensor) -> list[tf.Tensor]:
             start, stop = micro * rows // micros, (micro + 1) * rows // micros
-            part = tf.nest.map_structure(lambda t: t[start:stop], batch)
-            value, gradients = self._differentiate(part)
-            missing[:] = [g is None for g in gradients]
-            found = [
-                tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
-                for v, g in zip(variables, gradients, strict=True)
-            ]
-            count = self._count(part)
-            return [count, *(_times(x, count) for x in (tf.cast(value, tf.float32), *found))]
+            return self.micro(*tf.nest.map_structure(lambda t: t[start:stop], batch))
 
+        variables = self._model.trainable_variables
         like = [tf.zeros([]), tf.zeros([]), *(v.value for v in variables)]
-        count, *sums = folding.fold(micros, compute, like)
+        return self._means(folding.fold(micros, compute, like))
+
+    def micro(self, *part: Any) -> list[tf.Tensor]:
+        """What a micro-batch counts for, its loss and its gradients times that."""
+        value, gradients = self._differentiate(part)
+        self._missing = [g is None for g in gradients]
+        found = [
+            tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
+            for v, g in zip(self._model.trainable_variables, gradients, strict=True)
+        ]
+        count = self._count(part)
+        return [count, *(_times(x, count) for x in (tf.cast(value, tf.float32), *found))]
+
+    def finish(self, *sums: tf.Tensor) -> tf.Tensor:
+        """Train by the sums of what micro-batches gave, where there is one part."""
+        value, gradients = self._means(sums)
+        self._apply(gradients)
+        return value
+
+    def _means(self, given: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
+        count, *sums = given
         value, *means = (tf.math.divide_no_nan(x, tf.cast(count, x.dtype)) for x in sums)
-        return value, [None if no else m for no, m in zip(missing, means, strict=True)]
+        return value, [None if no else m for no, m in zip(self._missing, means, strict=True)]
+
+    def _apply(self, gradients: list[Any]) -> None:
+        with reduced_scope():
+            self._optimizer.apply(gradients, self._model.trainable_variables)
 
     def _reduce(
         self, batch: calling.Batch, value: tf.Tensor, gradients: list[Any], *, weighed: bool

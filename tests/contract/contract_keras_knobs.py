@@ -12,7 +12,6 @@ import numpy as np
 from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
 from contract_keras_kit import BATCH, CASES, SHORT, TF, adamw, arrays, compiled, loss, momentum, net
 from contract_keras_kit import parameters as parameters_of
-from contract_keras_names import TAKE_KNOBS
 from contract_keras_objects import global_batches, judge, weighted, weights
 from keras import layers
 
@@ -77,7 +76,8 @@ def accumulated_outputs_and_weights(env: Env) -> Figures:
 @CASES.add(*WITH_DREAM)
 def accumulated_twice(env: Env) -> Figures:
     """Keras's own accumulation keeps its meaning: the mean over steps."""
-    if env.mode == "cell" and env.cell.processes < env.cell.replicas:
+    copied = env.cell.strategy in ("mirrored", "data_parallel")
+    if env.mode == "cell" and env.cell.processes < env.cell.replicas and copied:
         return {"left_out": "Keras's own accumulation of several devices is held by another case"}
     return _micro(env, 2, lambda _: _fit(momentum(gradient_accumulation_steps=2)))
 
@@ -197,8 +197,7 @@ def batch_normalisation_over_replicas(env: Env) -> Figures:
         model.fit(x, y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
         return model
 
-    asked = {"sync_batch_norm": True} if env.cell.strategy in TAKE_KNOBS else {}
-    with env.block(knobs=asked) as strategy:
+    with env.block(knobs={"sync_batch_norm": True}) as strategy:
         figures = parameters_of(fitted())
         keras.utils.set_random_seed(1)
         model, optimizer = strategy.prepare(net(layers.BatchNormalization()), momentum())
@@ -220,14 +219,17 @@ class Traced(layers.Layer):
         return keras.ops.sin(x)
 
 
-def _deep() -> Any:
+def _deep(env: Env) -> Any:
+    """With statistics of a batch, where a batch is whole."""
     keras.utils.set_random_seed(1)
+    cut = "split=pipeline" in env.cell.options
+    normal = layers.LayerNormalization if cut else layers.BatchNormalization
     blocks = [
-        [layers.Dense(16, name=f"dense{i}"), layers.BatchNormalization(), Traced(),
-         layers.Dropout(0.3, seed=i)]
+        [layers.Dense(16, name=f"dense{i}"), normal(), Traced(), layers.Dropout(0.3, seed=i)]
         for i in range(3)
-    ]  # fmt: skip
-    model = keras.Sequential([keras.Input((8,)), *chain(*blocks), layers.Dense(4)])
+    ]
+    ends = [layers.Dense(16, "tanh"), layers.Dense(4)]
+    model = keras.Sequential([keras.Input((8,)), *chain(*blocks), *ends])
     model.compile(momentum(), loss(), metrics=["accuracy"])
     return model
 
@@ -241,7 +243,7 @@ def recomputed(env: Env) -> Figures:
     found: dict[str, Any] = {}
     for name, asked in ASKED:
         with env.block(knobs={"recompute": asked}):
-            model = _deep()
+            model = _deep(env)
             Traced.calls = 0
             model.fit(*arrays(33), batch_size=BATCH, shuffle=False, verbose=0)
         found[name] = {"parameters": parameters_of(model), "calls": Traced.calls}
@@ -253,7 +255,7 @@ def recomputed_in_a_step(env: Env) -> Figures:
     found: dict[str, Any] = {}
     for name, asked in ASKED:
         with env.block(knobs={"recompute": asked}) as strategy:
-            model, optimizer = strategy.prepare(_deep(), momentum())
+            model, optimizer = strategy.prepare(_deep(env), momentum())
             Traced.calls = 0
             step = strategy.train_step(model, judge, optimizer)
             for batch in global_batches(strategy, *arrays(33)):

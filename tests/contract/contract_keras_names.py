@@ -91,12 +91,11 @@ CLIPPED = ("clip_norm", "clip_value", "clip_norm_with_a_scaled_loss", "clip_norm
 PRECISE = ("precision_bfloat16", "precision_float16")
 NORMALISED = ("batch_normalisation_over_replicas",)
 RECOMPUTED = ("recomputed", "recomputed_in_a_step")
-TRAVELLING = ("compressed", "adasum", "travel_refused")
+TRAVELLED = ("compressed", "adasum")
+TRAVELLING = (*TRAVELLED, "travel_refused")
+"""For processes that are replicas."""
 OTHER = ("precision_levels", "knobs_refused", *TRAVELLING)
 KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
-TAKE_KNOBS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
-"""The strategies that have these options."""
-
 ON_A_MESH = {
     "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
     "which tests/tf_split holds",
@@ -105,19 +104,42 @@ ON_A_MESH = {
     "which tests/tf_split holds",
 }
 """Cases that say nothing of a split model, and why."""
-ON_DEVICES = {
-    "batch_normalisation": "its BatchNormalization sees the global batch, and there is no option "
-    "against it",
+IN_PARTS = {
+    "batch_normalisation_over_replicas": "a microbatch has statistics of its own: BatchNorm is "
+    "refused, which tests/tf_split holds",
+    "precision_levels": "its model has a BatchNormalization",
 }
-"""Cases that say nothing of `data_parallel`, and why."""
+"""Cases that say nothing of a pipeline, and why."""
+ON_ROWS = dict.fromkeys(
+    RECOMPUTED, "further rows of one process have copies: refused, which tests/tf_split holds"
+)
+"""Cases that say nothing of a pipeline's rows in one process, and why."""
+SPLIT_CORE = frozenset(
+    {
+        "accumulated_step_weighted_by_counts",
+        "clip_value",
+        "clip_norm_with_a_scaled_loss",
+        "precision_float16",
+        "recomputed",
+    }
+)
+"""Beside the core, what every split model runs."""
+
+
+def core(cell: Cell) -> Collection[str]:
+    """What a cell runs at least."""
+    return CORE | SPLIT_CORE if cell.strategy in _SPLIT else CORE
+
+
 _SPLIT = ("sharded", "model_parallel", "hybrid")
 
 
 def without_meaning(cell: Cell) -> Collection[str]:
     """What a cell leaves out."""
+    if cell.strategy in _SPLIT:
+        in_parts = IN_PARTS if "split=pipeline" in cell.options else ()
+        rows = ON_ROWS if in_parts and cell.strategy == "hybrid" and cell.processes == 1 else ()
+        return {*ON_A_MESH, *in_parts, *rows, *TRAVELLING}
     if cell.strategy == "data_parallel":
-        return {*KNOBS.difference(NORMALISED), *ON_DEVICES}
-    knobs: Collection[str] = () if cell.strategy in TAKE_KNOBS else KNOBS
-    if cell.processes < cell.replicas:
-        knobs = {*knobs, "compressed", "adasum"}
-    return {*knobs, *(ON_A_MESH if cell.strategy in _SPLIT else ())}
+        return TRAVELLING
+    return TRAVELLED if cell.processes < cell.replicas else ()

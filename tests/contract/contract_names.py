@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import contract_keras_names
 import contract_split_names
 import contract_torch_names
 from contract_cells import Cell
-
-CORE = {
-    "torch": contract_torch_names.CORE,
-    "keras_tf": contract_keras_names.CORE,
-    "keras_torch": contract_keras_names.CORE,
-}
 
 
 def runs(cell: Cell, case: str) -> bool:
@@ -19,7 +15,11 @@ def runs(cell: Cell, case: str) -> bool:
     meaning there."""
     if _without_meaning(cell, case):
         return False
-    return not cell.core or case in CORE[cell.kind]
+    return not cell.core or case in _core(cell)
+
+
+def _core(cell: Cell) -> Collection[str]:
+    return contract_torch_names.CORE if cell.kind == "torch" else contract_keras_names.core(cell)
 
 
 def _without_meaning(cell: Cell, case: str) -> bool:

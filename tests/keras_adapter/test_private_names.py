@@ -42,8 +42,10 @@ private.replace_moments(norm, lambda own, layer, x, mask: asked.append(layer) or
 norm(keras.ops.ones((4, 3)), training=True)
 assert asked == [norm] and private.added_losses(norm) == 0
 assert private.knows_training(norm) and not private.knows_training(keras.layers.Flatten())
-chain = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-assert len(private.calls_of(chain.layers[0])) == 1 and private.is_rehearsal([chain.inputs[0]])
+chain = keras.Model(start := keras.Input((3,)), keras.layers.Dense(2)(start))
+(call,) = private.calls_of(chain.layers[1], chain)
+assert call.input_tensors[0] is start and call.output_tensors[0] is chain.outputs[0]
+assert private.is_rehearsal([start])
 with keras.StatelessScope():
     assert private.is_rehearsal([])
 assert not private.is_rehearsal([])

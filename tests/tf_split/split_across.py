@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import layers
 from split_parts import branches
-from split_scenes import data, fitted, loss, momentum, stepped, told, weights, wide
+from split_scenes import data, fitted, loss, momentum, overflowing, stepped, told, weights, wide
 
 import dream
 
@@ -33,9 +33,7 @@ def two() -> dict[str, Any]:
         found["accumulating"] = told(
             lambda: fitted(wide(), momentum(global_clipnorm=1.0, gradient_accumulation_steps=2))
         )
-        found["scaled"] = told(
-            lambda: fitted(wide(), keras.optimizers.LossScaleOptimizer(momentum()))
-        )
+        found["overflowing"] = overflowing()
         found["by hand"] = told(lambda: momentum().apply([], []))
         found["alone"] = alone(model, rank)  # the last: the ranks differ from then on
     with dream.strategy("model_parallel", split="pipeline", balance="time"):
@@ -128,4 +126,5 @@ def one() -> dict[str, Any]:
         found["predicted after"] = predicted(model)
         found["penalised"] = penalised()
         found["layers"] = weights(fitted(branches()))
+        found["overflowing"] = overflowing()
     return found

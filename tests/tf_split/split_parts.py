@@ -9,7 +9,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from split_scenes import data, entered, fitted, momentum, short, stepped, told, weights, wide
+from split_scenes import (
+    accumulating,
+    data,
+    entered,
+    fitted,
+    momentum,
+    short,
+    stepped,
+    told,
+    weights,
+    wide,
+)
 
 import dream
 
@@ -58,6 +69,12 @@ def parts() -> dict[str, Any]:
         found["timed"] = devices_of(model.variables), weights(model)
     with dream.strategy("model_parallel", split="pipeline", devices=2):
         found["outputs"] = split_across.penalised()
+    with dream.strategy("model_parallel", split="pipeline", devices=2, clip_norm=0.05):
+        found["keras accumulates"] = weights(fitted(wide(), accumulating()))
+    with dream.strategy("model_parallel", split="pipeline", devices=2, precision="O3"):
+        found["halved"] = weights(fitted(wide()))
+    with dream.strategy("hybrid", devices=2, data=2, model=1, recompute=True):
+        found["copies"] = told(lambda: fitted(wide()))
     with dream.strategy("model_parallel", split="layers", devices=2, place=PLACE):
         model = fitted(branches())
         found["layers"] = devices_of(model.variables), weights(model)
@@ -71,6 +88,10 @@ def parts() -> dict[str, Any]:
         found["one slow"] = weights(fitted(slow()))
         found["one branches"] = weights(fitted(branches()))
         found["one counted"] = counted(strategy)
+    with dream.strategy("single", precision="O3"):
+        found["one halved"] = weights(fitted(wide()))
+    with dream.strategy("single", clip_norm=0.05):
+        found["one keras accumulates"] = weights(fitted(wide(), accumulating()))
     return found
 
 

@@ -41,6 +41,26 @@ def scaled() -> Any:
     return keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=2.0**15)
 
 
+def overflowing() -> list[np.ndarray]:
+    """Scaled so far that gradients are infinite at first, those of some layers for longer; and what
+    has become of the scale."""
+    optimizer = keras.optimizers.SGD(1e-6)
+    optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**122)
+    keras.utils.set_random_seed(3)
+    large, dense = layers.Rescaling(1024.0), layers.Dense
+    model = keras.Sequential(
+        [keras.Input((8,)), large, dense(16, name="fc1"), dense(4, name="fc2")]
+    )
+    model.compile(optimizer, loss())
+    model.fit(*data(), batch_size=16, epochs=3, shuffle=False, verbose=0)
+    return [*weights(model), np.array(float(optimizer.dynamic_scale) / 2.0**122)]
+
+
+def accumulating() -> Any:
+    """By Keras itself, which then clips."""
+    return momentum(gradient_accumulation_steps=2)
+
+
 def wide(*more: Any) -> Any:
     keras.utils.set_random_seed(3)
     dense = layers.Dense
@@ -129,9 +149,13 @@ def mesh() -> dict[str, Any]:
                 "states": (bytes_held(states), bytes_whole(states)),
                 "gradients": gradients_held(strategy, model),
             }
+    for zero in (1, 2, 3):
+        with dream.strategy("sharded", devices=2, zero=zero, clip_norm=0.05):
+            found[f"normalised{zero}"] = weights(fitted(wide(layers.BatchNormalization())))
+    with dream.strategy("sharded", devices=2, zero=2, accumulate=3):
+        found["accumulated"] = weights(fitted(wide()))
     with dream.strategy("sharded", devices=2, clip_norm=0.05) as strategy:
-        normal = wide(layers.BatchNormalization())
-        found["normalised"] = weights(fitted(normal))
+        found["keras accumulates"] = weights(fitted(wide(), accumulating()))
         clipped = wide()
         found["clipped"] = stepped(strategy, clipped), weights(clipped)
         found["scaled"] = weights(fitted(wide(), scaled()))
@@ -147,6 +171,8 @@ def mesh() -> dict[str, Any]:
         found["keras clips"] = weights(fitted(wide(), momentum(clipnorm=0.02)))
         dropped = fitted(wide(layers.Dropout(0.5, seed=7)), epochs=20)
         found["dropped"] = float(dropped.evaluate(*data(), verbose=0))
+        found["overflowing"] = overflowing()
+    found["local"] = told(lambda: entered("sharded", devices=2, sync_batch_norm=False))
     found["groups"] = told(lambda: entered("sharded", devices=2, data=2))
     with dream.strategy("model_parallel", split="tensor", devices=2):
         found["attention layouts"] = layouts(fitted(attending()))
@@ -174,11 +200,14 @@ def mesh() -> dict[str, Any]:
         )
         found["one scaled"] = weights(fitted(wide(), momentum(global_clipnorm=0.05)))
         found["one keras clips"] = weights(fitted(wide(), momentum(clipnorm=0.02)))
+        found["one overflowing"] = overflowing()
         model = wide()
         found["one clipped"] = (
             stepped(strategy, model, momentum(global_clipnorm=0.05)),
             weights(model),
         )
+    with dream.strategy("single", clip_norm=0.05):
+        found["one keras accumulates"] = weights(fitted(wide(), accumulating()))
     return found
 
 

@@ -32,8 +32,9 @@ def test_each_device_holds_its_part(here: dict[str, Any], zero: int) -> None:
         assert held == ([whole / 2] * 2 if zero >= first else [whole] * 2), what
 
 
-def test_statistics_of_a_batch_are_those_of_one_device(here: dict[str, Any]) -> None:
-    ours, theirs = list(here["normalised"]), list(here["one normalised"])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_statistics_of_a_batch_are_those_of_one_device(here: dict[str, Any], zero: int) -> None:
+    ours, theirs = list(here[f"normalised{zero}"]), list(here["one normalised"])
     del ours[1], theirs[1]  # the bias before the normalisation: its gradient is rounding noise
     close(ours, theirs)
 
@@ -44,6 +45,16 @@ def test_clipping_acts_on_the_global_gradient(here: dict[str, Any]) -> None:
     )
     close(here["keras clips"], here["one keras clips"])
     close(here["scaled"], here["one scaled"])
+    close(here["keras accumulates"], here["one keras accumulates"])
+
+
+def test_a_sharded_gradient_adds_up_over_micro_batches(here: dict[str, Any]) -> None:
+    close(here["accumulated"], here["one"])
+
+
+def test_a_gradient_that_is_too_large_is_skipped(here: dict[str, Any]) -> None:
+    assert here["one overflowing"][-1] < 1
+    close(here["overflowing"], here["one overflowing"])
 
 
 def test_random_layers_train(here: dict[str, Any]) -> None:
@@ -80,6 +91,7 @@ def test_a_plan_is_followed_and_found(here: dict[str, Any]) -> None:
         ("weigh", "Unsupported", ["train_step"]),
         ("foreign", "Unsupported", ["has not laid out", "add_weight"]),
         ("groups", "Unsupported", ["data=2", "hybrid"]),
+        ("local", "Unsupported", ["sync_batch_norm=False", "'mirrored'"]),
         ("nothing", "ConfigurationError", ["No layer of this model is split", "'sharded'"]),
         ("convolution", "Unsupported", ["'conv' (Conv2D)", "split='pipeline'"]),
         ("typo", "ConfigurationError", ["'fc9'", "fc1"]),

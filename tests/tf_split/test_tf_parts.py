@@ -47,6 +47,15 @@ def test_unequal_counts_weigh_as_on_one_device(here: dict[str, Any]) -> None:
     close(here["counted"], here["one counted"])
 
 
+def test_what_keras_accumulates_is_clipped_then(here: dict[str, Any]) -> None:
+    close(here["keras accumulates"], here["one keras accumulates"])
+
+
+def test_weights_may_be_halves(here: dict[str, Any]) -> None:
+    assert {w.dtype.name for w in here["halved"]} == {"float16"}
+    close(here["halved"], here["one halved"], 2e-3)
+
+
 def test_one_microbatch_is_normalised_as_on_one_device(here: dict[str, Any]) -> None:
     ours, theirs = list(here["one microbatch"]), list(here["one normalised"])
     del ours[1], theirs[1]  # the bias before the normalisation: its gradient is rounding noise
@@ -72,6 +81,7 @@ def test_layers_lie_where_they_are_placed(here: dict[str, Any]) -> None:
     ("case", "kind", "words"),
     [
         ("normalised", "Unsupported", ["'bn'", "microbatches=1", "'sharded'"]),
+        ("copies", "Unsupported", ["recompute=True", "data=2", "dream run -n 2"]),
         ("hidden", "Unsupported", ["Hidden", "split='tensor'"]),
         ("twice", "Unsupported", ["'again'"]),
         ("typo", "ConfigurationError", ["'fc2'", "left, right"]),

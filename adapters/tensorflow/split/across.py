@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, final
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dream._errors import Unsupported
+from dream._knobs import Knobs
 from dream._layout import check_same
 from dream._mesh import Mesh
 from dream.adapters.keras.alike import by_name
@@ -63,8 +64,6 @@ class Ranks:
 class Across(Parts):
     """The parts of one model, one or more on each rank."""
 
-    alone = False
-
     def __init__(self, model: Any, cut: Cut, kind: Kind, ranks: Ranks) -> None:
         self.model, self.cut, self.ranks = model, cut, ranks
         self.copies = ranks.axes.data
@@ -94,9 +93,9 @@ class Across(Parts):
         """The rank that a batch's outputs come to."""
         return self.routes.devices[-1]
 
-    def gradients(
+    def run(
         self, inputs: Any, rest: Any, fractions: Sequence[float], judge: Judge
-    ) -> tuple[Any, list[Any], list[Any]]:
+    ) -> tuple[Any, list[Any]]:
         ranks, count = self.ranks, len(fractions)
         mine = range(ranks.row, count, self.copies)
         load = Load(
@@ -111,7 +110,7 @@ class Across(Parts):
         loss = tf.add_n([tf.zeros(()), *(tf.cast(x, tf.float32) for x in journey.losses)])
         outputs = [journey.outputs.get(m // self.copies) if m in mine else None
                    for m in range(count)]  # fmt: skip
-        return ranks.everyone.all_reduce(loss, "sum"), self._summed(), outputs
+        return loss, outputs
 
     def _mail(self, orders: Orders) -> Mail:
         ranks = self.ranks
@@ -122,8 +121,12 @@ class Across(Parts):
         }
         return Mail(ranks.talk, coming)
 
-    def _summed(self) -> list[Any]:
-        """Over the rows; the pieces start anew."""
+    def summed(self, losses: Sequence[Any]) -> tuple[Any, list[Any]]:
+        loss = self.ranks.everyone.all_reduce(tf.add_n(losses), "sum")
+        return loss, self._over_rows()
+
+    def _over_rows(self) -> list[Any]:
+        """The sums of gradients; the pieces start anew."""
         found: dict[int, Any] = {}
         for piece in self._pieces.values():
             for v, g in zip(piece.part.model.trainable_variables, piece.gradients, strict=True):
@@ -138,8 +141,13 @@ class Across(Parts):
         anywhere, *sums = self.ranks.twins.all_reduce([tf.constant(there), *whole], "sum")
         return [g if here else None for here, g in zip(anywhere.numpy(), sums, strict=True)]
 
-    def collected(self, outputs: list[Any]) -> list[Any] | None:
+    def collected(self, runs: list[list[Any]]) -> list[Any] | None:
         """All microbatches' outputs, on the teller; None elsewhere."""
+        found = [self._collected(outputs) for outputs in runs]
+        whole = [each for each in found if each is not None]
+        return list(chain(*whole)) if whole else None
+
+    def _collected(self, outputs: list[Any]) -> list[Any] | None:
         ranks, rank = self.ranks, self.ranks.everyone.rank
         talk = ranks.talk
         if rank == self.teller:
@@ -157,13 +165,6 @@ class Across(Parts):
         return None
 
     def settle(self, optimizer: Any) -> None:
-        if optimizer.global_clipnorm is not None and optimizer.gradient_accumulation_steps:
-            raise Unsupported(
-                "Keras clips what it has accumulated, by the norm of what this rank has. Received: "
-                f"global_clipnorm={optimizer.global_clipnorm}, gradient_accumulation_steps="
-                f"{optimizer.gradient_accumulation_steps}. Use clip_norm= of the strategy, or "
-                "larger batches in place of accumulation."
-            )
         variables = self.model.trainable_variables
         if not optimizer.built:
             with tf.variable_creator_scope(self._state):
@@ -183,9 +184,18 @@ class Across(Parts):
         trains = bool(given["trainable"])
         return afar.made(array, self._home(owner), trains=trains, called=given["name"])
 
-    def limited(self, gradients: Sequence[Any], most: float) -> list[Any]:
+    def limited(
+        self, gradients: list[Any], optimizer: Any, knobs: Knobs, scale: float
+    ) -> list[Any]:
+        most = clipping.limit(optimizer, knobs)
+        if most is None:
+            return gradients
         squares = self.ranks.copy.all_reduce(clipping.squares(gradients), "sum")
-        return clipping.scaled(gradients, squares, most)
+        return clipping.scaled(gradients, squares, most * scale)
+
+    def finite(self, gradients: Sequence[Any]) -> Any:
+        mine = tf.cast(clipping.finite(gradients), tf.float32)
+        return self.ranks.everyone.all_reduce(mine, "min") > 0
 
     def spread(self) -> None:
         """Nothing: each row has added up the same gradients."""

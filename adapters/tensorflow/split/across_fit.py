@@ -9,7 +9,8 @@ from typing import Any, cast, final
 import keras
 import tensorflow as tf
 
-from dream.adapters.keras import metrics, private
+from dream._knobs import Knobs
+from dream.adapters.keras import clipping, metrics, private
 from dream.adapters.tensorflow.keras_private import compiled_loss
 from dream.adapters.tensorflow.split import afar, updating
 from dream.adapters.tensorflow.split.across import Across, Ranks
@@ -25,11 +26,13 @@ Step = Callable[[Any, bool], Any]
 class AcrossRunner:
     """The runner of parts on several ranks. Predictions and logs are the same on all."""
 
-    def __init__(self, steppings: Callable[[Any], Stepping], ranks: Ranks) -> None:
+    def __init__(self, steppings: Callable[[Any], Stepping], ranks: Ranks, knobs: Knobs) -> None:
         self._steppings = steppings
+        self._knobs = knobs
         self._ranks = ranks
 
     def optimizer(self, optimizer: Any) -> Any:
+        clipping.adopt(optimizer, self._knobs, by_norm=False)
         return updating.refuse_by_hand(optimizer)
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:

@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Topology
+from dream.adapters.keras import recomputing
 from dream.adapters.keras.calling import check_metric
+from dream.adapters.keras.precision import check_scaled
 from dream.adapters.tensorflow import evaluation, starting, training
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.split import knobs as options
+from dream.adapters.tensorflow.split import updating
 from dream.adapters.tensorflow.split.block import Block
 from dream.adapters.tensorflow.split.compiled import compiled
+from dream.adapters.tensorflow.split.in_micros import in_micros
 from dream.adapters.tensorflow.split.keras_fit import Fitting
 from dream.adapters.tensorflow.split.layouts import Layouts
 from dream.adapters.tensorflow.split.mesh_runner import MeshRunner
@@ -36,15 +41,16 @@ class MeshAdapter(Adapter):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        knobs = options.of(plan)
         self._place = self._connect(plan)
         self._onto = Onto(self._place.mesh, self._layouts(plan), self.communicator)
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
-        clip_norm = plan.options["clip_norm"]
-        assert clip_norm is None or isinstance(clip_norm, float)
-        runner = MeshRunner(self._onto, clip_norm)
+        self._engine = ProcessEngine(alone, plan)
+        self._engine.knobs = knobs
+        runner = MeshRunner(self._onto, self._engine)
         self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology)
         self._shares = Shares(self.communicator)
-        self._block = Block(self._fitting, self.topology.rank)
+        self._block = Block(self._fitting, self.topology.rank, knobs.precision)
         self._making = ExitStack()
 
     @abstractmethod
@@ -89,9 +95,19 @@ class MeshAdapter(Adapter):
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> Step:
-        """weight: changes nothing, since the loss sees the global batch as on one device."""
-        step = training.LocalStep(model, loss, optimizer, None, None, ranks=True)
-        on_mesh = compiled(step, self._onto, "train")
+        """weight: of micro-batches; else the loss sees the global batch as on one device."""
+        knobs = self._engine.knobs
+        check_scaled(knobs.precision, optimizer)
+        step = training.LocalStep(model, loss, optimizer, weight, None, ranks=True)
+
+        def micro(*given: Any) -> list[Any]:
+            *part, _share, _rows = given
+            return [updating.laid(x, self._onto) for x in step.micro(*part)]
+
+        if knobs.accumulates:
+            on_mesh = in_micros(micro, step.finish, self._onto, knobs.accumulate)
+        else:
+            on_mesh = compiled(step, self._onto, "train")
         fresh = True
 
         def call(*batch: Any) -> Any:
@@ -110,6 +126,7 @@ class MeshAdapter(Adapter):
         self._fitting.take(model)
         self._fitting.optimizer(optimizer)
         self._onto.model(model)
+        recomputing.adopt(model, self._engine)
         self._onto.metrics(model)
         self._onto.optimizer(optimizer, model.trainable_variables)
 

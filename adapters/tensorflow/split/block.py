@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Protocol, final
 
 import keras
 
+from dream.adapters.keras import precision
 from dream.adapters.keras.changes import Changes
 from dream.adapters.tensorflow.split import files
 
@@ -21,17 +23,21 @@ class Takes(Protocol):
 @final
 class Block:
     """While it is open, the constructors of models and optimizers are changed, and the functions
-    that save models."""
+    that save models. computes_in: the option `precision`."""
 
-    def __init__(self, takes: Takes, rank: int) -> None:
+    def __init__(self, takes: Takes, rank: int, computes_in: str) -> None:
         self._takes = takes
         self._rank = rank
+        self._computes_in = computes_in
         self._changes = Changes()
+        self._open = ExitStack()
 
     def enter(self) -> None:
+        self._open.enter_context(precision.policy(self._computes_in))
         self._changes.made(keras.Model, self._takes.take)
         self._changes.made(keras.optimizers.Optimizer, self._takes.optimizer)
         self._changes.saved(lambda save, name: files.together(save, name, self._rank))
 
     def exit(self) -> None:
         self._changes.undo()
+        self._open.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dream._adapter import Adapter, Plan
 from dream._errors import ConfigurationError
-from dream._knobs import Knobs
 
 _PIPELINE = ("stages", "schedule", "microbatches", "balance")
 _WITHOUT = {
@@ -17,7 +16,6 @@ _WITHOUT = {
 
 def _check(plan: Plan) -> None:
     """Refuse what would be ignored."""
-    Knobs.of(plan.options).only({"clip_norm": ()}, "A split Keras model")
     split = str(plan.options["split"])
     for name in _WITHOUT[split]:
         if name in plan.options and plan.options[name] != plan.spec.option(name).default:

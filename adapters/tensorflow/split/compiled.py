@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import tensorflow as tf
 
@@ -19,30 +19,44 @@ from dream.adapters.tensorflow.split.updating import stepping
 from dream.adapters.tensorflow.tracing import spec_of
 
 
+@final
+class Traced:
+    """A function of DTensors, traced for each of their shapes; or once for all lengths of a batch
+    where it may not know that they are of one."""
+
+    def __init__(self, function: Callable[..., Any], *, one_length: bool = True) -> None:
+        self._function = function
+        self._one_length = one_length
+        self._graphs: dict[Any, Any] = {}
+
+    def __call__(self, *laid: Any) -> Any:
+        specs = private.tree.map_structure(partial(spec_of, self._one_length), laid)
+        key = _key(specs)
+        if key not in self._graphs:
+            graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
+            _check_captured(graph.get_concrete_function().graph)
+            self._graphs[key] = graph
+        return self._graphs[key](*laid)
+
+    def _trace(self, *batch: Any) -> Any:
+        token = stepping.set(True)
+        try:
+            return self._function(*batch)
+        finally:
+            stepping.reset(token)
+
+
 def compiled(
     function: Callable[..., Any], onto: Onto, kind: str, *, one_length: bool = True
 ) -> Callable[..., Any]:
-    """`function`, traced for each length of a batch; or once for all where it may not know that
-    they are of one length. kind: what the ranks call it to one another."""
-    graphs: dict[Any, Any] = {}
-
-    def traced(*batch: Any) -> Any:
-        token = stepping.set(True)
-        try:
-            return function(*batch)
-        finally:
-            stepping.reset(token)
+    """From whole batches what `function` gives, as ordinary tensors. kind: what the ranks call it
+    to one another."""
+    traced = Traced(function, one_length=one_length)
 
     def call(*batch: Any) -> Any:
         with explained():
             onto.together.step(kind)
-            laid = onto.batch(batch)
-            specs = private.tree.map_structure(partial(spec_of, one_length), laid)
-            key = _key(specs)
-            if key not in graphs:
-                graphs[key] = tf.function(traced, jit_compile=False, input_signature=specs)
-                _check_captured(graphs[key].get_concrete_function().graph)
-            return onto.whole(graphs[key](*laid))
+            return onto.whole(traced(*onto.batch(batch)))
 
     return call
 

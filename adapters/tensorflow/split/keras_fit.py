@@ -17,7 +17,7 @@ import tensorflow as tf
 from dream import _tracked
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras import loops
+from dream.adapters.keras import loops, start
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.split import files
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
     """What runs the models of a block."""
 
     def optimizer(self, optimizer: Any) -> Any:
-        """Change on the instance what an optimizer does."""
+        """Change on the instance what an optimizer does, as knobs ask for."""
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
         """From a global batch, as Keras gives it, the logs of a step; the outputs in predict. The
@@ -89,6 +89,8 @@ class Fitting:
         def make(model: Any, force: bool = False) -> Any:
             if getattr(model, attribute) is None or force:
                 _check(model)
+                for found in start.optimizers_of(model) if kind == "train" else ():
+                    self._runner.optimizer(found)
                 step = self._runner.function(model, kind)
                 setattr(model, attribute, _of_list(step) if kind == "predict" else _of_next(step))
             return getattr(model, attribute)

@@ -64,7 +64,9 @@ class Shards(Layouts):
         return self._cut(shape)
 
     def of_gradient(self, shape: Sequence[int]) -> Specs | None:
-        return self._cut(shape) if self._zero == 2 else None
+        if self._zero == 3:
+            return None  # as its variable lies
+        return self._cut(shape) if self._zero == 2 else whole(shape)
 
     def by_shape(self) -> Callable[[Sequence[int]], Specs] | None:
         return self._cut if self._zero == 3 else None

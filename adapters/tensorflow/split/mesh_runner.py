@@ -7,9 +7,11 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras import private, start
+from dream.adapters.keras import accumulating, private, recomputing, start
+from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.split import updating
 from dream.adapters.tensorflow.split.compiled import compiled
+from dream.adapters.tensorflow.split.in_micros import in_micros
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.onto import Onto
 
@@ -20,20 +22,17 @@ _STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
 class MeshRunner:
     """The runner of a strategy on a mesh."""
 
-    def __init__(self, onto: Onto, clip_norm: float | None) -> None:
+    def __init__(self, onto: Onto, engine: Engine) -> None:
         self._onto = onto
-        self._clip_norm = clip_norm
+        self._engine = engine
 
     def optimizer(self, optimizer: Any) -> Any:
-        return updating.take(optimizer, self._onto, self._clip_norm)
+        return updating.take(optimizer, self._onto, self._engine.knobs)
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
-        steps = {
-            one_length: compiled(
-                getattr(model, _STEPS[kind]), self._onto, kind, one_length=one_length
-            )
-            for one_length in (True, False)
-        }
+        cuts = kind == "train" and self._engine.knobs.accumulates
+        make = self._in_micros if cuts else self._at_once
+        steps = {one_length: make(model, kind, one_length) for one_length in (True, False)}
         fresh = True
 
         def run(batch: Any, one_length: bool) -> Any:
@@ -46,6 +45,25 @@ class MeshRunner:
 
         return run
 
+    def _at_once(self, model: Any, kind: Kind, one_length: bool) -> Callable[..., Any]:
+        return compiled(getattr(model, _STEPS[kind]), self._onto, kind, one_length=one_length)
+
+    def _in_micros(self, model: Any, _kind: Kind, one_length: bool) -> Callable[..., Any]:
+        """Keras's own step of training."""
+        micro = accumulating.Micro(model, self._engine)
+
+        def part(batch: Any, share: Any, rows: Any) -> list[Any]:
+            found = micro.gradients(batch, share, rows, known=one_length)
+            return [updating.laid(g, self._onto) for g in found]
+
+        def finish(*sums: Any) -> Any:
+            update = micro.update(sums)
+            update.optimizer.apply(update.gradients, update.variables)
+            return model.get_metrics_result()
+
+        most = self._engine.knobs.accumulate
+        return in_micros(part, finish, self._onto, most, one_length=one_length)
+
     def _lay_out(self, model: Any, batch: Any, kind: Kind) -> None:
         """Make all that a step of this kind uses, and put it onto the mesh."""
         example = private.tree.map_structure(_tensor, batch)
@@ -55,9 +73,9 @@ class MeshRunner:
             elif not model.built:
                 model.predict_step(example)
         self._onto.model(model)
+        recomputing.adopt(model, self._engine)
         self._onto.metrics(model)
         for optimizer in start.optimizers_of(model) if kind == "train" else ():
-            self.optimizer(optimizer)
             self._onto.optimizer(optimizer, model.trainable_variables)
 
 

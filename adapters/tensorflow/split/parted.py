@@ -13,7 +13,10 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
+from dream._errors import Unsupported
+from dream._knobs import Knobs
 from dream.adapters.keras import private
+from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.keras_private import flat_inputs, put_in_place
 from dream.adapters.tensorflow.split import clipping
 from dream.adapters.tensorflow.split.cutting import Cut
@@ -32,8 +35,6 @@ class Parted(Parts):
     copies, which take the first's values after each step.
     """
 
-    alone = True
-
     def __init__(self, model: Any, cut: Cut, devices: Sequence[Sequence[str]], kind: Kind) -> None:
         self.model = model
         self.cut = cut
@@ -49,7 +50,7 @@ class Parted(Parts):
         self.rows = [self._row(row) for row in range(len(devices))]
         self.copies = len(devices)
         self.trained = model.trainable_variables
-        self._clip = tf.function(clipping.clipped)
+        self._check = tf.function(clipping.finite)
 
     def _row(self, row: int) -> list[Piece]:
         pieces = []
@@ -63,16 +64,16 @@ class Parted(Parts):
             pieces.append(Piece(part, device, copies))
         return pieces
 
-    def gradients(
+    def run(
         self, inputs: Any, rest: Any, fractions: Sequence[float], judge: Judge
-    ) -> tuple[Any, list[Any], list[Any]]:
+    ) -> tuple[Any, list[Any]]:
         run = _Run(self, inputs, rest, fractions, judge)
         lengths = frozenset(len(private.tree.flatten(each)[0]) for each in inputs)
         run.play(by_turns=not lengths <= self._traced)
         self._traced |= lengths
-        return run.loss(), self._summed(), run.outputs
+        return run.loss(), run.outputs
 
-    def _summed(self) -> list[Any]:
+    def summed(self, losses: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Over the rows, on the device of the first; the pieces start anew."""
         found: dict[int, Any] = {}
         for pieces in self.rows:
@@ -82,7 +83,7 @@ class Parted(Parts):
                         with tf.device(self.homes[id(v)]):
                             found[id(v)] = found[id(v)] + g if id(v) in found else tf.identity(g)
                 piece.gradients = [None] * len(piece.gradients)
-        return [found.get(id(v)) for v in self.model.trainable_variables]
+        return tf.add_n(losses), [found.get(id(v)) for v in self.model.trainable_variables]
 
     def spread(self) -> None:
         for pieces in self.rows[1:]:
@@ -99,8 +100,23 @@ class Parted(Parts):
             owner = belongs_to(state.name, state.shape, self.trained)
             move(state, "CPU:0" if owner is None else self.homes[id(owner)])
 
-    def limited(self, gradients: Sequence[Any], most: float) -> list[Any]:
-        return list(self._clip(gradients, most))
+    def recompute(self, engine: Engine) -> None:
+        if engine.knobs.recompute and self.copies > 1:
+            raise Unsupported(
+                "Further rows of one process compute on copies of the variables, which backward "
+                f"does not find again. Received: recompute={engine.knobs.recompute!r}, data="
+                f"{self.copies} in one process. Start a process for each device: dream run -n "
+                f"{self.copies * len(self.devices[0])}."
+            )
+        super().recompute(engine)
+
+    def limited(
+        self, gradients: list[Any], optimizer: Any, knobs: Knobs, scale: float
+    ) -> list[Any]:
+        return gradients
+
+    def finite(self, gradients: Sequence[Any]) -> Any:
+        return self._check(gradients)
 
     def orders(self, microbatches: int) -> Orders:
         devices = tuple(part.device for part in self.cut.parts)

@@ -17,9 +17,11 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream._topology import Cluster, Topology
 from dream.adapters.keras import calling
+from dream.adapters.keras.precision import check_scaled
 from dream.adapters.tensorflow import evaluation, starting
 from dream.adapters.tensorflow.dealing import Dealt
 from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.split import knobs as options
 from dream.adapters.tensorflow.split import room as rooms
 from dream.adapters.tensorflow.split.block import Block
 from dream.adapters.tensorflow.split.choice import Choice
@@ -35,13 +37,16 @@ class PartedAdapter(Adapter):
 
     def __init__(self, plan: Plan, ways: Callable[[Mapping[str, object], Mesh], Choice]) -> None:
         self._plan = plan
+        knobs = options.of(plan)
         self._room = rooms.room(plan)
         self._way = ways(plan.options, self._room.axes)
         self._known: WeakKeyDictionary[Any, Stepping] = WeakKeyDictionary()
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
-        runner, topology = self._room.runner(self._stepping), self.topology
+        runner, topology = self._room.runner(self._stepping, knobs), self.topology
+        self._engine = ProcessEngine(alone, plan)
+        self._engine.knobs = knobs
         self._fitting = Fitting(runner, ProcessEngine(alone, plan), topology)
-        self._block = Block(self._fitting, topology.rank)
+        self._block = Block(self._fitting, topology.rank, knobs.precision)
 
     @property
     def topology(self) -> Topology:
@@ -74,12 +79,12 @@ class PartedAdapter(Adapter):
         """A model's parts, made on first use."""
         if model not in self._known:
             parts = self._room.parts(model, self._way)
-            clip_norm = self._plan.options["clip_norm"]
-            assert clip_norm is None or isinstance(clip_norm, float)
+            knobs = self._engine.knobs
             given = self._plan.options.get("microbatches") is not None
             self._known[model] = Stepping(
-                parts, self._way.microbatches, clip_norm, microbatches_given=given
+                parts, self._way.microbatches, knobs, microbatches_given=given
             )
+            parts.recompute(self._engine)
         return self._known[model]
 
     def train_step(
@@ -90,6 +95,7 @@ class PartedAdapter(Adapter):
         weight: Callable[..., Any] | None,
     ) -> Step:
         calling.check_loss(loss)
+        check_scaled(self._engine.knobs.precision, optimizer)
 
         def judge(prediction: Any, rest: Any) -> Any:
             return tf.reduce_mean(calling.judge(loss, prediction, rest[-1]))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, cast, final
 
 import keras
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras import private
+from dream._knobs import Knobs
+from dream.adapters.keras import clipping, private
 from dream.adapters.tensorflow.keras_private import compiled_loss
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted import Parted
@@ -21,11 +23,13 @@ from dream.adapters.tensorflow.tracing import Shaped
 class PartedRunner:
     """The runner of a strategy that puts layers on devices."""
 
-    def __init__(self, stepping: Callable[[Any], Stepping]) -> None:
+    def __init__(self, stepping: Callable[[Any], Stepping], knobs: Knobs) -> None:
         self._stepping = stepping
+        self._knobs = knobs
 
     def optimizer(self, optimizer: Any) -> Any:
-        """As it is: it is given global gradients."""
+        """It is given global gradients."""
+        clipping.adopt(optimizer, self._knobs)
         return optimizer
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
@@ -61,7 +65,7 @@ class PartedRunner:
                 fresh = False
             stepping = self._stepping(model)
             loss, outputs = stepping.train(x, (y, weight), judge, model.optimizer)
-            whole = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
+            whole = [tf.concat(parts, 0) for parts in zip(*chain(*outputs), strict=True)]
             flat = dict(zip(stepping.parts.cut.outputs, whole, strict=True))
             given = (x, y, stepping.parts.packed(flat), weight, loss)
             return told(one_length, *given)

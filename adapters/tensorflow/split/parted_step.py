@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._knobs import Knobs
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.split.parts import Judge, Parts
@@ -24,19 +25,20 @@ class Stepping:
     """Trains one model.
 
     microbatches: of each row; microbatches_given: whether the user asked for so many.
+    knobs: how an update is made. Under `accumulate` so many runs of microbatches make one.
     """
 
     def __init__(
         self,
         parts: Parts,
         microbatches: int,
-        clip_norm: float | None,
+        knobs: Knobs,
         *,
         microbatches_given: bool,
     ) -> None:
         self.parts = parts
         self._count = microbatches * parts.copies
-        self._clip_norm = clip_norm
+        self._knobs = knobs
         self._given = microbatches_given
         self._judges: dict[int, tuple[Any, Any]] = {}
         self._updates: dict[int, tuple[Any, Any]] = {}
@@ -46,34 +48,36 @@ class Stepping:
     def train(
         self, x: Any, rest: Any, judge: Judge, optimizer: Any, weight: Weight | None = None
     ) -> tuple[Any, Any]:
-        """(mean loss over the batch, the model's outputs). rest: what the loss and the weight
-        are taken of, cut as x is; None in it stays."""
+        """(mean loss over the batch, the model's outputs by run and microbatch). rest: what the
+        loss and the weight are taken of, cut as x is; None in it stays."""
         samples = int(private.tree.flatten(x)[0].shape[0])
-        if self._given and not self._judges and samples < self._count:
+        runs = min(samples, self._knobs.accumulate)
+        if self._given and not self._judges and samples < self._count * runs:
             raise ConfigurationError(
                 "A batch has fewer samples than microbatches. Received: batch size "
-                f"{samples}, microbatches={self._count} over {self.parts.copies} rows. Ask "
-                "for fewer, or take larger batches."
+                f"{samples}, microbatches={self._count} over {self.parts.copies} rows, accumulate="
+                f"{self._knobs.accumulate}. Ask for fewer, or take larger batches."
             )
-        count = min(samples, self._count)
-        inputs, others = _cut(x, samples, count), _cut(rest, samples, count)
-        fractions = _fractions(others, samples, weight)
-        keep = [i for i, fraction in enumerate(fractions) if fraction]
+        bounds = _bounds(samples, runs, self._count)
+        batch = [[_cut(whole, edges) for edges in bounds] for whole in (x, rest)]
+        fractions = _fractions(batch[1], samples, weight)
         with translated():
-            value, gradients, outputs = self.parts.gradients(
-                [inputs[i] for i in keep], [others[i] for i in keep],
-                [fractions[i] for i in keep], self._judge(judge),
-            )  # fmt: skip
-            for most in (self._clip_norm, self._clips(optimizer)):
-                if most is not None:
-                    gradients = self.parts.limited(gradients, most)
-            self._update(optimizer)(gradients)
+            update = self._update(optimizer)
+            scale = _scale(optimizer)
+            losses, outputs = [], []
+            for inputs, others, parts in zip(*batch, fractions, strict=True):
+                keep = [i for i, fraction in enumerate(parts) if fraction]
+                loss, given = self.parts.run(
+                    [inputs[i] for i in keep], [others[i] for i in keep],
+                    [parts[i] * scale for i in keep], self._judge(judge),
+                )  # fmt: skip
+                losses.append(loss)
+                outputs.append(given)
+            value, gradients = self.parts.summed(losses)
+            gradients = self.parts.limited(gradients, optimizer, self._knobs, scale)
+            update(gradients, _scales(optimizer) and self.parts.finite(gradients))
         self.parts.spread()
-        return value, outputs
-
-    def _clips(self, optimizer: Any) -> float | None:
-        """What Keras would clip by, where it would take the norm of what is here for the whole."""
-        return None if self.parts.alone else optimizer.global_clipnorm
+        return value / scale, outputs
 
     def _judge(self, judge: Judge) -> Callable[..., Any]:
         """The loss's value and slopes, compiled once for each loss."""
@@ -86,7 +90,7 @@ class Stepping:
                 tape.watch(outputs)
                 flat = dict(zip(self.parts.cut.outputs, outputs, strict=True))
                 value = judge(self.parts.packed(flat), rest)
-                value = value * tf.cast(fraction, value.dtype)
+                value = _wide(value) * tf.cast(fraction, _wide(value).dtype)
             return value, tape.gradient(value, outputs)
 
         def call(outputs: Any, given: Any) -> Any:
@@ -96,29 +100,39 @@ class Stepping:
         self._judges[id(judge)] = judge, call
         return call
 
-    def _update(self, optimizer: Any) -> Callable[[Sequence[Any]], None]:
-        """Keras's own update, each variable's on the device where it lies."""
+    def _update(self, optimizer: Any) -> Callable[[Sequence[Any], Any], None]:
+        """Keras's own update, each variable's on the device where it lies, given whether all
+        gradients are finite; asked where the loss is scaled."""
         if id(optimizer) in self._updates:
             return self._updates[id(optimizer)][1]  # type: ignore[no-any-return]
-        _check_scale(optimizer)
         variables = self.parts.trained
         self.parts.settle(optimizer)
 
         @tf.function  # type: ignore[untyped-decorator]
-        def update(gradients: Sequence[Any]) -> None:
-            if variables:
-                type(optimizer).apply(optimizer, list(gradients), variables)
-            else:
-                optimizer.iterations.assign_add(1)
+        def update(gradients: Sequence[Any], finite: Any) -> None:
+            if _scales(optimizer):
+                optimizer.check_finite = lambda _: finite
+            type(optimizer).apply(optimizer, list(gradients), variables)
+            if not variables:  # Keras does nothing then, and counts nothing
+                counter = private.counter(getattr(optimizer, "inner_optimizer", optimizer))
+                counter.assign_add(tf.cast(finite, counter.dtype) if _scales(optimizer) else 1)
 
         self._updates[id(optimizer)] = optimizer, update
         return self._updates[id(optimizer)][1]  # type: ignore[no-any-return]
 
 
-def _cut(batch: Any, samples: int, count: int) -> list[Any]:
-    """A batch in runs, their lengths alike but for one."""
-    bounds = np.linspace(0, samples, count + 1).round().astype(int)
-    runs = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
+def _bounds(samples: int, runs: int, count: int) -> list[list[slice]]:
+    """By run, where a batch is cut into `count` microbatches, or fewer where there are fewer
+    samples; their lengths alike but for one."""
+    edges = [run * samples // runs for run in range(runs + 1)]
+    found = []
+    for first, last in itertools.pairwise(edges):
+        within = np.linspace(first, last, min(last - first, count) + 1).round().astype(int)
+        found.append([slice(int(a), int(b)) for a, b in itertools.pairwise(within)])
+    return found
+
+
+def _cut(batch: Any, runs: Sequence[slice]) -> list[Any]:
     return [private.tree.map_structure(partial(_run, run), batch) for run in runs]
 
 
@@ -126,22 +140,30 @@ def _run(samples: slice, x: Any) -> Any:
     return None if x is None else x[samples]
 
 
-def _fractions(parts: Sequence[Any], samples: int, weight: Weight | None) -> list[float]:
+def _fractions(
+    runs: Sequence[Sequence[Any]], samples: int, weight: Weight | None
+) -> list[list[float]]:
     """What each microbatch's mean counts for in the mean over all."""
     if weight is None:
-        counts = [float(private.tree.flatten(part)[0].shape[0]) for part in parts]
-        return [count / samples for count in counts]
-    counts = [float(weight(*part)) for part in parts]
-    total = sum(counts)
-    return [count / total if total else 0.0 for count in counts]
+        counts = [[float(private.tree.flatten(m)[0].shape[0]) for m in run] for run in runs]
+        return [[count / samples for count in run] for run in counts]
+    counts = [[float(weight(*m)) for m in run] for run in runs]
+    total = sum(map(sum, counts))
+    return [[count / total if total else 0.0 for count in run] for run in counts]
 
 
-def _check_scale(optimizer: Any) -> None:
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise Unsupported(
-            "The loss of a model in parts is not scaled. Received: LossScaleOptimizer. Use its "
-            "inner optimizer with mixed_bfloat16 or float32, or 'mirrored', which scales it."
-        )
+def _scales(optimizer: Any) -> bool:
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def _scale(optimizer: Any) -> float:
+    """What a loss is multiplied by on its way back. The optimizer is built."""
+    return float(optimizer.scale_loss(tf.ones(())))
+
+
+def _wide(value: Any) -> Any:
+    """A loss in a type that its scale fits into."""
+    return value if value.dtype.size >= 4 else tf.cast(value, tf.float32)
 
 
 def _check_statistics(model: Any) -> None:

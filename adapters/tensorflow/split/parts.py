@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dream.adapters.keras import private
+from dream._knobs import Knobs
+from dream.adapters.keras import private, recomputing
+from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.keras_private import output_structure
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.piece import Values
@@ -19,33 +21,52 @@ class Parts(ABC):
     """The parts of one model.
 
     copies: the rows of the mesh, which take microbatches in turn.
-    trained: the variables that this process updates; alone: whether they are all.
+    trained: the variables that this process updates.
     """
 
     model: Any
     cut: Cut
     copies: int
     trained: Sequence[Any]
-    alone: bool
 
     @abstractmethod
-    def gradients(
+    def run(
         self, inputs: Any, rest: Any, fractions: Sequence[float], judge: Judge
-    ) -> tuple[Any, list[Any], list[Any]]:
-        """(loss, gradients of what is trained here, outputs by microbatch, as far as they are
-        here).
+    ) -> tuple[Any, list[Any]]:
+        """Forward and back, gradients staying in the parts. (Loss, outputs by microbatch, as far
+        as they are here.)
 
-        inputs, rest: the batch, as many microbatches of each as there are fractions, which say
-            what each counts for.
+        inputs, rest: as many microbatches of each as there are fractions, which say what each
+            counts for.
         """
+
+    @abstractmethod
+    def summed(self, losses: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """(loss, gradients of what is trained here) of all runs since the last call. losses: what
+        they gave."""
 
     @abstractmethod
     def settle(self, optimizer: Any) -> None:
         """Make an optimizer's state, each where its variable is."""
 
     @abstractmethod
-    def limited(self, gradients: Sequence[Any], most: float) -> list[Any]:
-        """Scaled down where the whole model's gradient has a 2-norm above `most`."""
+    def limited(
+        self, gradients: list[Any], optimizer: Any, knobs: Knobs, scale: float
+    ) -> list[Any]:
+        """Clipped as far as the optimizer cannot, which knows only what is here. scale: what the
+        gradients are multiplied by."""
+
+    @abstractmethod
+    def finite(self, gradients: Sequence[Any]) -> Any:
+        """Whether the whole model's gradient is."""
+
+    def recompute(self, engine: Engine) -> None:
+        """Have backward compute again what was asked for; a square root is that of each part."""
+        if engine.knobs.recompute == "sqrt":
+            for part in self.cut.parts:
+                recomputing.adopt(part.model, engine)
+        else:
+            recomputing.adopt(self.model, engine)
 
     @abstractmethod
     def spread(self) -> None:

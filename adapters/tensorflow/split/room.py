@@ -9,6 +9,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._adapter import Plan
+from dream._knobs import Knobs
 from dream._mesh import Mesh
 from dream._topology import Topology
 from dream.adapters.tensorflow import choosing, runtime
@@ -41,7 +42,7 @@ class Room(ABC):
     def parts(self, model: Any, way: Choice) -> Parts: ...
 
     @abstractmethod
-    def runner(self, steppings: Steppings) -> Runner: ...
+    def runner(self, steppings: Steppings, knobs: Knobs) -> Runner: ...
 
     @abstractmethod
     def deal(self, dataset: Any) -> Dealt:
@@ -75,8 +76,8 @@ class Here(Room):
     def parts(self, model: Any, way: Choice) -> Parts:
         return Parted(model, way.cut(model, self.communicator), self._rows, way.kind)
 
-    def runner(self, steppings: Steppings) -> Runner:
-        return PartedRunner(steppings)
+    def runner(self, steppings: Steppings, knobs: Knobs) -> Runner:
+        return PartedRunner(steppings, knobs)
 
     def deal(self, dataset: Any) -> Dealt:
         return Dealt(dataset, share_cut(0, 1), self.communicator)
@@ -116,8 +117,8 @@ class OverRanks(Room):
     def parts(self, model: Any, way: Choice) -> Parts:
         return Across(model, way.cut(model, self.communicator), way.kind, self._ranks)
 
-    def runner(self, steppings: Steppings) -> Runner:
-        return AcrossRunner(steppings, self._ranks)
+    def runner(self, steppings: Steppings, knobs: Knobs) -> Runner:
+        return AcrossRunner(steppings, self._ranks, knobs)
 
     def deal(self, dataset: Any) -> Dealt:
         return self._shares.deal(dataset)

@@ -6,7 +6,6 @@ from typing import final
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream._knobs import Knobs
 from dream.adapters.tensorflow.split.base import MeshAdapter
 from dream.adapters.tensorflow.split.layouts import Layouts, Shards
 from dream.adapters.tensorflow.split.place import Place, connect
@@ -17,7 +16,6 @@ class Sharded(MeshAdapter):
     """Parameters are gathered where a layer uses them, and gradients are shared out again."""
 
     def _connect(self, plan: Plan) -> Place:
-        Knobs.of(plan.options).only({"clip_norm": ()}, "A sharded Keras model")
         if plan.options["data"] not in (None, 1):
             raise Unsupported(
                 "A DTensor's dim lies along one axis of the mesh, so a batch cannot be shared by "
