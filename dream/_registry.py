@@ -119,6 +119,12 @@ RATES: Mapping[str, str] = {
 }
 """What a framework computes and moves a second on this machine."""
 
+REFERENCES: Mapping[str, str] = {"torch": f"{_TORCH}.planning.reference:transformer"}
+"""A small model by which it is read what strategies cost beside the operations themselves."""
+
+CALLS: Mapping[str, str] = {"torch": f"{_TORCH}.planning.replaying:seconds"}
+"""What operations take by themselves on this machine, by the calls of a sketch."""
+
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 
 

@@ -9,7 +9,8 @@ timing       seconds of a step
 rehearsed    the same three of what an adapter rehearsed by a strategy's own code
 forecast     all of these for one candidate; choice: which to take, in a sentence
 scaling      the same for thousands of devices, simulated
-calibrate    this machine as hardware; rates: what runs in its ranks
+calibrate    this machine as hardware; rates: what runs in its ranks; overheads: what each
+             strategy's own code costs on it
 measure      real runs beside the forecasts; rank: what runs in theirs
 report       for people; document: for programs
 """

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import final
+from typing import Any, final
 
+from dream import _registry
 from dream._errors import WorkerFailed
 from dream._spec import Framework
 from dream.collectives import runner
@@ -22,7 +23,8 @@ from dream.launch.environment import cores
 from dream.launch.job import Job
 
 from . import rates
-from .hardware import Hardware, Link, Machine
+from .hardware import Hardware, Link
+from .sketch import Op
 
 SIZES = (4 << 10, 256 << 10, 1 << 20, 8 << 20)
 """Bytes of the all_reduces that the link is read from."""
@@ -43,25 +45,29 @@ class Rates:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """alone: of one rank with all cores; together: of one of as many ranks as there are cores."""
+class Here:
+    """This machine. A rank that is alone has all cores; else each has a core of its own, and ranks
+    beyond the cores take turns. Operations that are asked for are timed by themselves, on tensors
+    of their shapes, where the framework's adapter can make them."""
 
-    cores: int
-    dtype: str
-    alone: Rates
-    together: Rates
-    link: Link
+    def __init__(self, framework: Framework, dtype: str, timeout: float) -> None:
+        """timeout: seconds that each run may take."""
+        self._framework, self._dtype, self._timeout = framework, dtype, timeout
+        self._cores = max(2, cores())
+        self._rates = {n: self._read(n) for n in (1, self._cores)}
+        self._known: dict[int, dict[str, float]] = {n: {} for n in self._rates}
+        self.overheads: dict[str, float] = {}
+        self._link = fit(_all_reduces(framework, timeout))
 
-    def hardware(self, devices: int) -> Hardware:
-        """Ranks beyond the cores take turns."""
-        one = self.alone if devices == 1 else self.together
-        crowd = max(1.0, devices / self.cores) if devices > 1 else 1.0
+    def __call__(self, devices: int, ops: Iterable[Op]) -> Hardware:
+        at_once = 1 if devices == 1 else self._cores
+        crowd = max(1.0, devices / at_once)
+        known, one, link = self._timed(at_once, ops), self._rates[at_once], self._link
         return Hardware(
-            name=f"this machine ({self.cores} cores)",
+            name=f"this machine ({self._cores} cores)",
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // devices,
             flops={
-                self.dtype: {
+                self._dtype: {
                     "matmul": one.matmul / crowd,
                     "convolution": one.convolution / crowd,
                     "other": one.matmul / crowd,
@@ -70,30 +76,64 @@ class Calibration:
             bandwidth=one.bandwidth / crowd,
             launch=one.launch * crowd,
             per_host=1 << 20,
-            near=Link(self.link.latency * crowd, self.link.bandwidth / crowd),
-            far=self.link,
+            near=Link(link.latency * crowd, link.bandwidth / crowd),
+            far=link,
             call=0.0,
             overlaps=False,
             fused=False,
             sources=(self._words(one),),
+            known={call: seconds * crowd for call, seconds in known.items()},
+            overheads={name: cost * crowd for name, cost in self.overheads.items()},
         )
+
+    def _timed(self, n: int, ops: Iterable[Op]) -> Mapping[str, float]:
+        known = self._known[n]
+        new = sorted({op.call for op in ops if op.call} - known.keys())
+        if new and self._framework in _registry.CALLS:
+            read = self._in_ranks(n, {"calls": new})
+            known |= {
+                call: median(column)
+                for call, *column in zip(new, *read, strict=True)
+                if None not in column
+            }
+        return known
+
+    def _read(self, n: int) -> Rates:
+        """The median over ranks that read at the same time."""
+        read = self._in_ranks(n, {"dtype": self._dtype})
+        return Rates(**{f.name: median(one[f.name] for one in read) for f in fields(Rates)})
+
+    def _in_ranks(self, n: int, asked: Mapping[str, object]) -> list[Any]:
+        """What each of n ranks read at the same time."""
+        with TemporaryDirectory(prefix="dream-plan-") as name:
+            folder = Path(name)
+            (folder / rates.JOB).write_text(json.dumps({"framework": self._framework, **asked}))
+            command = ("module", rates.__name__, name)
+            job = Job(command, n, frameworks=(self._framework,), show="none", timeout=self._timeout)
+            ended = start.run(job)
+            if ended.exit_code != 0:
+                raise WorkerFailed(explain(ended))
+            return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(n)]
 
     def _words(self, one: Rates) -> str:
+        timed = (
+            "operations timed one by one on tensors of their shapes; for others "
+            if self._framework in _registry.CALLS
+            else ""
+        )
         return (
-            f"read on this machine: {one.matmul / 1e9:.3g} GFLOP/s in matrix products, "
+            f"read on this machine: {timed}{one.matmul / 1e9:.3g} GFLOP/s in matrix products, "
             f"{one.convolution / 1e9:.3g} in convolutions, {one.bandwidth / 1e9:.3g} GB/s of "
             f"memory, {one.launch * 1e6:.3g} us an operation; between two processes "
-            f"{self.link.latency * 1e6:.3g} us and {self.link.bandwidth / 1e9:.3g} GB/s"
+            f"{self._link.latency * 1e6:.3g} us and {self._link.bandwidth / 1e9:.3g} GB/s"
+            + self._beside()
         )
 
-
-def calibrate(framework: Framework, dtype: str, timeout: float) -> Machine:
-    """timeout: seconds that each of the three runs may take."""
-    shared = cores()
-    alone = _rates(framework, dtype, 1, timeout)
-    together = _rates(framework, dtype, max(2, shared), timeout)
-    link = fit(_all_reduces(framework, timeout))
-    return Calibration(max(2, shared), dtype, alone, together, link).hardware
+    def _beside(self) -> str:
+        if not self.overheads:
+            return ""
+        costs = ", ".join(f"{name} {cost * 1e6:.3g}" for name, cost in self.overheads.items())
+        return f"; each operation costs besides, in us, by a small model under: {costs}"
 
 
 def fit(readings: Sequence[tuple[float, float]]) -> Link:
@@ -116,17 +156,3 @@ def _all_reduces(framework: Framework, timeout: float) -> list[tuple[float, floa
     with TemporaryDirectory(prefix="dream-plan-") as folder:
         rows = runner.run(framework, [REDUCTIONS[framework]], settings, Path(folder))
     return [(row.size, row.seconds.median) for row in rows]
-
-
-def _rates(framework: Framework, dtype: str, n: int, timeout: float) -> Rates:
-    """The median over ranks that read at the same time."""
-    with TemporaryDirectory(prefix="dream-plan-") as name:
-        folder = Path(name)
-        (folder / rates.JOB).write_text(json.dumps({"framework": framework, "dtype": dtype}))
-        command = ("module", rates.__name__, name)
-        job = Job(command, n, frameworks=(framework,), show="none", timeout=timeout)
-        ended = start.run(job)
-        if ended.exit_code != 0:
-            raise WorkerFailed(explain(ended))
-        read = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(n)]
-    return Rates(**{f.name: median(one[f.name] for one in read) for f in fields(Rates)})

@@ -55,6 +55,11 @@ class Candidate:
         return f"hybrid:data={self.mesh.data},{parts}{more}"
 
     @property
+    def strategy(self) -> str:
+        """The same whatever the mesh."""
+        return f"{self.kind} {self.zero}" if self.kind == "sharded" else self.kind
+
+    @property
     def label(self) -> str:
         """For people."""
         if self.kind == "sharded":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from dream.collectives import document
 
@@ -23,7 +23,7 @@ def build(plan: Plan, runs: Sequence[Measured]) -> Figures:
         "training": asdict(plan.training) | {"batch_size": plan.batch},
         "devices": plan.devices,
         "device_memory": plan.limit,
-        "hardware": asdict(plan.hardware),
+        "hardware": asdict(replace(plan.hardware, known={})),
         "strategies": [_forecast(one) for one in plan.forecasts],
         "left_out": dict(plan.left_out),
         "simulated": [_point(point) for point in plan.points],

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import final
+
+from dream._errors import ConfigurationError, Unsupported
 
 from .candidates import Candidate
 from .hardware import Hardware
 from .memory import Memory, memory
 from .rehearsed import Rehearsals, memory_of, messages_of, time_of
-from .sketch import Sketch
+from .sketch import Op, Sketch
 from .timing import Time, time
 from .traffic import Message, given, sent, traffic
 
@@ -31,7 +33,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """sent: bytes that a device sends in a step; given: to each collective. batch: the global one.
-    limit: bytes that a device has, or None."""
+    limit: bytes that a device has, or None. sources: of the figures that times rest on."""
 
     candidate: Candidate
     memory: Memory
@@ -40,6 +42,7 @@ class Forecast:
     time: Time
     batch: int
     limit: int | None
+    sources: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -48,6 +51,19 @@ class Forecast:
     @property
     def samples_per_second(self) -> float:
         return self.batch / self.time.step
+
+
+def ops_of(candidates: Iterable[Candidate], source: Source, batch: int) -> Iterator[Op]:
+    """The operations of all of them that there are. batch: the global one."""
+    for one in candidates:
+        try:
+            told = source.rehearsed(one, ceil(batch / one.shares))
+        except (Unsupported, ConfigurationError):
+            continue  # said when it is foretold
+        if told is None:
+            yield from source.sketched(share_of(one, batch)).ops
+        else:
+            yield from (op for rehearsal in told for op in rehearsal.ops)
 
 
 def share_of(candidate: Candidate, batch: int) -> int:
@@ -64,6 +80,7 @@ def forecast(
     limit: int | None,
 ) -> Forecast:
     """batch: the global one."""
+    hardware = hardware.under(candidate.strategy)
     told = source.rehearsed(candidate, ceil(batch / candidate.shares))
     needs, messages, takes = (
         _reckoned(candidate, source.sketched(share_of(candidate, batch)), hardware, dtype)
@@ -74,7 +91,16 @@ def forecast(
             time_of(candidate, told, hardware, dtype),
         )
     )
-    return Forecast(candidate, needs, sent(messages), given(messages), takes, batch, limit)
+    return Forecast(
+        candidate,
+        needs,
+        sent(messages),
+        given(messages),
+        takes,
+        batch,
+        limit,
+        hardware.sources,
+    )
 
 
 def _reckoned(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from dream._errors import Unsupported
@@ -29,6 +29,8 @@ class Hardware:
     memory: bytes of a device, None where it is not known; flops: by dtype and kind of operation,
         a second; bandwidth: bytes a second to and from the device's memory.
     launch: seconds that each operation costs whatever it does.
+    known: seconds of operations that were timed by themselves, by call; overheads: what each of
+        these costs in a step besides, by strategy; beside: the same of the strategy at hand.
     per_host: devices that share a host; near: the link between them; far: between hosts, for
         each device while all of its host send. call: seconds that each collective costs besides.
     overlaps: whether devices send while they compute; fused: whether an optimizer's step takes
@@ -48,10 +50,20 @@ class Hardware:
     overlaps: bool
     fused: bool
     sources: tuple[str, ...]
+    known: Mapping[str, float] = field(default_factory=dict)
+    overheads: Mapping[str, float] = field(default_factory=dict)
+    beside: float = 0.0
+
+    def under(self, strategy: str) -> Hardware:
+        """As it is for one strategy."""
+        return replace(self, beside=self.overheads.get(strategy, self.beside))
 
     def seconds(self, op: Op, dtype: str, share: float = 1.0) -> float:
-        """One operation, of which a device does a share: the longer of computing and of
+        """One operation, of which a device does a share: what it took by itself, where it was
+        timed (as in Jia et al., arXiv:1807.05358, section 5.1); else the longer of computing and of
         moving bytes (the roofline; Williams, Waterman, Patterson, CACM 52(4), 2009)."""
+        if op.call in self.known:
+            return share * self.known[op.call] + self.beside
         rate = self.rates(dtype)[op.kind]
         return share * max(op.flops / rate, op.moved / self.bandwidth) + self.launch
 
@@ -64,5 +76,6 @@ class Hardware:
         return self.flops[dtype]
 
 
-Machine = Callable[[int], Hardware]
-"""So many devices of a machine: each has the same, save where ranks share a CPU's cores."""
+Machine = Callable[[int, Iterable[Op]], Hardware]
+"""So many devices of a machine, for a step of some operations: each has the same, save where ranks
+share a CPU's cores."""

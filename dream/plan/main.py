@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -9,12 +10,12 @@ from typing import final
 from dream._spec import Framework
 from dream.porting.process import Bench
 
-from . import document, planned, presets, report
+from . import document, overheads, planned, presets, report
 from .asked import Asked
-from .calibrate import calibrate
+from .calibrate import Here
 from .choice import best
 from .hardware import Hardware, Machine
-from .measure import Measured, measure
+from .measure import RANKS, Measured, measure
 from .planned import Plan
 from .sketch import Told
 
@@ -36,7 +37,7 @@ def main(asked: Asked, wish: Wish) -> bool:
     known = None if wish.hardware == "here" else presets.find(wish.hardware)
     with planned.room(asked.place, wish.timeout) as held:
         told = planned.told(asked, held)
-        machine = _machine(known, told.framework, asked.training.computes_in, wish.timeout)
+        machine = _machine(known, told.framework, asked, (asked.devices,), wish.timeout)
         plan = planned.plan(asked, machine, held, told)
         runs = _runs(asked, plan, told, held, wish) if wish.measure else []
     report.show(plan, runs)
@@ -45,8 +46,19 @@ def main(asked: Asked, wish: Wish) -> bool:
     return best(plan.forecasts) is not None and all(run.within for run in runs)
 
 
-def _machine(known: Hardware | None, framework: Framework, dtype: str, timeout: float) -> Machine:
-    return calibrate(framework, dtype, timeout) if known is None else lambda _: known
+def _machine(
+    known: Hardware | None,
+    framework: Framework,
+    asked: Asked,
+    ranks: Iterable[int],
+    timeout: float,
+) -> Machine:
+    """ranks: that will be asked for, of this machine."""
+    if known is not None:
+        return lambda *_: known
+    here = Here(framework, asked.training.computes_in, timeout)
+    overheads.read(here, framework, ranks, asked.training, timeout)
+    return here
 
 
 def _runs(asked: Asked, plan: Plan, told: Told, held: Bench, wish: Wish) -> list[Measured]:
@@ -54,6 +66,6 @@ def _runs(asked: Asked, plan: Plan, told: Told, held: Bench, wish: Wish) -> list
     training = replace(asked.training, fused=False)
     here = replace(asked, training=training)
     planned.told(here, held)
-    machine = calibrate(told.framework, training.computes_in, wish.timeout)
+    machine = _machine(None, told.framework, here, RANKS, wish.timeout)
     forecasts = planned.forecasts_here(here, plan.batch, machine, held, told)
     return measure(here, plan.batch, told.framework, forecasts, wish.timeout)

@@ -26,7 +26,7 @@ from .trial import Job, Trial
 RANKS = (1, 2, 4)
 MEMORY, TIME = 0.10, 0.25
 """How far a forecast may be off, as a share of what was measured. Bytes are exact."""
-_STEPS = 10
+_STEPS = 20
 _TRIES, _KILLED = 3, "was killed by SIG"
 """The frameworks' profilers take a rank along now and then, as they stop: it is begun again."""
 _TELLING = {"TF_CPU_ALLOCATOR_USE_BFC": "1"}
@@ -92,8 +92,8 @@ def _measured(
     asked: Asked, batch: int, framework: Framework, one: Forecast, timeout: float
 ) -> Measured:
     for _ in range(_TRIES):
-        with TemporaryDirectory(prefix="dream-plan-") as folder:
-            found = _run(asked, batch, framework, one.candidate, Path(folder), timeout)
+        job = Job(asked.place, asked.training, batch, one.candidate.shares, _STEPS)
+        found = run(job, framework, one.candidate, timeout)
         if not isinstance(found, str) or _KILLED not in found:
             break
     if isinstance(found, str):
@@ -102,21 +102,25 @@ def _measured(
     return Measured(
         one,
         max(trial.peak for trial in found),
-        max(median(trial.seconds) for trial in found),
+        slowest(found),
         busiest.given,
     )
 
 
-def _run(
-    asked: Asked,
-    batch: int,
-    framework: Framework,
-    candidate: Candidate,
-    folder: Path,
-    timeout: float,
-) -> list[Trial] | str:
+def run(job: Job, framework: Framework, candidate: Candidate, timeout: float) -> list[Trial] | str:
     """What each rank tells, or why they do not."""
-    job = Job(asked.place, asked.training, batch, candidate.shares, _STEPS)
+    with TemporaryDirectory(prefix="dream-plan-") as folder:
+        return _run(job, framework, candidate, Path(folder), timeout)
+
+
+def slowest(trials: Sequence[Trial]) -> float:
+    """Seconds: the median step of the rank that takes longest."""
+    return max(median(trial.seconds) for trial in trials)
+
+
+def _run(
+    job: Job, framework: Framework, candidate: Candidate, folder: Path, timeout: float
+) -> list[Trial] | str:
     (folder / rank.JOB).write_text(json.dumps(asdict(job)))
     made = LaunchJob(
         command=("module", rank.__name__, str(folder)),

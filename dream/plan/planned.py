@@ -16,7 +16,7 @@ from . import worker
 from .asked import Asked, Training
 from .candidates import Candidate, candidates, like
 from .choice import sentence
-from .forecast import Forecast, Source, forecast
+from .forecast import Forecast, Source, forecast, ops_of
 from .hardware import Hardware, Machine
 from .measure import RANKS, can_run
 from .scaling import Point, scaling
@@ -65,9 +65,9 @@ def told(asked: Asked, held: Bench) -> Told:
 
 def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
     """Of the model that was built in `held`."""
-    source = _source(held)
+    source = source_of(held)
     batch = asked.batch_size or model.batch or DEFAULT_BATCH
-    hardware = machine(asked.devices)
+    hardware = machine(asked.devices, ())
     limit = hardware.memory if asked.memory is None else asked.memory
     dtype = asked.training.computes_in
     hardware.rates(dtype)
@@ -109,9 +109,15 @@ def _each(
 ) -> tuple[list[Forecast], dict[str, str]]:
     """Forecasts, and by label why there is none."""
     forecasts, left_out = [], {}
+    hardware = {
+        devices: machine(
+            devices, ops_of([one for one in found if one.devices == devices], source, batch)
+        )
+        for devices in {one.devices for one in found}
+    }
     for one in found:
         try:
-            told = forecast(one, source, batch, machine(one.devices), dtype, limit)
+            told = forecast(one, source, batch, hardware[one.devices], dtype, limit)
         except (Unsupported, ConfigurationError) as error:
             left_out[one.request] = str(error)
         else:
@@ -123,7 +129,7 @@ def forecasts_here(
     asked: Asked, batch: int, machine: Machine, held: Bench, model: Told
 ) -> list[Forecast]:
     """For the ranks that are measured, of the strategies that this version has."""
-    source, dtype = _source(held), asked.training.computes_in
+    source, dtype = source_of(held), asked.training.computes_in
     found = [
         one
         for ranks in RANKS
@@ -133,7 +139,8 @@ def forecasts_here(
     return _each(found, source, batch, machine, dtype, None)[0]
 
 
-def _source(held: Bench) -> Source:
+def source_of(held: Bench) -> Source:
+    """What is told of the model there."""
     sketched = cache(lambda samples: held.get("sketch", samples))
     told = cache(lambda one, samples: held.get("rehearse", one, samples))
     return Source(sketched, lambda one, samples: told(like(one), samples))

@@ -14,14 +14,25 @@ JOB = "job.json"
 
 
 def main(folder: Path) -> None:
-    """Read this rank's rates, beside the others."""
+    """Read this rank's rates, or what calls take here, beside the others."""
     said = json.loads((folder / JOB).read_text())
     framework = said["framework"]
     ranks = dream.communicator(framework=framework)
     ranks.barrier()
-    found = _registry.load(_registry.RATES[framework])(said["dtype"])
+    found = (
+        _calls(framework, said["calls"]) if "calls" in said else _rates(framework, said["dtype"])
+    )
     ranks.barrier()
-    (folder / f"{ranks.rank}.json").write_text(json.dumps(asdict(found)))
+    (folder / f"{ranks.rank}.json").write_text(json.dumps(found))
+
+
+def _rates(framework: str, dtype: str) -> dict[str, float]:
+    return asdict(_registry.load(_registry.RATES[framework])(dtype))
+
+
+def _calls(framework: str, calls: list[str]) -> list[float | None]:
+    """Seconds of each; None for what cannot be made here."""
+    return _registry.load(_registry.CALLS[framework])(calls)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

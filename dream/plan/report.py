@@ -36,7 +36,7 @@ def show(plan: Plan, runs: Sequence[Measured] = (), console: Console | None = No
         console.print(Text("Forecast and measured on this machine", style="bold"))
         console.print(_runs(runs))
         console.print()
-    for line in (*notes(plan), *_about(runs)):
+    for line in (*notes(plan, several=plan.devices > 1 or bool(runs)), *_about(runs)):
         console.print(Text(line, style="dim"), width=min(console.width, _WIDTH))
     console.print(Text(plan.sentence, style="bold"), width=min(console.width, _WIDTH))
 
@@ -55,8 +55,8 @@ def _headline(plan: Plan) -> str:
     )
 
 
-def notes(plan: Plan) -> Iterator[str]:
-    """What the figures mean and rest on."""
+def notes(plan: Plan, *, several: bool) -> Iterator[str]:
+    """What the figures mean and rest on. several: whether they are of several devices too."""
     yield (
         "Per device, for the one that needs most. Activations: what the step holds besides when it "
         "holds most, from a run without values; peak: all together. Sent: bytes that a device "
@@ -75,8 +75,10 @@ def notes(plan: Plan) -> Iterator[str]:
     for request, reason in plan.left_out.items():
         yield f"Left out, {request}: {reason}"
     missing = [kind for kind in KINDS if kind not in plan.told.kinds]
-    if missing and plan.devices > 1:
+    if missing and several:
         yield f"Not foretold for {plan.told.flavour} models: {', '.join(missing)}."
+    if several:
+        yield "Not foretold for any: data_parallel, local_sgd, parameter_server."
 
 
 def _strategies(forecasts: Sequence[Forecast]) -> Table:
@@ -158,6 +160,7 @@ def _about(runs: Sequence[Measured]) -> Iterator[str]:
         f"memory within {MEMORY:.0%}, bytes exact, time within {TIME:.0%} on a machine that "
         "nobody else uses."
     )
+    yield f"Foretold times are a model: {'; '.join(runs[-1].forecast.sources)}."
     load, shared = os.getloadavg()[0], cores()
     if load > shared + max(run.forecast.candidate.devices for run in runs):
         yield f"The machine was busy (load {load:.1f}): do not trust the times."

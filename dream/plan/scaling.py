@@ -10,7 +10,7 @@ from dream._errors import ConfigurationError, Unsupported
 
 from .candidates import Candidate, Kind, candidates
 from .choice import best
-from .forecast import Forecast, Source, forecast
+from .forecast import Forecast, Source, forecast, ops_of
 from .hardware import Hardware, Machine
 
 _STAGES = 64
@@ -59,14 +59,19 @@ def _best(
     limit: int | None,
     kinds: Collection[Kind],
 ) -> Forecast | None:
-    hardware, batch = machine(devices), share * devices
+    hosts, batch = machine(devices, ()), share * devices
+    tried = [
+        one
+        for one in candidates(devices, hosts.per_host, batch, kinds)
+        if one.devices == devices and _sensible(one, hosts)
+    ]
+    hardware = machine(devices, ops_of(tried, source, batch))
     found = []
-    for one in candidates(devices, hardware.per_host, batch, kinds):
-        if one.devices == devices and _sensible(one, hardware):
-            try:
-                found.append(forecast(one, source, batch, hardware, dtype, limit))
-            except (Unsupported, ConfigurationError):
-                continue
+    for one in tried:
+        try:
+            found.append(forecast(one, source, batch, hardware, dtype, limit))
+        except (Unsupported, ConfigurationError):
+            continue
     return best(found)
 
 

@@ -33,12 +33,14 @@ class Parameter:
 @final
 @dataclass(frozen=True, slots=True)
 class Op:
-    """moved: what it reads and writes."""
+    """moved: what it reads and writes. call: by what an adapter makes it again elsewhere, the same
+    for operations that take as long; "" where it cannot."""
 
     phase: Phase
     kind: Kind
     flops: int
     moved: int
+    call: str = ""
 
 
 @final

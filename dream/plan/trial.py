@@ -12,13 +12,14 @@ from .asked import Training
 @dataclass(frozen=True, slots=True)
 class Job:
     """batch: the global one, dealt out in `shares`, which neighbouring ranks work on together.
-    steps: that are timed."""
+    steps: that are timed. watched: whether bytes are counted as well."""
 
     place: str
     training: Training
     batch: int
     shares: int
     steps: int
+    watched: bool = True
 
     def share(self, rank: int, world_size: int) -> tuple[int, int]:
         """A rank's samples: first, and one past the last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,11 @@ from dream.plan.calibrate import fit
 from dream.plan.candidates import KINDS, Candidate, candidates, like
 from dream.plan.choice import best, sentence
 from dream.plan.forecast import Forecast, Source, forecast, share_of
-from dream.plan.hardware import Link
+from dream.plan.hardware import Hardware, Link
 from dream.plan.memory import memory
 from dream.plan.rehearsed import memory_of, messages_of, time_of
 from dream.plan.scaling import scaling
-from dream.plan.sketch import Sending
+from dream.plan.sketch import Op, Sending
 from dream.plan.timing import time
 from dream.plan.traffic import given, sent, traffic
 from dream.plan.trial import Job
@@ -186,9 +187,30 @@ def test_where_nothing_fits_the_sentence_says_what_is_missing() -> None:
     assert "the thriftiest, sharded, zero 3, needs 30 KB" in sentence(rows)
 
 
+def test_an_operation_that_was_timed_takes_what_it_took() -> None:
+    timed = replace(FLAT, known={"add": 2.0}, overheads={"mirrored": 0.5}, launch=100.0)
+    op = Op("forward", "matmul", 10**6, 10**6, call="add")
+    assert timed.seconds(op, "float32") == 2.0
+    assert timed.under("mirrored").seconds(op, "float32") == 2.5
+    assert timed.under("mirrored").seconds(op, "float32", share=0.5) == 1.5
+    unknown = replace(op, call="multiply")
+    assert timed.under("mirrored").seconds(unknown, "float32") == 1000.0 + 100.0
+
+
+def test_a_machine_is_told_of_the_operations_of_its_candidates() -> None:
+    told: dict[int, int] = {}
+
+    def machine(devices: int, ops: Iterable[Op]) -> Hardware:
+        told[devices] = max(told.get(devices, 0), len(list(ops)))
+        return FLAT
+
+    scaling(SOURCE, machine, 8, (8,), "float32", 10**6, ("single", "mirrored"))
+    assert told == {1: len(SKETCH.ops), 8: len(SKETCH.ops)}
+
+
 def test_thousands_of_devices_are_reckoned_like_few() -> None:
     kinds = ("single", "mirrored")
-    points = scaling(SOURCE, lambda _: FLAT, 8, (1, 8, 4096), "float32", 10**6, kinds)
+    points = scaling(SOURCE, lambda *_: FLAT, 8, (1, 8, 4096), "float32", 10**6, kinds)
     assert [point.batch for point in points] == [8, 64, 8 * 4096]
     assert points[0].efficiency == 1
     assert 1 > points[1].efficiency > points[2].efficiency > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Self, final
 
@@ -15,21 +14,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.planning.calls import described
 from dream.adapters.pytorch.planning.collecting import Collected, collected, is_collective
-from dream.plan.sketch import Kind, Phase
+from dream.plan.sketch import Kind, Op, Phase
 
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An operation. moved: bytes that it reads and writes."""
-
-    phase: Phase
-    kind: Kind
-    flops: int
-    moved: int
 
 
 @final
@@ -42,7 +31,7 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
-        self.done: list[Done] = []
+        self.done: list[Op] = []
         self.made: list[int] = []
         self.sent: list[Collected] = []
         self.events: list[tuple[int, bool, Phase]] = []
@@ -99,7 +88,7 @@ class Ledger(TorchDispatchMode):
         out: Any,
         given: list[torch.Tensor],
         gave: list[torch.Tensor],
-    ) -> Done:
+    ) -> Op:
         packet = func._overloadpacket
         formula = flop_registry.get(packet)
         flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
@@ -107,7 +96,7 @@ class Ledger(TorchDispatchMode):
         if flops:
             kind = "convolution" if packet.__name__ in _CONVOLUTIONS else "matmul"
         moved = sum(map(size, (*given, *gave)))
-        return Done(self.phase, kind, flops, moved)
+        return Op(self.phase, kind, flops, moved, described(func, args, kwargs))
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -26,7 +26,7 @@ from dream.adapters.pytorch.planning.peaks import most_since
 from dream.adapters.pytorch.planning.splitting import Steps, steps_of
 from dream.plan.asked import Training
 from dream.plan.candidates import Candidate
-from dream.plan.sketch import Op, Phase, Rehearsal, Sending
+from dream.plan.sketch import Phase, Rehearsal, Sending
 
 _STEPS = 2
 """The first one makes the optimizer's state, and what is kept from step to step."""
@@ -105,12 +105,9 @@ class _Rehearsal:
         size = {kind: sum(ledger.made[n] for n in found) for kind, found in held.items()}
         peak, there = most_since(ledger, begun[0])
         known = sum(ledger.made[n] for found in held.values() for n in found if n in there)
-        ops = tuple(
-            Op(done.phase, done.kind, done.flops, done.moved) for done in ledger.done[begun[1]:]
-        )  # fmt: skip
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
-            ops, _sent(ledger, mesh, begun[2]),
+            tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:

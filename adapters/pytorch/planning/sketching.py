@@ -27,7 +27,7 @@ from dream.adapters.pytorch.planning.peaks import peaks
 from dream.adapters.pytorch.planning.rehearsing import rehearse
 from dream.plan.asked import Training
 from dream.plan.candidates import KINDS, Candidate
-from dream.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
+from dream.plan.sketch import Parameter, Rehearsal, Sketch, Sketcher, Told
 from dream.plan.traffic import normalised
 
 _VALUES = (
@@ -118,7 +118,7 @@ class TorchSketcher(Sketcher):
         return Sketch(
             batch=batch,
             parameters=self._parameters(),
-            ops=tuple(Op(done.phase, done.kind, done.flops, done.moved) for done in ledger.done),
+            ops=tuple(ledger.done),
             buffers=sum(size(x) for x in _distinct(model.buffers())),
             told=_TOLD,
             running=sum(size(x) for x in buffers.running(_by_themselves(model))),
