@@ -42,10 +42,12 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "precision": ("bfloat16", "float16", "O1"),
     "sync_batch_norm": (False,),
 }
+_TOGETHER: Mapping[str, Collection[object]] = {**_HONOURED, "sync_batch_norm": ()}
+"""Where copies of a model may wait for one another in the middle of it."""
 _INSTEAD = (
     "Its copies of a model run in threads, which share one generator (recompute= would draw other "
-    "masks) and do not wait for one another in the middle of a model (sync_batch_norm=), and are "
-    "made of its own parameters (O0, O2 and O3 cast them). Use 'mirrored', which takes all."
+    "masks), and are made of its own parameters (O0, O2 and O3 cast them); where layers lie on "
+    "devices, rows do not wait for one another (sync_batch_norm=). Use 'mirrored', which takes all."
 )
 
 
@@ -55,8 +57,10 @@ class OneProcess(Adapter):
     def __init__(self, plan: Plan) -> None:
         self._name = plan.spec.name
         self._knobs = Knobs.of(plan.options)
-        self._knobs.only(_HONOURED, "One process that drives several devices", _INSTEAD)
         self._team = self._gather(plan)
+        honoured = _TOGETHER if self._team.meets else _HONOURED
+        self._knobs.only(honoured, "One process that drives several devices", _INSTEAD)
+        self._together = self._team.meets and self._knobs.synchronises
         self._topology = Topology.of(
             plan.cluster, num_replicas=self._team.size, device=str(self._team.first)
         )
@@ -123,7 +127,7 @@ class OneProcess(Adapter):
         self._take(model)
         self._training.take(optimizer)
         cut = cuts_of(self._training.most, self._communicator, self._shares, weight)
-        passes = OnEach(self._team, model, loss, weight, self._training)
+        passes = OnEach(self._team, model, loss, weight, self._training, together=self._together)
         return step_of(passes, optimizer, cut, self._training.updates)
 
     def evaluate(
@@ -143,7 +147,10 @@ class OneProcess(Adapter):
             self._settled.add(model)
             self._settle(model)
             if not isinstance(slot_of(model), replicas.Parallel):
-                set_slot(model, replicas.Parallel(model, self._team, self._followed))
+                set_slot(model, self._parallel(model))
+
+    def _parallel(self, module: nn.Module) -> replicas.Parallel:
+        return replicas.Parallel(module, self._team, self._followed, together=self._together)
 
     def _gathering(self) -> list[nn.Parameter]:
         """What backward passes leave gradients in."""
@@ -156,7 +163,7 @@ class OneProcess(Adapter):
             refuse_keras(module, self._name)
             init(module, *args, **kwargs)
             if not isinstance(module, fx.GraphModule) and not isinstance(slot_of(module), Slot):
-                set_slot(module, replicas.Parallel(module, self._team, self._followed))
+                set_slot(module, self._parallel(module))
 
         return wrapped
 
@@ -172,10 +179,13 @@ class OnEach(Passes):
         loss: Callable[..., Any],
         weight: Callable[..., Any] | None,
         training: Training,
+        *,
+        together: bool,
     ) -> None:
-        """weight: counts the things that a loss is the mean over."""
+        """weight: counts the things that a loss is the mean over. together: whether BatchNorm is
+        to see all parts."""
         self._team, self._model, self._loss = team, model, loss
-        self._weight, self._training = weight, training
+        self._weight, self._training, self._together = weight, training, together
         self._value = torch.zeros(())
 
     def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
@@ -185,8 +195,9 @@ class OnEach(Passes):
         with nullcontext() if scaling is None else scaling.scaled():
             scale = 1.0 if scaling is None else scaling.own
             value = replicas.train(
-                self._team, self._model, self._loss, parts, counts, weight, scale, precision
-            )
+                self._team, self._model, self._loss, parts, counts, weight, scale, precision,
+                together=self._together,
+            )  # fmt: skip
         self._value = value if first else self._value + value
 
     def told(self) -> torch.Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 from weakref import WeakSet
@@ -26,6 +27,7 @@ from dream.adapters.pytorch.data_parallel import (
 )
 from dream.adapters.pytorch.followed import Followed
 from dream.adapters.pytorch.knobs.precision import Precision
+from dream.adapters.pytorch.meeting import meeting, normalises
 from dream.adapters.pytorch.slot import Slot, set_slot
 from dream.adapters.pytorch.split.inside import called_by_hand, inside
 from dream.adapters.pytorch.split.traceless import evaluating, traceless
@@ -47,11 +49,13 @@ class Scored(nn.Module):
 class Team(ABC):
     """What runs replicas at the same time.
 
-    size: how many. first: the device of what is gathered.
+    size: how many. first: the device of what is gathered. meets: whether replicas may wait for one
+    another in the middle of a model.
     """
 
     size: int
     first: torch.device
+    meets = False
 
     @abstractmethod
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
@@ -88,6 +92,8 @@ class Team(ABC):
 @final
 class Replicas(Team):
     """Each on a device of its own."""
+
+    meets = True
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
@@ -127,9 +133,12 @@ class Parallel(Slot):
     The gradient needs no weights then: the loss is taken of all outputs together.
     """
 
-    def __init__(self, module: nn.Module, team: Team, followed: Followed) -> None:
+    def __init__(
+        self, module: nn.Module, team: Team, followed: Followed, *, together: bool
+    ) -> None:
+        """together: whether BatchNorm is to see all parts of a batch."""
         super().__init__(module)
-        self._team = team
+        self._team, self._together = team, together
         self._followed = followed
         self._by_sample: bool | None = None  # not known yet
 
@@ -146,7 +155,8 @@ class Parallel(Slot):
             self._by_sample = self._is_by_sample(args, kwargs, parts)
         if len(parts) == 1 or not self._by_sample:
             return self._alone(args, kwargs)
-        tell_of_statistics(self.module)
+        if not self._together:
+            tell_of_statistics(self.module)
         replicas, outputs = self._apply(parts)
         if torch.is_grad_enabled():
             settle_buffers(self.module, replicas)
@@ -161,8 +171,8 @@ class Parallel(Slot):
         replicas = self._team.replicas(self.module, len(parts))
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
-        with inside():
-            return replicas, self._team.apply(calls, parts)
+        with inside(), _waiting(replicas, together=self._together) as watched:
+            return replicas, self._team.apply([watched(call) for call in calls], parts)
 
     def _is_by_sample(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], parts: list[Any]
@@ -200,6 +210,18 @@ def has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
+@contextmanager
+def _waiting(
+    replicas: Sequence[nn.Module], *, together: bool
+) -> Iterator[Callable[..., Callable[..., Any]]]:
+    """Replicas whose BatchNorms wait for each other, where they are to and there are any."""
+    if together and len(replicas) > 1 and normalises(replicas[0]):
+        with meeting(replicas) as watched:
+            yield watched
+    else:
+        yield lambda call: call
+
+
 def train(
     team: Team,
     model: nn.Module,
@@ -209,6 +231,8 @@ def train(
     weight: float = 1.0,
     scale: float = 1.0,
     precision: Precision | None = None,
+    *,
+    together: bool = False,
 ) -> torch.Tensor:
     """The gradients of the mean loss over all parts, in the model's own parameters; that loss.
 
@@ -219,42 +243,53 @@ def train(
     """
     team.expect(model, parts[0][0], {})
     whole = Scored(model, loss)
-    if len(counts) > 1:
+    meets = together and len(counts) > 1 and normalises(model)
+    if len(counts) > 1 and not together:
         tell_of_statistics(model)
     replicas: list[Scored] = []
     acts: list[Callable[..., torch.Tensor]] = []
     for index, count in enumerate(counts):
-        if count > 0.0:
+        if count > 0.0 or meets:
             replica = team.leaves(whole, index)
             call = partial(team.call, index, model)
-            counts_for = weight * count / sum(counts)
-            acts.append(partial(_differentiate, call, replica, counts_for, scale, precision))
+            counts_for = weight * count / (sum(counts) or 1.0)
+            act = partial(_valued, call, replica, counts_for, precision)
+            acts.append(act if meets else partial(_differentiated, act, scale))
             replicas.append(replica)
         else:
             acts.append(_nothing)
-    with inside():
-        values = team.apply(acts, parts)
+    with inside(), _waiting(replicas, together=meets) as watched:
+        values = team.apply([watched(act) for act in acts], parts)
+    if meets:  # what one replica is normalised by hangs on all
+        torch.autograd.backward([value * scale for value in values if value.requires_grad])
     add_gradients(whole, replicas)
     if replicas:
         settle_buffers(whole, replicas)
-    total: torch.Tensor = gather(values, team.first).sum()
+    total: torch.Tensor = gather([value.detach() for value in values], team.first).sum()
     return total
 
 
-def _differentiate(
+def _valued(
     call: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
     replica: Scored,
     weight: float,
-    scale: float,
     precision: Precision | None,
     inputs: tuple[Any, ...],
     target: Any,
 ) -> torch.Tensor:
+    """A part's loss, times what it counts for."""
+
     def forward(*inputs: Any) -> Any:
         return call(replica.model, inputs, {})
 
     output = forward(*inputs) if precision is None else precision.call(forward, inputs, {})
-    value = check_scalar(replica.loss(output, target)) * weight
+    if not weight:  # a mean over nothing; but others are normalised by what went through
+        return torch.zeros(())
+    return check_scalar(replica.loss(output, target)) * weight
+
+
+def _differentiated(valued: Callable[..., torch.Tensor], scale: float, *part: Any) -> torch.Tensor:
+    value = valued(*part)
     (value if scale == 1.0 else value * scale).backward()
     return value.detach()
 

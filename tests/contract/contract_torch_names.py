@@ -171,7 +171,9 @@ _IN_ONE_PROCESS = frozenset(
         "an_update_left_early",
     }
 )
-"""What threads that share a random generator, and do not wait for one another, can honour."""
+"""What threads that share a random generator can honour."""
+_NORMALISED = {"batch_norm_over_all_ranks", "batch_norm_and_a_count_of_zero"}
+"""What takes threads that wait for one another."""
 
 
 def takes_knob(strategy: str, options: str, case: str) -> bool:
@@ -180,7 +182,9 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
         return True
     if case in _TRAVELLING:
         return False
-    if strategy == "data_parallel" or "split=layers" in options:
+    if strategy == "data_parallel":
+        return case in _IN_ONE_PROCESS | _NORMALISED
+    if "split=layers" in options:
         return case in _IN_ONE_PROCESS
     if "zero=1" in options:
         return True

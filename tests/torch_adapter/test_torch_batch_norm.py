@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dream
+from dream import ConfigurationError
 from dream.adapters.pytorch.knobs.batch_norm import Synchronised
 from dream.adapters.pytorch.planning.ledger import Ledger
 from dream.adapters.pytorch.planning.peaks import most_since
@@ -70,3 +71,33 @@ def test_it_needs_hardly_more_than_torchs_own(layout: str) -> None:
 
     norm = norm_of(x)
     assert most(over_all(norm)) < 1.02 * most(norm)
+
+
+class _Moody(nn.Module):
+    """Normalises the parts of a batch whose first sample is not negative; raises on nan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(CHANNELS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x[0, 0].isnan():
+            raise KeyError("the user's own")
+        return self.norm(x) if x[0, 0] >= 0 else x
+
+
+@pytest.mark.parametrize(
+    ("first", "error", "words"),
+    [(float("nan"), KeyError, "the user's own"), (-1.0, ConfigurationError, "some parts")],
+)
+@pytest.mark.parametrize("part", [0, 1])
+def test_no_replica_waits_in_vain(
+    first: float, error: type[Exception], words: str, part: int
+) -> None:
+    with dream.strategy("data_parallel", devices=2):
+        model = _Moody()
+    x = torch.ones(8, CHANNELS)
+    x[4 * part, 0] = first
+    with pytest.raises(error, match=words):
+        model(x)
+    assert model(torch.rand(8, CHANNELS)).shape == (8, CHANNELS), "it goes on afterwards"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dream._errors import ConfigurationError
+from dream.adapters.pytorch.knobs.moments import along, check_several, take_in, wide
 from dream.adapters.pytorch.reducing import recomputing
 from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
 from dream.communication import Communicator
@@ -75,7 +75,7 @@ class _Over:
 
     def sums(self, gradient: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Over this rank's samples: of the gradients, and of these times the normalised x."""
-        about = _wide(x) - _along(self.mean, x)
+        about = wide(x) - along(self.mean, x)
         plain, scaled = _sum(gradient, about.dtype), _sum(about.mul_(gradient), about.dtype)
         return plain, scaled * self.scale
 
@@ -112,30 +112,18 @@ class Synchronised(Around):
         norm = self._norm
         norm._check_input_dim(x)
         mean, variance, count = self._statistics(x.detach())
-        _check_several(count, x)
+        check_several(count, x)
         if not recomputing():
             self._seen.append((mean, variance * (count / (count - 1.0))))
         over = _Over(mean, variance, norm.eps, count, self._among, self._weight)
         apply: Callable[..., torch.Tensor] = _Normalise.apply
         return apply(x, norm.weight, norm.bias, over)
 
-    @torch.no_grad()
     def settle(self) -> None:
         """The running statistics take in what the last call saw, on every rank the same."""
         seen, self._seen = self._seen, []
-        norm = self._norm
-        if norm.running_mean is None or norm.running_var is None:
-            return
-        assert norm.num_batches_tracked is not None
-        for statistics in seen:
-            norm.num_batches_tracked.add_(1)
-            momentum = norm.momentum
-            if momentum is None:
-                momentum = 1.0 / float(norm.num_batches_tracked)
-            for running, value in zip(
-                (norm.running_mean, norm.running_var), statistics, strict=True
-            ):
-                running.data.lerp_(value.to(running.dtype), momentum)
+        for mean, variance in seen:
+            take_in(self._norm, mean, variance)
 
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
         """(mean, variance, samples) of all ranks. A rank's own are about its own mean, which keeps
@@ -151,7 +139,7 @@ class Synchronised(Around):
         count = float(total[0])
         mean, squares = (total[1:] / count).chunk(2)
         variance = (squares - mean.square()).clamp(min=0.0)
-        dtype = _wide(x).dtype
+        dtype = wide(x).dtype
         return mean.to(dtype), variance.to(dtype), count
 
 
@@ -189,8 +177,8 @@ class _Normalise(torch.autograd.Function):
             return torch.zeros_like(x), *own, None
         first, second = (total / (counts * over.count)).chunk(2)
         scale = over.scale if weight is None else over.scale * weight.to(over.mean.dtype)
-        others = over.normalise(_wide(x), -scale * second, -scale * first)
-        return others.addcmul_(gradient, _along(scale, x)).to(x.dtype), *own, None
+        others = over.normalise(wide(x), -scale * second, -scale * first)
+        return others.addcmul_(gradient, along(scale, x)).to(x.dtype), *own, None
 
 
 def _like(values: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
@@ -198,31 +186,12 @@ def _like(values: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tens
     return None if values is None or other is None else values.to(other.dtype)
 
 
-def _check_several(count: float, x: torch.Tensor) -> None:
-    if count <= 1.0:
-        raise ConfigurationError(
-            "A batch normalisation needs two values of a channel. Received: an input of shape "
-            f"{tuple(x.shape)} on this rank, and {count:.0f} values on all. Say drop_last=True, or "
-            "choose a batch_size that leaves two samples for the last batch."
-        )
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    """What is normalised in: float32 where x is of half precision."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """Each channel's values side by side: torch adds up others one by one, and loses digits."""
-    wide = _wide(x)
-    return wide.contiguous() if x.dim() > 2 else wide.t().contiguous().unsqueeze(0)
+    values = wide(x)
+    return values.contiguous() if x.dim() > 2 else values.t().contiguous().unsqueeze(0)
 
 
 def _sum(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Over all dims but that of the channels. Shape (channels,)."""
     return x.sum(dim=[dim for dim in range(x.dim()) if dim != 1], dtype=dtype)
-
-
-def _along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A value for each channel, to be combined with x."""
-    return values.reshape(1, -1, *(1 for _ in range(x.dim() - 2)))
