@@ -12,7 +12,7 @@ from contract_case import WITH_DREAM, Env, Figures, refusal
 from contract_keras_kit import BATCH, CASES, EPOCHS, TF, arrays, compiled, momentum, net, parameters
 from contract_keras_objects import global_batches, judge
 
-KINDS = ("none", "float16", "bfloat16", "topk:0.1", *(() if TF else ("powersgd:2",)))
+KINDS = ("float16", "bfloat16", "topk:0.1", *(() if TF else ("powersgd:2",)))
 Sent = Callable[[], float]
 
 
@@ -103,11 +103,7 @@ def _travelled(strategy: Any, sent: Sent) -> Figures:
 
 def _compressed(env: Env, kind: str) -> Figures:
     keras.utils.set_random_seed(1)
-    if env.mode == "single":
-        with env.block() as strategy:
-            return _travelled(strategy, lambda: 0.0)
-    options = {} if kind == "none" else {"compression": kind}
-    with env.block(**options) as strategy, _wire_bytes(strategy) as sent:
+    with env.block(compression=kind) as strategy, _wire_bytes(strategy) as sent:
         return _travelled(strategy, sent)
 
 
@@ -115,8 +111,9 @@ def _compressed(env: Env, kind: str) -> Figures:
 def compressed(env: Env) -> Figures:
     """Parameters after 20 updates, how it learns on, and bytes of an update."""
     if env.mode == "single":
-        return _compressed(env, "none")
-    return {kind: _compressed(env, kind) for kind in KINDS}
+        with env.block() as strategy:
+            return _travelled(strategy, lambda: 0.0)
+    return {kind: _compressed(env, kind) for kind in (KINDS[:1] if env.cell.core else KINDS)}
 
 
 def _moved(act: Callable[[], Any]) -> Any:

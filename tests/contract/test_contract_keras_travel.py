@@ -9,7 +9,7 @@ import contract_adasum
 import numpy as np
 import pytest
 from contract_cells import KERAS_TF, KERAS_TORCH, Kind
-from contract_check import assert_close, assert_identical, assert_raised, difference
+from contract_check import assert_identical, assert_raised, difference
 from contract_job import Job
 from contract_over import job_and_case
 
@@ -18,8 +18,8 @@ over = partial(job_and_case, [cell for cell in CELLS if cell.processes > 1])
 Oracle = Callable[[Kind], Job]
 
 STATED = {
-    "float16": (0.53, 1e-3),
-    "bfloat16": (0.53, 1e-2),
+    "float16": (0.54, 1e-3),
+    "bfloat16": (0.54, 1e-2),
     "powersgd:2": (0.65, 0.3),
     "topk:0.1": (0.5, 0.6),
 }
@@ -35,17 +35,16 @@ def test_compression_sends_less_and_says_how_far_it_is_off(
 ) -> None:
     (one,) = run_oracle(job.cell.kind).figures(case, "single")
     ranks = job.figures(case)
-    for rank in ranks:
-        assert_close(rank["none"]["parameters"], one["parameters"])
-    for kind in ranks[0].keys() - {"none"}:
+    elements = sum(array.size for array in one["parameters"].values())
+    whole = 4 * elements * 2 * (len(ranks) - 1) / len(ranks)
+    for kind in ranks[0]:
         share, error = STATED[kind]
         for key in ("parameters", "stepped"):
             assert_identical([rank[kind][key] for rank in ranks], f"{kind} {key}")
             assert 0 < difference(ranks[0][kind][key], one[key]) <= error, (kind, key)
         for rank in ranks:
-            whole = rank["none"]
-            assert 0 < rank[kind]["step_bytes"] <= share * whole["step_bytes"], kind
-            assert rank[kind]["fit_bytes"] <= share * whole["fit_bytes"] + FIGURES, kind
+            assert 0 < rank[kind]["step_bytes"] <= share * whole, kind
+            assert rank[kind]["fit_bytes"] <= share * whole + FIGURES, kind
             assert rank[kind]["learnt"] == pytest.approx(one["learnt"], rel=0.2), kind
 
 
