@@ -389,6 +389,24 @@ def knobs_refused(env: Env) -> Figures:
     }
 
 
+@CASES.add("cell")
+def knobs_a_split_cannot_honour(env: Env) -> Figures:
+    """Asked for one by one when the strategy is made."""
+
+    def asked(**knobs: Any) -> Figures:
+        def make() -> None:
+            with env.block(knobs=knobs):
+                pass
+
+        return refusal(make)
+
+    return {
+        "precision": asked(precision="O2"),
+        "recompute": asked(recompute=True),
+        "sync_batch_norm": asked(sync_batch_norm=True),
+    }
+
+
 @CASES.add(*WITH_DREAM)
 def an_update_left_early(env: Env) -> Figures:
     """What was computed of it is dropped, and the next pass begins with a whole update."""

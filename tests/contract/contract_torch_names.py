@@ -148,6 +148,7 @@ KNOBS = frozenset(
         "batch_norm_and_a_count_of_zero",
         "knobs_of_ddp",
         "knobs_refused",
+        "knobs_a_split_cannot_honour",
         "an_update_left_early",
     }
 )
@@ -178,6 +179,8 @@ _NORMALISED = {"batch_norm_over_all_ranks", "batch_norm_and_a_count_of_zero"}
 
 def takes_knob(strategy: str, options: str, case: str) -> bool:
     """Whether a cell has the options that a case of KNOBS is about."""
+    if case == "knobs_a_split_cannot_honour":
+        return strategy not in _REPLICAS and not ("zero=1" in options or "split=pipe" in options)
     if strategy in _REPLICAS:
         return True
     if case in _TRAVELLING:

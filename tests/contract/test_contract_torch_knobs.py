@@ -111,6 +111,19 @@ def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
         assert_raised(rank["by_hand"], "Unsupported", "accumulate=2", "train_step")
 
 
+@over("knobs_a_split_cannot_honour")
+def test_what_a_split_cannot_honour_is_refused_by_name(job: Job, case: str) -> None:
+    refused = {"precision": "precision='O2'"}
+    if job.cell.processes == 1:
+        refused |= {"recompute": "recompute=True", "sync_batch_norm": "sync_batch_norm=True"}
+    for rank in job.figures(case):
+        for name, refusal in rank.items():
+            if name in refused:
+                assert_raised(refusal, "Unsupported", refused[name], "mirrored")
+            else:
+                assert refusal["types"] == []
+
+
 @over("batch_norm_over_all_ranks")
 def test_batch_norm_over_all_ranks_is_that_of_one_device(job: Job, oracle: Job, case: str) -> None:
     """Statistics of unequal shares, weights, and what they do when evaluated."""

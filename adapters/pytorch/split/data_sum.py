@@ -27,8 +27,7 @@ class DataSum:
         self._came: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
         self._completes = True
-        self._waiting: set[int] = set()  # those with a gradient of this rank's own
-        self._global: dict[int, torch.Tensor] = {}  # what they had before the update
+        self._waiting: set[int] = set()  # whose gradient is partly this rank's own
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of these from here on."""
@@ -52,7 +51,6 @@ class DataSum:
         """The next gradients are of a part of an update: added up with the last."""
         if fresh:
             self._waiting.clear()
-            self._global.clear()
         self._completes = completes
 
     def _hook(self) -> None:
@@ -71,7 +69,7 @@ class DataSum:
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             gradient = gradient.redistribute(placements=parameter.placements)
         if self._among.world_size == 1 or not self._completes:
-            self._wait(key)
+            self._waiting.add(key)
             return _times(gradient, self._weight)
         if parameter.grad is not None:
             self._before[key] = parameter.grad.clone()
@@ -79,15 +77,6 @@ class DataSum:
             torch.autograd.Variable._execution_engine.queue_callback(self._add_up)
         self._came[key] = local_of(gradient)
         return gradient
-
-    def _wait(self, key: int) -> None:
-        """A gradient is gathered by itself, beside what is global already."""
-        parameter = self._watched[key][0]
-        if self._among.world_size > 1 and key not in self._waiting:
-            self._waiting.add(key)
-            if parameter.grad is not None:
-                self._global[key] = parameter.grad
-                parameter.grad = None
 
     def _add_up(self) -> None:
         """In the parameters' own order, which is every rank's."""
@@ -99,7 +88,6 @@ class DataSum:
         self._came.clear()
         self._before.clear()
         self._waiting.clear()
-        self._global.clear()
 
     def _add_up_alike(self, places: dict[int, torch.Tensor]) -> None:
         flat = torch.cat([self._own(key, place) for key, place in places.items()])
@@ -108,13 +96,13 @@ class DataSum:
         for key, place in places.items():
             size = place.numel()
             place.copy_(flat[begin : begin + size].view(place.shape))
-            earlier = (self._global if key in self._waiting else self._before).get(key)
-            if earlier is not None:
-                place.add_(local_of(earlier))
+            if key in self._before and key not in self._waiting:
+                place.add_(local_of(self._before[key]))
             begin += size
 
     def _own(self, key: int, place: torch.Tensor) -> torch.Tensor:
-        """This rank's gradient: what came, and what waited. Flat."""
+        """This rank's gradient: what came, and what waited, beside which what was global before
+        is its own mean. Flat."""
         came = self._came.get(key)
         if came is None:
             return place.reshape(-1)
