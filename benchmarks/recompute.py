@@ -4,14 +4,18 @@
 
 For each depth: the largest number of bytes that a training step holds at a time beside parameters
 and gradients, and its median time, with everything kept and under recompute="sqrt", in turns. Then
-the exponents that fit bytes = a * depth ** b.
+the exponents that fit bytes = a * depth ** b; and what recompute_keras.py says of TensorFlow.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -121,6 +125,10 @@ def main() -> None:
         )
     for way, values in most.items():
         print(f"{way}: bytes grow as depth ** {exponent(DEPTHS, values):.2f}")
+    if find_spec("tensorflow"):
+        print("\nKeras on TensorFlow, in tensors of the size of a block's input:", flush=True)
+        table = Path(__file__).with_name("recompute_keras.py")
+        subprocess.run([sys.executable, str(table)], check=True)
 
 
 if __name__ == "__main__":
