@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -128,6 +130,12 @@ def replace_call(layer: Any, make: Callable[[Callable[..., Any]], Callable[..., 
         del layer.__dict__[_LATER], layer.__dict__["call"]
     if "call" not in vars(layer):
         object.__setattr__(layer, "call", make(layer.call))
+
+
+def casting() -> Callable[[], AbstractContextManager[Any]]:
+    """What opens the scope that variables are cast in here, elsewhere."""
+    scope = get_autocast_scope()
+    return lambda: AutocastScope(None if scope is None else scope.dtype)
 
 
 _LATER = "dream_before_call"

@@ -128,6 +128,7 @@ def _again(layers: Sequence[Any], call: Callable[..., Any], engine: Engine) -> C
         states = [v for layer in layers for v in private.all_states(layer)]
         before = list(zip(states, engine.copies(states), strict=True))
         first, shape = [True], [None]
+        casting = private.casting()
 
         def run(*tensors: Any) -> list[Any]:
             values = list(given)
@@ -138,7 +139,7 @@ def _again(layers: Sequence[Any], call: Callable[..., Any], engine: Engine) -> C
                 first.clear()
                 result = _checked(layers, lambda: call(*inner, **named))
             else:
-                with keras.StatelessScope(state_mapping=before):
+                with keras.StatelessScope(state_mapping=before), casting():
                     result = call(*inner, **named)
             shape[0] = result
             return list(tree.flatten(result))

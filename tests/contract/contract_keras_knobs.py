@@ -251,6 +251,19 @@ def recomputed(env: Env) -> Figures:
 
 
 @CASES.add(*WITH_DREAM)
+def recomputed_in_half(env: Env) -> Figures:
+    """Backward computes in the type that forward did."""
+    found: dict[str, Any] = {}
+    for name, asked in ASKED[:2]:
+        with env.block(knobs={"recompute": asked, "precision": "float16"}):
+            model = compiled(momentum())
+            model.fit(*arrays(33), batch_size=BATCH, shuffle=False, verbose=0)
+        found[name] = parameters_of(model)
+        keras.utils.set_random_seed(1)
+    return found
+
+
+@CASES.add(*WITH_DREAM)
 def recomputed_in_a_step(env: Env) -> Figures:
     found: dict[str, Any] = {}
     for name, asked in ASKED:

@@ -94,7 +94,7 @@ RECOMPUTED = ("recomputed", "recomputed_in_a_step")
 TRAVELLED = ("compressed", "adasum")
 TRAVELLING = (*TRAVELLED, "travel_refused")
 """For processes that are replicas."""
-OTHER = ("precision_levels", "knobs_refused", *TRAVELLING)
+OTHER = ("recomputed_in_half", "precision_levels", "knobs_refused", *TRAVELLING)
 KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
 ON_A_MESH = {
     "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
@@ -111,7 +111,8 @@ IN_PARTS = {
 }
 """Cases that say nothing of a pipeline, and why."""
 ON_ROWS = dict.fromkeys(
-    RECOMPUTED, "further rows of one process have copies: refused, which tests/tf_split holds"
+    (*RECOMPUTED, "recomputed_in_half"),
+    "further rows of one process have copies: refused, which tests/tf_split holds",
 )
 """Cases that say nothing of a pipeline's rows in one process, and why."""
 SPLIT_CORE = frozenset(
@@ -121,6 +122,7 @@ SPLIT_CORE = frozenset(
         "clip_norm_with_a_scaled_loss",
         "precision_float16",
         "recomputed",
+        "recomputed_in_half",
     }
 )
 """Beside the core, what every split model runs."""

@@ -114,6 +114,12 @@ def test_what_is_computed_again_is_the_same_to_the_bit(job: Job, case: str) -> N
         _recomputed(rank)
 
 
+@over("recomputed_in_half")
+def test_backward_computes_again_in_the_type_of_forward(job: Job, case: str) -> None:
+    for rank in job.figures(case):
+        assert_close(rank["all"], rank["kept"], 1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", names.RECOMPUTED)

@@ -207,7 +207,7 @@ class _Run:
             self._losses.append(loss)
 
     def loss(self) -> Any:
-        return tf.add_n([tf.cast(x, tf.float32) for x in self._losses])
+        return tf.add_n([tf.zeros(()), *(tf.cast(x, tf.float32) for x in self._losses)])
 
 
 def move(variable: Any, device: str) -> None:
