@@ -46,7 +46,7 @@ chain = keras.Model(start := keras.Input((3,)), keras.layers.Dense(2)(start))
 (call,) = private.calls_of(chain.layers[1], chain)
 assert call.input_tensors[0] is start and call.output_tensors[0] is chain.outputs[0]
 assert private.is_rehearsal([start])
-with keras.StatelessScope():
+with keras.StatelessScope(), private.casting()():
     assert private.is_rehearsal([])
 assert not private.is_rehearsal([])
 calls = []
