@@ -19,7 +19,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._batch import split
 from dream._knobs import Knobs
 from dream._topology import Topology
-from dream.adapters.pytorch import evaluation, replicas, saving, state
+from dream.adapters.pytorch import evaluation, saving, state
 from dream.adapters.pytorch.data_parallel import rows_of
 from dream.adapters.pytorch.followed import Followed
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
@@ -29,9 +29,12 @@ from dream.adapters.pytorch.knobs.training import Training
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.passes import Batch, Passes, step_of
 from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.replicas import Parallel
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of, wrap_compile
+from dream.adapters.pytorch.team import Team
 from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.trained_parts import train
 from dream.adapters.pytorch.weighing import count_of
 from dream.communication import Communicator, Loop, Members
 
@@ -76,7 +79,7 @@ class OneProcess(Adapter):
         self._settled: WeakSet[nn.Module] = WeakSet()
 
     @abstractmethod
-    def _gather(self, plan: Plan) -> replicas.Team:
+    def _gather(self, plan: Plan) -> Team:
         """Who runs the parts of a batch."""
 
     @abstractmethod
@@ -146,11 +149,11 @@ class OneProcess(Adapter):
         if model not in self._settled:
             self._settled.add(model)
             self._settle(model)
-            if not isinstance(slot_of(model), replicas.Parallel):
+            if not isinstance(slot_of(model), Parallel):
                 set_slot(model, self._parallel(model))
 
-    def _parallel(self, module: nn.Module) -> replicas.Parallel:
-        return replicas.Parallel(module, self._team, self._followed, together=self._together)
+    def _parallel(self, module: nn.Module) -> Parallel:
+        return Parallel(module, self._team, self._followed, together=self._together)
 
     def _gathering(self) -> list[nn.Parameter]:
         """What backward passes leave gradients in."""
@@ -174,7 +177,7 @@ class OnEach(Passes):
 
     def __init__(
         self,
-        team: replicas.Team,
+        team: Team,
         model: nn.Module,
         loss: Callable[..., Any],
         weight: Callable[..., Any] | None,
@@ -194,7 +197,7 @@ class OnEach(Passes):
         scaling, precision = self._training.scaling, self._training.precision
         with nullcontext() if scaling is None else scaling.scaled():
             scale = 1.0 if scaling is None else scaling.own
-            value = replicas.train(
+            value = train(
                 self._team, self._model, self._loss, parts, counts, weight, scale, precision,
                 together=self._together,
             )  # fmt: skip

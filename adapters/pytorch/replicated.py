@@ -9,7 +9,7 @@ from torch import nn
 from dream._adapter import Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.one_process import OneProcess
-from dream.adapters.pytorch.replicas import Replicas, Team
+from dream.adapters.pytorch.team import Replicas, Team
 
 
 @final
