@@ -36,12 +36,14 @@ REDUCTIONS = {"torch": "gloo", "tensorflow": "grpc"}
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Of one rank: operations a second in matrix products and convolutions, bytes a second to and
-    from memory, seconds that each operation costs besides."""
+    from memory, seconds that each operation costs besides; fresh: seconds of a byte that the system
+    must give to the process first."""
 
     matmul: float
     convolution: float
     bandwidth: float
     launch: float
+    fresh: float = 0.0
 
 
 @final
@@ -83,6 +85,7 @@ class Here:
             fused=False,
             sources=(self._words(one),),
             known={call: seconds * crowd for call, seconds in known.items()},
+            fresh=one.fresh * crowd,
             overheads={name: cost * crowd for name, cost in self.overheads.items()},
         )
 
@@ -121,10 +124,15 @@ class Here:
             if self._framework in _registry.CALLS
             else ""
         )
+        fresh = (
+            f" and {one.fresh * 1e9:.3g} s for each GB that the system gives anew"
+            if one.fresh
+            else ""
+        )
         return (
             f"read on this machine: {timed}{one.matmul / 1e9:.3g} GFLOP/s in matrix products, "
             f"{one.convolution / 1e9:.3g} in convolutions, {one.bandwidth / 1e9:.3g} GB/s of "
-            f"memory, {one.launch * 1e6:.3g} us an operation; between two processes "
+            f"memory{fresh}, {one.launch * 1e6:.3g} us an operation; between two processes "
             f"{self._link.latency * 1e6:.3g} us and {self._link.bandwidth / 1e9:.3g} GB/s"
             + self._beside()
         )

@@ -35,6 +35,7 @@ class Hardware:
         each device while all of its host send. call: seconds that each collective costs besides.
     overlaps: whether devices send while they compute; fused: whether an optimizer's step takes
         all parameters at once, with temporaries for all.
+    fresh: seconds of each byte that the system must give anew, step by step.
     sources: of the figures, and what of them is assumed.
     """
 
@@ -53,6 +54,7 @@ class Hardware:
     known: Mapping[str, float] = field(default_factory=dict)
     overheads: Mapping[str, float] = field(default_factory=dict)
     beside: float = 0.0
+    fresh: float = 0.0
 
     def under(self, strategy: str) -> Hardware:
         """As it is for one strategy."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .candidates import Candidate
 from .hardware import Hardware
 from .memory import Memory
 from .sketch import Rehearsal, Sending
-from .timing import Time, shown
+from .timing import Time, paged, shown
 from .traffic import Message
 
 Rehearsals = Sequence[Rehearsal]
@@ -42,8 +43,10 @@ def time_of(candidate: Candidate, rehearsals: Rehearsals, hardware: Hardware, dt
     """Of the rank that computes longest."""
     slowest = max(rehearsals, key=lambda one: _seconds(one, hardware, dtype))
     messages = [_message(candidate, one) for one in slowest.sent]
+    pages = paged(slowest.activations, slowest.largest, hardware)
     if candidate.kind == "pipeline":
-        return _pipelined(candidate, slowest, messages, hardware, dtype)
+        found = _pipelined(candidate, slowest, messages, hardware, dtype)
+        return replace(found, compute=found.compute + pages)
     phases = {
         phase: _seconds(slowest, hardware, dtype, phase)
         for phase in ("forward", "backward", "update")
@@ -52,7 +55,7 @@ def time_of(candidate: Candidate, rehearsals: Rehearsals, hardware: Hardware, dt
         shown(messages, when, phases.get(when, 0.0), hardware)
         for when in ("forward", "backward", "alone")
     )
-    return Time(sum(phases.values()), sending)
+    return Time(sum(phases.values()) + pages, sending)
 
 
 def _seconds(one: Rehearsal, hardware: Hardware, dtype: str, phase: str = "") -> float:

@@ -54,7 +54,7 @@ class Sketch:
     saved: held between forward and backward, outputs and loss among it, inputs not. The peaks
     count all but parameters, buffers and state: in forward; in backward without gradients, save
     the one that is being made; in backward with them; in the update without them. left: what of
-    it is there when the update begins.
+    it is there when the update begins. largest: of the tensors that it makes.
     """
 
     batch: int
@@ -72,6 +72,7 @@ class Sketch:
     joint_peak: int
     update_peak: int
     left: int
+    largest: int = 0
 
 
 @final
@@ -94,6 +95,7 @@ class Rehearsal:
 
     rank: within its copy of the model. parameters count buffers; these, gradients and state as
     they are between steps. activations: what else there is when there is most; peak: all of it.
+    largest: of the tensors that it makes.
     """
 
     rank: int
@@ -104,6 +106,7 @@ class Rehearsal:
     peak: int
     ops: tuple[Op, ...]
     sent: tuple[Sending, ...]
+    largest: int = 0
 
 
 @final

@@ -36,6 +36,7 @@ def time(
     dtype: str,
 ) -> Time:
     """sketch: as for `memory`."""
+    pages = paged(max(sketch.forward_peak, sketch.backward_peak), sketch.largest, hardware)
     forward = _seconds(sketch, "forward", hardware, dtype)
     backward = _seconds(sketch, "backward", hardware, dtype)
     update = _seconds(sketch, "update", hardware, dtype, _stepped(candidate, sketch))
@@ -44,7 +45,13 @@ def time(
         + shown(messages, "backward", backward, hardware)
         + shown(messages, "alone", 0.0, hardware)
     )
-    return Time(forward + backward + update, sending)
+    return Time(forward + backward + update + pages, sending)
+
+
+def paged(peak: int, largest: int, hardware: Hardware) -> float:
+    """Seconds for memory that a CPU's process gives back at the end of a step and must be given
+    anew: glibc keeps twice the largest block that there was (mallopt(3), M_TRIM_THRESHOLD)."""
+    return hardware.fresh * max(0, peak - 2 * largest)
 
 
 def _seconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from dream.cli import main
 HERE = Path(__file__).parent
 TORCH, KERAS = HERE / "plan_models.py", HERE / "plan_keras.py"
 Run = Callable[..., tuple[int, str]]
+QUIET = 0.5
+"""Processes that ran on average in the last minute, of a machine that nobody uses."""
+TIMES = 0.5
 
 
 @pytest.fixture
@@ -107,19 +111,23 @@ def test_what_cannot_be_is_refused(run: Run, arguments: list[str], words: str) -
 
 
 @pytest.mark.exhaustive
-def test_forecasts_hold_against_real_ranks(run: Run, tmp_path: Path) -> None:
-    """Bytes exact, and memory within 10 % where gloo's own copies are small. Time needs a machine
-    that does nothing else."""
-    file = tmp_path / "plan.json"
-    _, text = run(f"{TORCH}:images", "--measure", "--batch-size", 256, "--json", file)
+@pytest.mark.parametrize(("model", "batch"), [("images", 256), ("tokens", 64)])
+def test_forecasts_hold_against_real_ranks(
+    run: Run, tmp_path: Path, model: str, batch: int
+) -> None:
+    """Bytes exact, and memory within 10 %, always. Times are judged where nobody else uses the
+    machine: within half, though within a quarter is meant and marked in the output. Steps of few
+    milliseconds on a virtual machine take up to twice as long in one process as in another."""
+    file, quiet = tmp_path / "plan.json", os.getloadavg()[0] < QUIET
+    _, text = run(f"{TORCH}:{model}", "--measure", "--batch-size", batch, "--json", file)
     assert "Forecast and measured on this machine" in text
-    measured = json.loads(file.read_text())["measured"]
-    runs = {(one["forecast"]["label"], one["forecast"]["devices"]): one for one in measured}
-    for key in (("single", 1), ("mirrored", 2), ("sharded, zero 1", 2), ("mirrored", 4)):
-        assert abs(runs[key]["memory_error"]) <= 0.10, key
-    for key in (("mirrored", 2), ("sharded, zero 3", 2), ("mirrored", 4), ("sharded, zero 3", 4)):
-        assert runs[key]["bytes_exact"], key
-        assert runs[key]["seconds"] > 0
+    runs = json.loads(file.read_text())["measured"]
+    assert {one["forecast"]["devices"] for one in runs} == {1, 2, 4}
+    for one in runs:
+        assert one.get("trouble") is None, one
+        assert abs(one["memory_error"]) <= 0.10, one
+        assert one["bytes_exact"], one
+        assert not quiet or abs(one["time_error"]) <= TIMES, one
 
 
 @pytest.mark.exhaustive

@@ -20,7 +20,7 @@ from dream.plan.memory import memory
 from dream.plan.rehearsed import memory_of, messages_of, time_of
 from dream.plan.scaling import scaling
 from dream.plan.sketch import Op, Sending
-from dream.plan.timing import time
+from dream.plan.timing import paged, time
 from dream.plan.traffic import given, sent, traffic
 from dream.plan.trial import Job
 
@@ -195,6 +195,18 @@ def test_an_operation_that_was_timed_takes_what_it_took() -> None:
     assert timed.under("mirrored").seconds(op, "float32", share=0.5) == 1.5
     unknown = replace(op, call="multiply")
     assert timed.under("mirrored").seconds(unknown, "float32") == 1000.0 + 100.0
+
+
+def test_memory_that_was_given_back_costs_its_time_again() -> None:
+    costly = replace(FLAT, fresh=0.5)
+    assert paged(5320, 1000, costly) == 0.5 * 3320
+    assert paged(1500, 1000, costly) == 0
+    whole = replace(SKETCH, largest=1000)
+    times = [time(SINGLE, whole, [], one, "float32").step for one in (FLAT, costly)]
+    assert times[1] - times[0] == 0.5 * 3320
+    stage = replace(REHEARSAL, largest=1500)
+    times = [time_of(sharded(3), [stage], one, "float32").step for one in (FLAT, costly)]
+    assert times[1] - times[0] == 0.5 * 1000
 
 
 def test_a_machine_is_told_of_the_operations_of_its_candidates() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -17,6 +18,8 @@ _SECONDS = 0.3
 """For each reading, at least."""
 _WIDTH = 512
 _LAYERS = 20
+_ANEW, _TIMES = 16 << 20, 5
+"""Bytes that the system gives, and how often."""
 _LARGE = 4 << 20
 """Elements: more than caches hold."""
 
@@ -37,7 +40,21 @@ def read(dtype: str) -> Rates:
         convolution=2 * 8 * 64 * 32 * 9 * 32 * 32 / convolved,
         bandwidth=3 * x.numel() * x.element_size() / added,
         launch=_launch(),
+        fresh=median(_fresh() for _ in range(_TIMES)),
     )
+
+
+def _fresh() -> float:
+    """Seconds of a byte that is written for the first time, beside those of writing it."""
+    with mmap.mmap(-1, _ANEW) as memory:
+        given = torch.frombuffer(memory, dtype=torch.uint8)
+        taken = []
+        for _ in range(2):
+            begin = perf_counter()
+            given.zero_()
+            taken.append(perf_counter() - begin)
+        del given  # or the memory could not be given back
+    return max(0.0, taken[0] - taken[1]) / _ANEW
 
 
 def _launch() -> float:

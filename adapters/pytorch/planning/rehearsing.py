@@ -108,6 +108,7 @@ class _Rehearsal:
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
             tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
+            max(ledger.made, default=0),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:

@@ -7,7 +7,6 @@ caches as far as it fits: in a step too most of it was made just before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import perf_counter
 
 import torch
@@ -15,7 +14,8 @@ import torch
 from dream.adapters.pytorch.planning.calls import rebuilt, size_of
 
 _BLOCK, _BLOCKS = 1e-3, 7
-"""Seconds of a block, at least, and how many the median is of."""
+"""Seconds of a block, at least, and how many the quickest is of: two threads that wait for each
+other are held up for long by whatever else runs."""
 _MOST = 1 << 30
 """Bytes of tensors that one may be given."""
 
@@ -39,7 +39,7 @@ def _of(call: str) -> float | None:
     except (RuntimeError, IndexError, ValueError):  # values that it does not take
         return None
     calls = max(1, int(_BLOCK / max(1e-7, _timed(again, 1))))
-    return median(_timed(again, calls) for _ in range(_BLOCKS))
+    return min(_timed(again, calls) for _ in range(_BLOCKS))
 
 
 def _timed(call: Callable[[], None], times: int) -> float:

@@ -136,6 +136,7 @@ class TorchSketcher(Sketcher):
             joint_peak=fed + found.joint,
             update_peak=fed + found.update,
             left=fed + found.left,
+            largest=max(ledger.made, default=0),
         )
 
     def _parameters(self) -> tuple[Parameter, ...]:
