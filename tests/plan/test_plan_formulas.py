@@ -203,10 +203,10 @@ def test_memory_that_was_given_back_costs_its_time_again() -> None:
     assert paged(1500, 1000, costly) == 0
     whole = replace(SKETCH, largest=1000)
     times = [time(SINGLE, whole, [], one, "float32").step for one in (FLAT, costly)]
-    assert times[1] - times[0] == 0.5 * 3320
+    assert times[1] - times[0] == pytest.approx(0.5 * 3320)
     stage = replace(REHEARSAL, largest=1500)
     times = [time_of(sharded(3), [stage], one, "float32").step for one in (FLAT, costly)]
-    assert times[1] - times[0] == 0.5 * 1000
+    assert times[1] - times[0] == pytest.approx(0.5 * 1000)
 
 
 def test_a_machine_is_told_of_the_operations_of_its_candidates() -> None:
