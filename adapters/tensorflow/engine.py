@@ -13,7 +13,6 @@ from dream._spec import Framework
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import folding
-from dream.adapters.tensorflow.again import again
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.global_moments import global_moments
 
@@ -21,12 +20,7 @@ DIFFER = "ranks read different batches"
 
 
 class TensorFlowEngine(Engine):
-    """Keras's steps in TensorFlow; where the parts are, and who adds up, is left open.
-
-    frees: whether backward lets go of what it computed again before it goes on.
-    """
-
-    frees = True
+    """Keras's steps in TensorFlow; where the parts are, and who adds up, is left open."""
 
     @property
     def framework(self) -> Framework:
@@ -65,7 +59,8 @@ class TensorFlowEngine(Engine):
         return bool(tf.is_tensor(x)) and x.dtype.is_floating
 
     def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        return again(run, tensors, in_order=self.frees)
+        again: Callable[..., Sequence[Any]] = tf.recompute_grad(run)
+        return again(*tensors)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)

@@ -47,7 +47,6 @@ class MeshAdapter(Adapter):
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
         self._engine = ProcessEngine(alone, plan)
         self._engine.knobs = knobs
-        self._engine.frees = False
         runner = MeshRunner(self._onto, self._engine)
         self._fitting = Fitting(runner, ProcessEngine(alone, plan), self.topology)
         self._shares = Shares(self.communicator)

@@ -45,7 +45,6 @@ class PartedAdapter(Adapter):
         runner, topology = self._room.runner(self._stepping, knobs), self.topology
         self._engine = ProcessEngine(alone, plan)
         self._engine.knobs = knobs
-        self._engine.frees = False
         self._fitting = Fitting(runner, ProcessEngine(alone, plan), topology)
         self._block = Block(self._fitting, topology.rank, knobs.precision)
 
