@@ -90,6 +90,7 @@ class Noted(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __init__(self, folder: str) -> None:
         self._inner = data()
         self._file = Path(folder) / f"read{os.environ['RANK']}"
+        self._file.touch()  # who comes late may find nothing left to read
 
     def __len__(self) -> int:
         return SAMPLES
