@@ -38,16 +38,19 @@ def run_cell(
 
 
 def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
-    """The cells of the collected tests, each kind's oracle first, with the cases that torch's are
-    asked for; none for all. A module names in ALSO those that no parameter of its tests has."""
+    """The cells of the collected tests, each kind's oracle first, with the cases that they are
+    asked for; none for all. A module names in ALSO those that no parameter of its tests has; a
+    Keras module without it asks for all."""
     found: dict[Cell, set[str]] = {}
-    whole = {"keras_tf", "keras_torch"}
+    whole: set[str] = set()
     for item in items:
         also = getattr(item.module, "ALSO", None)
         callspec = getattr(item, "callspec", None)
         cell = callspec.params.get("job") if callspec is not None else None
         if callspec is not None and isinstance(cell, Cell):
             names = {callspec.params["case"], *(also or ())}
+            if also is None and cell.kind != "torch":
+                whole.add(cell.kind)
             for each in (oracle(cell.kind), cell):
                 found.setdefault(each, set()).update(names)
         elif also is None and "run_oracle" in item.fixturenames:
