@@ -11,8 +11,8 @@ demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
 
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
-LONGEST := contract/test_contract_keras.py asynchronous contract/test_contract_keras_knobs.py \
-	contract/test_contract_keras_travel.py keras_adapter verify compare examples contract/test_contract_torch.py tf_split tf_adapter
+LONGEST := contract/test_contract_keras.py asynchronous keras_adapter verify examples \
+	contract/test_contract_keras_knobs.py compare contract/test_contract_torch.py tf_split tf_adapter
 FOUND := $(patsubst tests/%/,%,$(filter-out tests/contract/ tests/__pycache__/,$(wildcard tests/*/)))
 FOUND += $(patsubst tests/%,%,$(wildcard tests/contract/test_*.py))
 ROOMS := $(LONGEST) $(filter-out $(LONGEST),$(FOUND))

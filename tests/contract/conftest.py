@@ -53,6 +53,8 @@ def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
                 whole.add(cell.kind)
             for each in (oracle(cell.kind), cell):
                 found.setdefault(each, set()).update(names)
+        elif callspec is not None and also is not None and "kind" in callspec.params:
+            found.setdefault(oracle(callspec.params["kind"]), set()).add(callspec.params["case"])
         elif also is None and "run_oracle" in item.fixturenames:
             whole.add("torch")
     return {c: frozenset(() if c.kind in whole else names) for c, names in found.items()}
