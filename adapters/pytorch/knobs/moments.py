@@ -1,4 +1,4 @@
-"""Means and variances of a BatchNorm's channels, whoever's samples they are of."""
+"""Means and variances of a BatchNorm's channels, whosever samples they are of."""
 
 from __future__ import annotations
 
