@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
+from contract_heard import heard
 from contract_torch_kit import CASES, Net, adamw, arrays, loader, momentum, parameters, train
 from contract_torch_names import takes_knob
 from torch import nn
@@ -82,36 +82,22 @@ for _name in ("float16", "O0", "O2", "O3"):
     CASES.add(*WITH_DREAM)(_case)
 
 
-class _Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "overflowed" in record.getMessage():
-            self.lines.append(record.getMessage())
-
-
 def _overflown(env: Env, name: str) -> Figures:
     """One sample of the second batch is too large for float16, on one rank."""
     x, y = arrays(64)
     x[20] = 1e30
-    heard, changed = _Heard(), []
-    logging.getLogger("dream").addHandler(heard)
-    try:
-        with env.block(knobs={"precision": name}):
-            model = Net()
-            optimizer = adamw(model.parameters())
-            for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
-                before = parameters(model)
-                optimizer.zero_grad()
-                F.cross_entropy(model(a), b).backward()
-                optimizer.step()
-                after = parameters(model)
-                changed.append(any((before[key] != after[key]).any() for key in before))
-    finally:
-        logging.getLogger("dream").removeHandler(heard)
-    return {"changed": changed, "lines": heard.lines, "parameters": parameters(model)}
+    changed = []
+    with heard("overflowed") as lines, env.block(knobs={"precision": name}):
+        model = Net()
+        optimizer = adamw(model.parameters())
+        for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
+            before = parameters(model)
+            optimizer.zero_grad()
+            F.cross_entropy(model(a), b).backward()
+            optimizer.step()
+            after = parameters(model)
+            changed.append(any((before[key] != after[key]).any() for key in before))
+    return {"changed": changed, "lines": lines, "parameters": parameters(model)}
 
 
 @CASES.add(*WITH_DREAM)

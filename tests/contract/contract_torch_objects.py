@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
+from contract_heard import heard
 from contract_torch_kit import (
     CASES,
     EPOCHS,
@@ -140,33 +140,19 @@ def prepared_what_was_made_before(env: Env) -> Figures:
     }
 
 
-class _Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 @CASES.add(*EVERYWHERE)
 def batch_normalisation(env: Env) -> Figures:
     """One even batch through a BatchNorm, its buffers, and what was said; then some epochs."""
-    heard = _Heard()
-    logging.getLogger("dream").addHandler(heard)
     synchronises = takes_knob(env.cell.strategy, env.cell.options, "batch_norm_over_all_ranks")
-    try:
-        with env.block(knobs={"sync_batch_norm": False} if synchronises else {}):
-            model = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.BatchNorm1d(2), nn.Flatten(), Net())
-            optimizer = momentum(model.parameters())
-            first = DataLoader(Indexed(12), batch_size=12)
-            train(model, optimizer, [(x, y) for _, x, y in first], epochs=1)
-            once = parameters(model[1])
-            train(model, optimizer, loader(48 + 12), epochs=3)
-            train(model, optimizer, loader(49), epochs=1)
-    finally:
-        logging.getLogger("dream").removeHandler(heard)
-    lines = [line for line in heard.lines if "BatchNorm" in line]
+    knobs = {"sync_batch_norm": False} if synchronises else {}
+    with heard("BatchNorm") as lines, env.block(knobs=knobs):
+        model = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.BatchNorm1d(2), nn.Flatten(), Net())
+        optimizer = momentum(model.parameters())
+        first = DataLoader(Indexed(12), batch_size=12)
+        train(model, optimizer, [(x, y) for _, x, y in first], epochs=1)
+        once = parameters(model[1])
+        train(model, optimizer, loader(48 + 12), epochs=3)
+        train(model, optimizer, loader(49), epochs=1)
     inputs = Indexed(12).x.numpy()
     return {"once": once, "parameters": parameters(model), "lines": lines, "inputs": inputs}
 

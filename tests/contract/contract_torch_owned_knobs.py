@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
+from contract_heard import heard
 from contract_torch_explicit import sentences, token_loss, tokens
 from contract_torch_kit import BATCH, CASES, EPOCHS, arrays, loader, parameters
 from torch import nn
@@ -112,30 +112,16 @@ for _name in ("bfloat16", "float16"):
     CASES.add(*WITH_DREAM)(_case)
 
 
-class _Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "overflowed" in record.getMessage():
-            self.lines.append(record.getMessage())
-
-
 @CASES.add(*WITH_DREAM)
 def owned_overflow(env: Env) -> Figures:
     """One sample of the second batch is too large for float16, in the stage that it meets."""
     x, y = arrays(64)
     x[20] = 1e30
-    heard = _Heard()
-    logging.getLogger("dream").addHandler(heard)
-    try:
-        data = TensorDataset(x, y)
-        batches = lambda: DataLoader(data, batch_size=BATCH)  # noqa: E731
+    data = TensorDataset(x, y)
+    batches = lambda: DataLoader(data, batch_size=BATCH)  # noqa: E731
+    with heard("overflowed") as lines:
         found = _trained(env, {"precision": "float16"}, batches, epochs=1)
-    finally:
-        logging.getLogger("dream").removeHandler(heard)
-    return {"parameters": found["parameters"], "lines": heard.lines}
+    return {"parameters": found["parameters"], "lines": lines}
 
 
 HOW: dict[str, Any] = {"none": False, "all": True, "named": ["2", "7"]}
