@@ -28,7 +28,7 @@ def _processes_end() -> Iterator[None]:
     """A module's tests may share processes; after its last test none of them is there."""
     before = _children()
     yield
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 60.0
     while (left := _children() - before) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left, f"left running: {sorted(map(_command, left))}"

@@ -73,7 +73,7 @@ def look(page_file, tmp_path, *options):
             f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net}",
             *options, "--dump-dom", copy.as_uri(),
         ],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=400, check=True,
     )  # fmt: skip
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]

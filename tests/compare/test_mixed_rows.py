@@ -58,7 +58,7 @@ def test_each_rank_runs_its_own_sides_task(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("KERAS_BACKEND", "torch")  # the user's own, which cannot fit both
     tasks = {"torch": "compare_tasks:told_torch", "step": "compare_tasks:told_tensorflow"}
-    outcome = runner.run(RING, Settings(Job(2, 64), tasks, 60.0), tmp_path)
+    outcome = runner.run(RING, Settings(Job(2, 64), tasks, 300.0), tmp_path)
     assert isinstance(outcome, Finished), outcome
     assert [record.score for record in outcome.records] == [0.25, 0.75]
 

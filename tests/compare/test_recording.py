@@ -112,7 +112,7 @@ def test_steps_that_are_told_of_at_the_same_time_count_once_each(monkeypatch):
     watch.begin()  # before the first is counted
 
     def tell(_: int) -> None:
-        together.wait(5)
+        together.wait(60)
         watch.step(64)
 
     with ThreadPoolExecutor(told) as threads:

@@ -15,6 +15,7 @@ from dream.compare.main import main
 from dream.compare.outcome import Broken, Finished
 from dream.compare.runner import run
 from dream.compare.settings import Job, Settings
+from dream.compare.slow import Slow
 
 MIRRORED = Cell("torch", "mirrored", 2)
 
@@ -24,7 +25,7 @@ def _ranks_find_the_tasks(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
-def settings(task, timeout=60.0, epochs=2, batch_size=64):
+def settings(task, timeout=300.0, epochs=2, batch_size=64):
     place = f"compare_tasks:{task}"
     return Settings(Job(epochs, batch_size), {"torch": place, "keras": place}, timeout)
 
@@ -34,9 +35,9 @@ def test_a_job_that_finishes(tmp_path):
     assert isinstance(outcome, Finished)
     assert [record.rank for record in outcome.records] == [0, 1]
     assert outcome.first.losses == [1.0, 0.5]
-    assert 0 < outcome.start_up < 60
+    assert 0 < outcome.start_up < 300
     assert outcome.peak_bytes > 10**6
-    assert outcome.rate == pytest.approx(640 / 0.01, rel=0.9)
+    assert 0 < outcome.rate < 640 / 0.01  # a machine may sleep for longer than asked, never less
 
 
 def test_a_rank_that_leaves_without_a_word(tmp_path):
@@ -46,10 +47,17 @@ def test_a_rank_that_leaves_without_a_word(tmp_path):
 
 
 def test_a_job_that_hangs_is_ended(tmp_path):
-    outcome = run(MIRRORED, settings("hangs", timeout=5), tmp_path)
+    outcome = run(MIRRORED, settings("hangs", timeout=3), tmp_path)
     assert isinstance(outcome, Broken)
     assert outcome.timed_out
-    assert "5 s" in outcome.reason
+    assert "3 s" in outcome.reason
+
+
+def test_the_slow_worker_alone_is_slow(tmp_path):
+    slowed = replace(MIRRORED, slow=Slow(1, 8.0))
+    outcome = run(slowed, settings("told_how_slow"), tmp_path)
+    assert isinstance(outcome, Finished), outcome
+    assert [record.score for record in outcome.records] == [1 / 16, 8 / 16]
 
 
 def test_the_rest_runs_where_one_row_is_broken(tmp_path, capsys):

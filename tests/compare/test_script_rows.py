@@ -48,7 +48,7 @@ with dream.strategy("mirrored"):
 """
 
 
-def settings(path, *arguments, timeout=120.0):
+def settings(path, *arguments, timeout=400.0):
     return Settings(Job(1, 64), {}, timeout, 1, ("script", str(path), *arguments))
 
 
