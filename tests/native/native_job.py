@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("native_worker.py")
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 120.0
+STALL_SECONDS = "600"
+"""So long that nobody waits for it: an answer comes before, or is missed."""
 
 
 class Job:
@@ -31,7 +33,7 @@ class Job:
             self._connections[rank].send((name, arguments))
 
     def answer(self, rank: int) -> Any:
-        """What a rank gave, or the error that it raised."""
+        """What a rank gave, the error that it raised, or what it tells on the way."""
         assert self._connections[rank].poll(ANSWER_SECONDS), f"rank {rank} hangs"
         return self._connections[rank].recv()
 
@@ -69,9 +71,10 @@ def _places(size: int) -> list[dict[str, str]]:
         port = str(free.getsockname()[1])
     common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"DREAM_STALL_SECONDS": STALL_SECONDS, "DREAM_STARTUP_SECONDS": "300"}
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait(10)
+    process.wait(60)

@@ -1,5 +1,5 @@
 """Ranks in endless reductions, one of which ends at a random moment: TRIALS SEED, on the command
-line. Prints a line of JSON for each trial: what the others were told, and how soon."""
+line. Prints a line of JSON for each trial: what the others were told."""
 
 from __future__ import annotations
 
@@ -18,31 +18,60 @@ import numpy as np
 from dream.shared_memory import Group, memory
 from dream.shared_memory.library import library
 
-STALL = 0.6
+STALL, NEVER = 5.0, 600.0
+"""Seconds that ranks wait for one that is stopped, and for one that ends: of an end they are told,
+however long they would wait."""
+
 FATES = ("killed", "exits", "stopped", "closes")
-LIMIT = 10.0
+LIMIT = 100.0
+TOGETHER = 20
+LIVING = os.pipe()
+"""Whoever holds its other end waits for this process's end."""
 
 
 @dataclass(frozen=True)
 class Part:
     """What a rank has to do. ends: after so many seconds by itself. child: leave one, as a data
-    loader's worker would be, that outlives it."""
+    loader's worker would be, that outlives it. stall: seconds."""
 
     elements: int
     fate: str = ""
     ends: float | None = None
     child: bool = False
+    stall: float = NEVER
 
 
-def trial(draw: random.Random) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Trial:
+    """Ranks, of which one has come to its end. readers: what the ranks write on."""
+
+    fate: str
+    victim: int
+    children: list[int]
+    readers: list[int]
+
+    def told(self) -> dict[str, Any]:
+        """What the others said; whatever is left of the ranks is ended."""
+        size = len(self.children)
+        texts = [_read(self.readers[rank]) for rank in range(size) if rank != self.victim]
+        os.kill(self.children[self.victim], signal.SIGKILL)
+        for child in self.children:
+            os.waitpid(child, 0)
+        for reader in self.readers:
+            os.close(reader)
+        return {"fate": self.fate, "size": size, "victim": self.victim, "said": sorted(set(texts))}
+
+
+def begin(draw: random.Random) -> Trial:
     size, fate = draw.choice((2, 2, 3, 4)), draw.choice(FATES)
     victim, moment = draw.randrange(size), draw.uniform(0.0, 0.05)
     elements = draw.choice((100, 20_000, 300_000, 2_000_000))
     made = memory.make(size, library()["bytes"])
     pipes = [os.pipe() for _ in range(size)]
     own = moment if fate in ("exits", "closes") else None
-    parts = [Part(elements)] * size
-    parts[victim] = Part(elements, fate, own, draw.random() < 0.3)
+    stall = STALL if fate == "stopped" else NEVER
+    parts = [Part(elements, stall=stall)] * size
+    parts[victim] = Part(elements, fate, own, draw.random() < 0.3, stall)
     children = [_fork(made, size, rank, parts[rank], pipes[rank][1]) for rank in range(size)]
     os.close(made.fd)
     for _, writing in pipes:
@@ -50,21 +79,10 @@ def trial(draw: random.Random) -> dict[str, Any]:
     readers = [reading for reading, _ in pipes]
     for reader in readers:
         assert os.read(reader, 1) == b"!"
-    begin = time.monotonic()
     if own is None:
         time.sleep(moment)
-        begin = time.monotonic()
         os.kill(children[victim], signal.SIGKILL if fate == "killed" else signal.SIGSTOP)
-    told = {rank: _read(readers[rank]) for rank in range(size) if rank != victim}
-    os.kill(children[victim], signal.SIGKILL)
-    for child in children:
-        os.waitpid(child, 0)
-    for reader in readers:
-        os.close(reader)
-    found = {rank: json.loads(text) for rank, text in told.items()}
-    late = max(one["at"] for one in found.values()) - begin - (own or 0.0)
-    said = sorted({one["said"] for one in found.values()})
-    return {"fate": fate, "size": size, "victim": victim, "said": said, "seconds": late}
+    return Trial(fate, victim, children, readers)
 
 
 def _fork(made: memory.Made, size: int, rank: int, part: Part, pipe: int) -> int:
@@ -73,13 +91,13 @@ def _fork(made: memory.Made, size: int, rank: int, part: Part, pipe: int) -> int
     try:
         fd = os.open(f"/proc/self/fd/{made.fd}", os.O_RDWR)
         os.close(made.fd)
-        group = Group(fd, range(size), rank, slot=made.slot, spin=size == 2, seconds=STALL)
+        group = Group(fd, range(size), rank, slot=made.slot, spin=size == 2, seconds=part.stall)
         if part.child and not os.fork():
-            time.sleep(2.0)
+            os.close(LIVING[1])
+            os.read(LIVING[0], 1)
             os._exit(0)
         os.write(pipe, b"!")
-        said = _endless(group, part)
-        os.write(pipe, json.dumps({"said": said, "at": time.monotonic()}).encode())
+        os.write(pipe, _endless(group, part).encode())
     finally:
         os._exit(0)
     return 0
@@ -100,16 +118,26 @@ def _endless(group: Group, part: Part) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _read(pipe: int) -> bytes:
+def _read(pipe: int) -> str:
     """What a survivor said; it has LIMIT seconds."""
     ready, _, _ = select.select([pipe], [], [], LIMIT)
-    return os.read(pipe, 1 << 16) if ready else b'{"said": "nothing", "at": 1e9}'
+    return os.read(pipe, 1 << 16).decode() if ready else "nothing"
 
 
 def main() -> None:
+    """Those of one turn wait at the same time."""
     draw = random.Random(int(sys.argv[2]))
-    for _ in range(int(sys.argv[1])):
-        print(json.dumps(trial(draw)), flush=True)
+    trials = int(sys.argv[1])
+    for start in range(0, trials, TOGETHER):
+        waiting = []
+        for _ in range(start, min(start + TOGETHER, trials)):
+            trial = begin(draw)
+            if trial.fate == "stopped":
+                waiting.append(trial)
+            else:
+                print(json.dumps(trial.told()), flush=True)
+        for trial in waiting:
+            print(json.dumps(trial.told()), flush=True)
 
 
 if __name__ == "__main__":

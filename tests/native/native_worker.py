@@ -7,7 +7,7 @@ import resource
 import signal
 import sys
 import time
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from dream.shared_memory import CARRIES, Group, connect
 
 
 class Rank:
-    def __init__(self) -> None:
+    def __init__(self, parent: Connection) -> None:
+        self._parent = parent
         self.place = cluster.detect()
         self.group: Group | None = None
 
@@ -117,13 +118,32 @@ class Rank:
             return f"{type(error).__name__}: {error}"
         return "nothing"
 
-    def late(self, rank: int, seconds: float) -> tuple[float, float]:
-        """One comes late to a barrier. Seconds that this one was there, and used of a core."""
-        if self.place.rank == rank:
-            time.sleep(seconds)
+    def seconds_of_waiting(self) -> tuple[float, float]:
+        """In a barrier to which others come once they hear that this one waits. Of a core too."""
         begin, used = time.monotonic(), time.process_time()
+        self._tell_of_waiting()
         self._group.barrier()
         return time.monotonic() - begin, time.process_time() - used
+
+    def wait_for_others(self) -> str:
+        """What ends a barrier to which they do not come."""
+        try:
+            self._tell_of_waiting()
+            self._group.barrier()
+        except (KeyboardInterrupt, Exception) as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    def _tell_of_waiting(self) -> None:
+        """The next call says so to the test, the first time that the core comes back from it."""
+        core = self._group._core
+
+        def again(handle: int) -> int:
+            self._group._core = core
+            self._parent.send("waits")
+            return core["again"](handle)
+
+        self._group._core = core | {"again": again}
 
     def halves(self) -> str:
         """Every half through a sum with zero, and halves' neighbours through a mean."""
@@ -157,33 +177,22 @@ class Rank:
                 found.append([str(one) for one in x])
         return found
 
-    def until_it_fails(self, megabytes: float) -> tuple[str, float]:
-        """Reductions without end. What ended them, and when."""
+    def until_it_fails(self, megabytes: float) -> str:
+        """Reductions without end. What ended them."""
         x = np.ones(int(megabytes * 2**18), np.float32)
         try:
             while True:
                 self._group.all_reduce(x.ctypes.data, x.ctypes.data, x.size, "float32", "max")
         except Exception as error:
-            return f"{type(error).__name__}: {error}", time.monotonic()
-
-    def interrupted(self) -> tuple[str, float]:
-        """The first rank waits for one that does not come, and gets a signal."""
-        if self.place.rank:
-            time.sleep(1.5)
-        begin = time.monotonic()
-        try:
-            self._group.barrier()
-        except (KeyboardInterrupt, Exception) as error:
-            return f"{type(error).__name__}: {error}", time.monotonic() - begin
-        return "nothing", 0.0
+            return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:
     # a shell's background jobs begin with it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
     port, key = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
-    rank = Rank()
     with Client(("127.0.0.1", port), authkey=key) as parent:
+        rank = Rank(parent)
         parent.send(int(os.environ["RANK"]))
         while True:
             try:

