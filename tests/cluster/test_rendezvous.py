@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
+from typing import Any
 
 import pytest
 
 from dream import ConfigurationError, WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, exchange_endpoints, horovod_environment, meet, reserve
+from dream.cluster import (
+    Rendezvous,
+    exchange_endpoints,
+    horovod_environment,
+    meet,
+    reserve,
+)
 from dream.cluster.ports import LOOPBACK_INTERFACE, _address, interface_toward
-from dream.cluster.rendezvous import Missing, serve
+from dream.cluster.rendezvous import Missing, rendezvous, serve
 from dream.cluster.store import Store
 
 TOKEN = "a-token"
@@ -51,12 +60,12 @@ def test_put_find_delete(client: Rendezvous) -> None:
 
 def test_an_empty_value_is_a_value(client: Rendezvous) -> None:
     client.put("a/b", b"")
-    assert client.get("a/b", timeout=5) == b""
+    assert client.get("a/b", timeout=100) == b""
 
 
 def test_get_waits(client: Rendezvous) -> None:
     threading.Timer(0.2, client.put, ("a/b", b"late")).start()
-    assert client.get("a/b", timeout=10) == b"late"
+    assert client.get("a/b", timeout=100) == b"late"
 
 
 def test_what_never_comes_is_named(client: Rendezvous) -> None:
@@ -131,7 +140,7 @@ def ranks(world_size: int) -> list[Cluster]:
 
 def together(function: Callable[[Cluster], object], places: list[Cluster]) -> list[object]:
     with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(function, places, timeout=30))
+        return list(pool.map(function, places, timeout=200))
 
 
 def test_ranks_exchange_their_endpoints() -> None:
@@ -147,8 +156,17 @@ def test_the_launchers_endpoints_are_taken() -> None:
 
 
 def test_absent_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come begin to wait once both have said so."""
     monkeypatch.setenv("DREAM_STARTUP_SECONDS", "1")
-    places = ranks(4)
+    module = sys.modules[meet.__module__]
+    places, both, put = ranks(4), Barrier(2), module._put
+
+    def put_both(*given: Any) -> None:
+        put(*given)
+        both.wait(100)
+
+    monkeypatch.setattr(module, "_put", put_both)
+    rendezvous(places[0])
 
     def come(place: Cluster) -> str:
         with pytest.raises(WorkerFailed) as error:

@@ -13,18 +13,36 @@ from dream.launch.job import Job
 from dream.launch.outcome import Outcome
 from dream.launch.start import run
 
-SLEEPS = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
+HEAD = """
+import os, sys, time, signal, subprocess
+rank = int(os.environ['RANK'])
+
+def mark(name):
+    with open(f'{sys.argv[0]}.part.{rank}', 'w') as file: file.write(str(os.getpid()))
+    os.rename(f'{sys.argv[0]}.part.{rank}', f'{sys.argv[0]}.{name}')
+
+def wait_for_mark(name):
+    while not os.path.exists(f'{sys.argv[0]}.{name}'): time.sleep(0.01)
+    return open(f'{sys.argv[0]}.{name}').read()
+
+def wait_for_end_of(pid):
+    stat = f'/proc/{pid}/stat'
+    try:
+        while open(stat).read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.01)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+"""
 DREAM = (sys.executable, "-m", "dream")
 
 
 def write(folder: Path, body: str) -> str:
     script = folder / "script.py"
-    script.write_text(SLEEPS + body)
+    script.write_text(HEAD + body)
     return str(script)
 
 
 def outcome(folder: Path, body: str, *, n: int = 2, env: Mapping[str, str] | None = None,
-            timeout: float = 60, **settings: object) -> Outcome:  # fmt: skip
+            timeout: float = 300, **settings: object) -> Outcome:  # fmt: skip
     """How ranks that run `body` end, started in this process."""
     job = Job(
         command=("script", write(folder, body)),
@@ -45,7 +63,7 @@ def dream(
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
 
@@ -61,7 +79,7 @@ def start(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.P
     )
 
 
-def wait_for(files: list[Path], seconds: float = 30) -> None:
+def wait_for(files: list[Path], seconds: float = 120) -> None:
     """Until ranks have written their files."""
     limit = time.monotonic() + seconds
     while not all(file.exists() and file.read_text() for file in files):
@@ -77,7 +95,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], seconds: float) -> bool:
+def gone(pids: list[int], seconds: float = 120) -> bool:
+    """Whether processes that nobody awaits end, which by themselves they would much later."""
     limit = time.monotonic() + seconds
     while any(alive(pid) for pid in pids):
         if time.monotonic() > limit:

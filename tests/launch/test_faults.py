@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launch_scripts import gone, outcome
 
+from dream.launch import idle, watch
 from dream.launch.ending import describe
 from dream.launch.outcome import Outcome
 
-LONG = "time.sleep(60)\n"
+LONG = "time.sleep(600)\n"
 
 
 def named(end: Outcome) -> int:
@@ -55,9 +58,10 @@ def test_the_cause_is_named_though_its_victim_ends_first(tmp_path: Path) -> None
     body = """
 import atexit
 if rank == 1:
-    atexit.register(time.sleep, 2)
+    atexit.register(time.sleep, 600)
+    atexit.register(mark, 'ending')
     raise KeyError('the cause')
-time.sleep(0.3)
+wait_for_mark('ending')
 raise ConnectionResetError('the victim')
 """
     end = outcome(tmp_path, body)
@@ -70,10 +74,10 @@ import socket
 path = sys.argv[0] + '.socket'
 if rank == 0:
     server = socket.socket(socket.AF_UNIX); server.bind(path); server.listen()
+    mark('listens')
     if not server.accept()[0].recv(1): raise ConnectionResetError('peer is gone')
+wait_for_mark('listens')
 client = socket.socket(socket.AF_UNIX)
-while not os.path.exists(path): time.sleep(0.01)
-time.sleep(0.1)
 client.connect(path)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -82,7 +86,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_who_left_early_is_named_and_not_its_victim(tmp_path: Path) -> None:
-    body = "if rank == 1: sys.exit(0)\ntime.sleep(0.5)\nraise ConnectionResetError('peer')\n"
+    body = """
+if rank == 1:
+    mark('leaves')
+    sys.exit(0)
+wait_for_end_of(wait_for_mark('leaves'))
+raise ConnectionResetError('peer')
+"""
     end = outcome(tmp_path, body)
     assert (named(end), end.exit_code) == (1, 1)
     assert end.cause is not None
@@ -94,26 +104,40 @@ def test_who_left_early_is_named_while_it_still_tidies_up(tmp_path: Path) -> Non
     body = """
 import atexit
 if rank == 1:
-    atexit.register(time.sleep, 2)
+    atexit.register(time.sleep, 600)
+    atexit.register(mark, 'ending')
     sys.exit(0)
-time.sleep(0.5)
+wait_for_mark('ending')
 raise ConnectionResetError('peer')
 """
     assert named(outcome(tmp_path, body)) == 1
 
 
 def test_who_waits_for_one_that_left_is_ended(tmp_path: Path) -> None:
-    end = outcome(tmp_path, "if rank == 0: time.sleep(60)\n", env={"DREAM_EXIT_SECONDS": "1.5"})
+    end = outcome(tmp_path, "if rank == 0: time.sleep(600)\n", env={"DREAM_EXIT_SECONDS": "1.5"})
     assert (named(end), end.exit_code, end.ended) == (1, 1, (0,))
 
 
-def test_who_works_on_alone_is_left_in_peace(tmp_path: Path) -> None:
+def test_who_works_on_alone_is_left_in_peace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at for longer than one that does nothing would be left: by the number of looks, since
+    on a busy machine a rank may stand still for seconds."""
+    looks = count()
+
+    def clock() -> float:
+        look = next(looks)
+        if look > 10:
+            (tmp_path / "script.py.enough").touch()
+        return float(look)
+
+    monkeypatch.setattr(idle, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(watch, "_TICK_SECONDS", 0.4)
     body = """
 if rank == 0:
-    end = time.monotonic() + 4
-    while time.monotonic() < end: sum(range(100_000))
+    while not os.path.exists(f'{sys.argv[0]}.enough'): sum(range(100_000))
 """
-    assert outcome(tmp_path, body, env={"DREAM_EXIT_SECONDS": "1.5"}).exit_code == 0
+    assert outcome(tmp_path, body, env={"DREAM_EXIT_SECONDS": "7.5"}).exit_code == 0
 
 
 def test_a_time_limit(tmp_path: Path) -> None:
@@ -125,11 +149,11 @@ def test_a_time_limit(tmp_path: Path) -> None:
 def test_a_rank_that_ignores_sigterm_is_ended_too(tmp_path: Path) -> None:
     body = f"""
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open(sys.argv[0] + str(rank), 'w').write(str(os.getpid()))
+mark(rank)
 if rank == 1:
-    while not os.path.exists(sys.argv[0] + '0'): time.sleep(0.01)
+    wait_for_mark(0)
     raise ValueError('mine')
 {LONG}"""
     end = outcome(tmp_path, body)
     assert named(end) == 1
-    assert gone([int((tmp_path / "script.py0").read_text())], seconds=0)
+    assert gone([int((tmp_path / "script.py.0").read_text())])
