@@ -11,6 +11,11 @@ import pytest
 
 _READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
 _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
+# On a machine that is slow, or busy with other work, ranks may come minutes apart. Tests of ranks
+# that never come set a time of their own.
+os.environ.setdefault("DREAM_STARTUP_SECONDS", "300")
+os.environ.setdefault("DREAM_STALL_SECONDS", "300")
+
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
 
 

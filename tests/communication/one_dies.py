@@ -1,10 +1,9 @@
-"""Rank 1 is killed; rank 0 prints what it is told, and after how long. On the command line:
+"""Rank 1 is killed; rank 0 prints what it is told. On the command line:
 FRAMEWORK REDUCTION, and "fit" where it is to happen in Keras's training."""
 
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -42,9 +41,8 @@ def fitting(framework: str, reduction: str) -> Callable[[], object]:
 
 
 act = (fitting if sys.argv[3:] else calling)(*sys.argv[1:3])
-begin = time.monotonic()
 try:
     act()
 except dream.DreamError as error:
-    print(f"{type(error).__name__}: {error} after {time.monotonic() - begin:.2f} s", flush=True)
+    print(f"{type(error).__name__}: {error}", flush=True)
 os._exit(0)

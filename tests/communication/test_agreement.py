@@ -33,15 +33,14 @@ def test_named_on_every_rank(
 ) -> None:
     found = job(framework, size).gave("differing", reduction, what)
     most, odd = MISMATCHES[what]
-    for said, seconds, after in found:
+    for said, after in found:
         assert said.startswith("Desynchronized"), said
         assert f"rank{'s' if size > 2 else ''} {', '.join(map(str, range(size - 1)))}: " in said
         assert f"rank {size - 1}: " in said
         assert most in said, said
         assert odd in said, said
-        assert seconds < 2.0
         assert after == [[float(size)] * 3] * 2
-    assert len({said for said, _, _ in found}) == 1
+    assert len({said for said, _ in found}) == 1
 
 
 @over()
@@ -64,17 +63,15 @@ def test_a_graph_keeps_the_order(job: Job, framework: str, size: int, reduction:
 
 
 def test_who_never_comes_is_named(tmp_path: Path) -> None:
-    with ranks_job.ranks("torch", 3, tmp_path / "log", DREAM_STALL_SECONDS="1.5") as three:
-        found = three.gave("one_stays_away", "gloo", 4.0)
-        for said, seconds in found[:2]:
+    with ranks_job.ranks("torch", 3, tmp_path / "log", DREAM_STALL_SECONDS="4") as three:
+        found = three.gave("one_stays_away", "gloo", str(tmp_path))
+        for said in found[:2]:
             assert said.startswith("Desynchronized: Rank 2 did not come to all_reduce"), said
+            assert "within 4 s" in said
             assert "rank 2 was last in barrier()" in said
             assert "DREAM_STALL_SECONDS" in said
-            assert 1.4 < seconds < 3.0
-        late, seconds = found[2]
-        assert late.startswith("Desynchronized"), late
-        assert "ranks 0, 1: gave up waiting" in late
-        assert seconds < 2.0
+        assert found[2].startswith("Desynchronized"), found[2]
+        assert "ranks 0, 1: gave up waiting" in found[2]
 
 
 @pytest.mark.slow
@@ -91,7 +88,6 @@ def test_who_is_gone_is_named(framework: str, reduction: str) -> None:
     said = survivor(framework, reduction)
     assert "WorkerFailed: Rank 1 is gone" in said, said
     assert "all_reduce(op='sum') of float32 (2,)" in said
-    assert float(said.split("after ")[1].split()[0]) < 1.0
 
 
 @pytest.mark.slow
@@ -112,6 +108,7 @@ def survivor(*arguments: str) -> str:
         port = free.getsockname()[1]
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     place |= {"MASTER_PORT": str(port), **ranks_job.QUIET}
+    place |= {"DREAM_STALL_SECONDS": "600"}  # nobody waits for so long here
     two = [
         subprocess.Popen(
             [sys.executable, str(script), *arguments],
@@ -123,7 +120,7 @@ def survivor(*arguments: str) -> str:
         for rank in range(2)
     ]
     try:
-        return two[0].communicate(timeout=60)[0]
+        return two[0].communicate(timeout=200)[0]
     finally:
         for one in two:
             one.kill()

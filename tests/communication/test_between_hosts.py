@@ -46,11 +46,11 @@ def two_hosts() -> Iterator[list[Host]]:
         yield hosts
     finally:
         for host in hosts:
-            subprocess.run(["ip", "netns", "del", host.namespace], check=False, timeout=20)
+            subprocess.run(["ip", "netns", "del", host.namespace], check=False, timeout=100)
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=100)
     if done.returncode:
         pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
 
@@ -70,7 +70,7 @@ def run(hosts: list[Host], reduction: str) -> tuple[str, list[float]]:
         for index, host in enumerate(hosts)
     ]  # fmt: skip
     try:
-        said = [job.communicate(timeout=90)[0] for job in jobs]
+        said = [job.communicate(timeout=500)[0] for job in jobs]
     finally:
         for job in jobs:
             job.kill()

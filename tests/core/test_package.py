@@ -43,7 +43,7 @@ def test_the_public_names_are_these() -> None:
 def test_importing_loads_no_framework(module: str) -> None:
     heavy = sorted(FRAMEWORKS | {"numpy"})
     code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -98,6 +98,6 @@ def test_every_package_is_listed_for_the_wheel() -> None:
 def test_adapters_refuse_their_bare_name() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import adapters"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert "dream.adapters" in done.stderr

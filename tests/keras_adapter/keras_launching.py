@@ -9,7 +9,7 @@ from typing import Any
 
 import dream
 
-SECONDS = 300
+SECONDS = 600
 
 
 @dataclass(frozen=True)

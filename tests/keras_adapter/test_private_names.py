@@ -109,6 +109,6 @@ def test_private_names(backend: str) -> None:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import dream
 
-SECONDS = 280
+SECONDS = 600
 
 
 def figures(

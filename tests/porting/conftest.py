@@ -24,7 +24,7 @@ def benches() -> Iterator[Benches]:
             if framework not in made:
                 backend = "tensorflow" if framework == "keras" else None
                 made[framework] = up.enter_context(
-                    bench(f"the {framework} model", backend=backend, timeout=100)
+                    bench(f"the {framework} model", backend=backend, timeout=500)
                 )
             return made[framework]
 

@@ -105,6 +105,6 @@ def test_layouts_on_the_frameworks_own_tensors(script: str, backend: str) -> Non
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},
-        capture_output=True, text=True, timeout=120, cwd=HERE,
+        capture_output=True, text=True, timeout=500, cwd=HERE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -122,7 +122,7 @@ def test_dropouts_of_another_count_are_told(checked: Checked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "timeout", "words"), [("dies", 60, "its process ended"), ("sleeps", 4, "for 4 s")]
+    ("name", "timeout", "words"), [("dies", 500, "its process ended"), ("sleeps", 4, "for 4 s")]
 )
 def test_a_model_that_dies_or_hangs_is_told(name: str, timeout: float, words: str) -> None:
     with bench("the model", None, timeout) as it, pytest.raises(WorkerFailed, match=words):

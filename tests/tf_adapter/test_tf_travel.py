@@ -17,7 +17,7 @@ CLOSE = [1e-7, 1e-4, 1e-3, 1e-7]
 def test_the_numbers_are_those_of_torch(ranks: int) -> None:
     of = {
         name: dream.launch(
-            tf_travel.moved, name, "shared_memory", n=ranks, framework=name, timeout=200
+            tf_travel.moved, name, "shared_memory", n=ranks, framework=name, timeout=500
         )
         for name in ("torch", "tensorflow")
     }

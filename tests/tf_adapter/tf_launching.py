@@ -8,7 +8,7 @@ from typing import Any
 
 import dream
 
-SECONDS = 240
+SECONDS = 600
 
 
 def call(module: str, name: str, *args: Any, n: int, strategy: str | None = None) -> list[Any]:

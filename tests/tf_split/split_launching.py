@@ -8,7 +8,7 @@ from typing import Any
 
 import dream
 
-SECONDS = 400
+SECONDS = 600
 
 
 @cache

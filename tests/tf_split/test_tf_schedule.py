@@ -46,7 +46,7 @@ def test_branches_run_at_the_same_time() -> None:
 
     def run(task: Task) -> None:
         if task.part < 2 and not task.backward:
-            both.wait(10)
+            both.wait(100)
 
     def needed(task: Task) -> list[Task]:
         return [Task(0, 0, False), Task(1, 0, False)] if task.part == 2 else []

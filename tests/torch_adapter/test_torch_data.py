@@ -24,7 +24,7 @@ Taken = list[list[list[int]]]
 
 
 def _launched(act: Any, ranks: int, *args: Any) -> list[dict[str, Any]]:
-    return dream.launch(act, *args, n=ranks, framework="torch", timeout=240)
+    return dream.launch(act, *args, n=ranks, framework="torch", timeout=500)
 
 
 @cache

@@ -25,6 +25,6 @@ def test_it_ends_well(tmp_path):
     script.write_text(SCRIPT)
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, *RUN, str(script)], capture_output=True, text=True, timeout=120
+            [sys.executable, *RUN, str(script)], capture_output=True, text=True, timeout=500
         )
         assert done.returncode == 0, done.stderr

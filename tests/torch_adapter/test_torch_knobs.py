@@ -23,7 +23,7 @@ def _pair(a: Any, b: Any) -> Any:
 
 
 def test_adasum_of_four_is_that_of_pairs_of_pairs() -> None:
-    ranks = dream.launch(torch_knobs.adasum, n=4, framework="torch", timeout=120)
+    ranks = dream.launch(torch_knobs.adasum, n=4, framework="torch", timeout=500)
     for index, found in enumerate(ranks[0]["found"]):
         a, b, c, d = (rank["own"][index] for rank in ranks)
         wanted = _pair(_pair(a, b), _pair(c, d))

@@ -16,7 +16,7 @@ RANKS = (2, 3)
 
 @cache
 def results(ranks: int) -> list[dict[str, Any]]:
-    return dream.launch(torch_loops.run_all, n=ranks, framework="torch", timeout=240)
+    return dream.launch(torch_loops.run_all, n=ranks, framework="torch", timeout=500)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
