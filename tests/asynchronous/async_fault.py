@@ -1,37 +1,25 @@
 """A script for `dream run`, in which something goes wrong once.
 
-Usage: async_fault.py MODE FOLDER SECONDS, MODE one of kill, stop, server.
+Usage: async_fault.py MODE FOLDER, MODE one of kill, stop, server.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
+from async_marks import Faults
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
-MODE, FOLDER, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 RANK = int(os.environ["RANK"])
-(FOLDER / f"pid{RANK}").write_text(str(os.getpid()))
-
-
-def go_wrong(done: int) -> None:
-    """The first time that rank 1 has so many batches."""
-    once = FOLDER / "once"
-    if RANK == 1 and done == 4 and not once.exists():
-        once.write_text(str(time.time()))
-        if MODE == "server":
-            os.kill(int((FOLDER / "pid2").read_text()), signal.SIGKILL)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL if MODE == "kill" else signal.SIGSTOP)
+FAULTS = Faults(MODE, FOLDER, RANK)
 
 
 def note(what: str, epoch: int, samples: torch.Tensor) -> None:
@@ -51,12 +39,9 @@ def main() -> None:
         model = nn.Linear(8, 8)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         batches = DataLoader(train, batch_size=5, shuffle=True)
-        done = 0
         for epoch in range(2):
             for index, inputs, targets in batches:
-                done += 1
-                go_wrong(done)
-                time.sleep(SECONDS)
+                FAULTS.begin_batch()
                 note("began", epoch, index)
                 optimizer.zero_grad()
                 F.cross_entropy(model(inputs), targets).backward()

@@ -1,37 +1,29 @@
 """A Keras script for `dream run`, in which something goes wrong once.
 
-Usage: async_fault_keras.py MODE FOLDER SECONDS, MODE one of kill, server.
+Usage: async_fault_keras.py MODE FOLDER, MODE one of kill, server.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from async_marks import Faults
 
 import dream
 
-MODE, FOLDER, SECONDS = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 RANK = int(os.environ["RANK"])
-(FOLDER / f"pid{RANK}").write_text(str(os.getpid()))
+FAULTS = Faults(MODE, FOLDER, RANK)
 
 
 class Wrong(keras.callbacks.Callback):
-    """The first time that rank 1 begins its fourth batch."""
-
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        time.sleep(SECONDS)
-        once = FOLDER / "once"
-        if RANK == 1 and batch == 3 and not once.exists():
-            once.write_text("")
-            victim = int((FOLDER / "pid2").read_text()) if MODE == "server" else os.getpid()
-            os.kill(victim, signal.SIGKILL)
+        FAULTS.begin_batch()
 
 
 draw = np.random.default_rng(0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from async_marks import Uneven, meet
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -60,9 +60,10 @@ def explicit(name: str, options: dict[str, Any], optimizer: str) -> dict[str, An
 
 
 def untouched(
-    name: str, options: dict[str, Any], optimizer: str, readers: int = 0
+    name: str, options: dict[str, Any], optimizer: str, readers: int = 0, folder: str = ""
 ) -> dict[str, Any]:
-    """A loop of the user's own: schedules by batch and by epoch, and clipping."""
+    """A loop of the user's own: schedules by batch and by epoch, and clipping. folder: where two
+    workers meet in their first batches."""
     with dream.strategy(name, **options) as strategy:
         model = net()
         made = optimizer_of(optimizer, model)
@@ -71,6 +72,8 @@ def untouched(
         loader = DataLoader(data(), batch_size=BATCH, shuffle=True, num_workers=readers)
         for _ in range(EPOCHS):
             for x, y in loader:
+                if folder:
+                    meet(folder, strategy.topology.rank, 2)
                 made.zero_grad()
                 F.cross_entropy(model(x), y).backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -102,18 +105,18 @@ class Noted(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return x, y
 
 
-def uneven(folder: str, staleness: int | None, seconds: float) -> Any:
-    """Rank 1 is slow on purpose."""
+def uneven(folder: str, staleness: int | None, far: int) -> Any:
+    """Rank 1 holds its first batch until rank 0 has so many."""
     with dream.strategy("parameter_server", staleness=staleness) as strategy:
+        marks = Uneven(folder, strategy.topology.rank, far)
         model = net()
         made = optimizer_of("sgd", model)
         loader = DataLoader(Noted(folder), batch_size=4, shuffle=True)
         for _ in range(2):
             for x, y in loader:
+                marks.begin_batch()
                 made.zero_grad()
                 F.cross_entropy(model(x), y).backward()
-                if strategy.topology.rank == 1:
-                    time.sleep(seconds)
                 made.step()
     return strategy.staleness(), strategy.full_state(model)
 

@@ -4,11 +4,11 @@ job's framework names."""
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import keras
 import numpy as np
+from async_marks import Uneven
 
 import dream
 
@@ -143,25 +143,23 @@ def _right(prediction: Any, target: Any) -> Any:
     return keras.metrics.sparse_categorical_accuracy(target, prediction)
 
 
-class Slow(keras.callbacks.Callback):
-    """Takes its time on each batch."""
-
-    def __init__(self, seconds: float) -> None:
+class Marked(keras.callbacks.Callback):
+    def __init__(self, marks: Uneven) -> None:
         super().__init__()
-        self._seconds = seconds
+        self._marks = marks
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        time.sleep(self._seconds)
+        self._marks.begin_batch()
 
 
-def uneven(staleness: int | None, seconds: float) -> Any:
-    """Rank 1 is slow on purpose."""
+def uneven(folder: str, staleness: int | None, far: int) -> Any:
+    """Rank 1 holds its first batch until rank 0 has so many."""
     x, y = data()
     with dream.strategy("parameter_server", staleness=staleness) as strategy:
         model = net()
         model.compile(optimizer_of("sgd"), loss())
-        slow = [Slow(seconds)] if strategy.topology.rank == 1 else []
-        model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=slow)
+        marked = Marked(Uneven(folder, strategy.topology.rank, far))
+        model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[marked])
         strategy.full_state(model)
     return strategy.staleness(), by_path(model), int(model.optimizer.iterations)
 

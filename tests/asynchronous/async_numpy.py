@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -109,7 +110,7 @@ def job(
     try:
         yield running
         for thread in running.threads:
-            thread.join(timeout=20)
+            thread.join(timeout=200)
             assert not thread.is_alive()
         assert not running.errors
     finally:
@@ -165,6 +166,19 @@ def samples_of(lease: Lease, epoch: Epoch) -> list[int]:
     return list(batch[lease.part :: lease.parts])
 
 
+def come(what: threading.Event | threading.Semaphore) -> None:
+    """Wait for what another worker does."""
+    came = what.wait(100) if isinstance(what, threading.Event) else what.acquire(timeout=100)
+    assert came, "the other worker does not come so far"
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 100
+    while not done():
+        assert time.monotonic() < end, "it does not come so far"
+        time.sleep(0.02)
+
+
 def together(*acts: Callable[[], None]) -> None:
     """Run all at once, to their end; the first error is raised."""
     errors: list[BaseException] = []
@@ -179,7 +193,7 @@ def together(*acts: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=200)
         assert not thread.is_alive(), "a worker hangs"
     if errors:
         raise errors[0]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Semaphore
 
 import numpy as np
 import pytest
-from async_numpy import SIZE, Worker, job, together
+from async_numpy import SIZE, Worker, come, job, together, until
 
 from dream import ConfigurationError, Desynchronized, Unsupported
+from dream._topology import Cluster
 from dream.asynchronous.client import Client
 from dream.asynchronous.deals import Epoch
+from dream.asynchronous.door import Purpose, knock
+from dream.asynchronous.frames import Channel
 from dream.asynchronous.messages import Lease
 from dream.asynchronous.snapshots import Snapshots
 
@@ -60,35 +65,54 @@ def test_workers_that_share_each_batch_make_the_updates_of_one(servers: int) -> 
 
 @pytest.mark.parametrize("bound", [1, 3])
 def test_no_clock_is_ahead_by_more_than_the_bound(bound: int) -> None:
-    def slow(_: Lease) -> None:
-        time.sleep(0.02)
-
+    """The slow worker holds its first batch until the fast one has made the most of the bound."""
+    held = Event()
     with job(bound=bound) as running:
-        workers = [running.worker(rank) for rank in range(2)]
-        together(lambda: workers[0].epoch(0, EPOCH), lambda: workers[1].epoch(0, EPOCH, slow))
-        told = workers[0].client.staleness()
-        for worker in workers:
+        fast, slow = running.worker(0), running.worker(1)
+
+        def wait(_: Lease) -> None:
+            if not held.is_set():
+                held.set()
+                until(lambda: slow.client.staleness().lead >= bound)
+                time.sleep(0.2)  # for one that would not stop there
+
+        together(
+            lambda: fast.epoch(0, EPOCH, lambda _: come(held)),
+            lambda: slow.epoch(0, EPOCH, wait),
+        )
+        told = fast.client.staleness()
+        for worker in (fast, slow):
             worker.client.leave()
-    assert 1 <= told.lead <= bound
+    assert told.lead == bound
     assert sum(told.by_worker.values()) == EPOCH.batches
 
 
 def test_without_a_bound_the_fast_do_not_wait_for_the_slow() -> None:
+    """The slow worker holds its first batch until the fast one has the last of all others."""
+    held, last = Event(), Event()
     with job(bound=None) as running:
-        workers = [running.worker(rank) for rank in range(2)]
-        together(
-            lambda: workers[0].epoch(0, EPOCH),
-            lambda: workers[1].epoch(0, EPOCH, lambda _: time.sleep(0.3)),
-        )
-        told = workers[0].client.staleness()
-        for worker in workers:
+        fast, slow = running.worker(0), running.worker(1)
+
+        def hurry(_: Lease) -> None:
+            come(held)
+            if fast.work.pushes == EPOCH.batches - 2:
+                last.set()
+
+        def hold(_: Lease) -> None:
+            held.set()
+            come(last)
+
+        together(lambda: fast.epoch(0, EPOCH, hurry), lambda: slow.epoch(0, EPOCH, hold))
+        told = fast.client.staleness()
+        for worker in (fast, slow):
             worker.client.leave()
-    assert told.by_worker[0] >= EPOCH.batches - 3
-    assert told.lead > 3
+    assert told.by_worker == {0: EPOCH.batches - 1, 1: 1}
+    assert told.lead >= EPOCH.batches - 2
 
 
-def _dies(worker: Worker, after: int) -> None:
-    """The worker's connections close in the middle of a batch, as those of a dead process do."""
+def _dies(worker: Worker, begun: Semaphore) -> None:
+    """The worker's connections close in the middle of its third batch, as those of a dead process
+    do. begun: raised by one for each batch."""
 
     class Dead(Exception):
         pass
@@ -98,21 +122,30 @@ def _dies(worker: Worker, after: int) -> None:
     def die(_: Lease) -> None:
         nonlocal count
         count += 1
-        if count > after:
+        if count > 2:
             worker.vanish()
+        begun.release()
+        if count > 2:
             raise Dead
 
     with pytest.raises(Dead):
         worker.epoch(0, EPOCH, die)
 
 
+def _beside(begun: Semaphore) -> Callable[[Lease], None]:
+    """What the other worker does before each batch: it waits until the dying one has as many."""
+    first = iter(range(3))
+    return lambda _: come(begun) if next(first, None) is not None else None
+
+
 @pytest.mark.parametrize("bound", [None, 0, 2])
 def test_what_a_dead_worker_held_is_dealt_again(bound: int | None) -> None:
+    begun = Semaphore(0)
     with job(bound=bound) as running:
         workers = [running.worker(rank) for rank in range(2)]
         together(
-            lambda: workers[0].epoch(0, EPOCH, lambda _: time.sleep(0.01)),
-            lambda: _dies(workers[1], after=2),
+            lambda: workers[0].epoch(0, EPOCH, _beside(begun)),
+            lambda: _dies(workers[1], begun),
         )
         told = workers[0].client.staleness()
         workers[0].client.leave()
@@ -126,18 +159,26 @@ def test_what_a_dead_worker_held_is_dealt_again(bound: int | None) -> None:
 
 
 def test_a_worker_comes_back_while_training_runs() -> None:
+    begun, back = Semaphore(0), Event()
     with job(bound=2) as running:
         workers = [running.worker(rank) for rank in range(2)]
 
         def comes_back() -> None:
-            _dies(workers[1], after=2)
+            _dies(workers[1], begun)
             workers.append(running.worker(1))
-            workers[2].epoch(0, EPOCH)
+            workers[2].epoch(0, EPOCH, lambda _: back.set())
             workers[2].epoch(1, EPOCH)
 
         def stays() -> None:
-            for number in range(2):
-                workers[0].epoch(number, EPOCH, lambda _: time.sleep(0.02))
+            beside = _beside(begun)
+
+            def wait(lease: Lease) -> None:
+                beside(lease)
+                if workers[0].work.pushes == 3:
+                    come(back)
+
+            workers[0].epoch(0, EPOCH, wait)
+            workers[0].epoch(1, EPOCH)
 
         together(stays, comes_back)
         told = workers[0].client.staleness()
@@ -154,20 +195,24 @@ def test_a_worker_that_stood_still_is_given_up_and_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A whole process that is stopped is in test_async_faults; here one that only stops beating."""
-    monkeypatch.setattr("dream.asynchronous.server.SILENT_SECONDS", 2.5)
+    monkeypatch.setattr("dream.asynchronous.server.SILENT_SECONDS", 4.0)
+    frozen, lost = Event(), Event()
     with job(bound=None) as running:
         first = running.worker(0)
-        monkeypatch.setattr("dream.asynchronous.lines.BEAT_SECONDS", 60.0)
+        monkeypatch.setattr("dream.asynchronous.lines.BEAT_SECONDS", 600.0)
         second = running.worker(1)
 
-        def freezes(_: Lease) -> None:
-            if len(second.seen) == 4:
-                time.sleep(5)
+        def wait(_: Lease) -> None:
+            come(frozen)
+            until(lambda: first.client.staleness().lost == 1)
+            lost.set()
 
-        together(
-            lambda: first.epoch(0, EPOCH, lambda _: time.sleep(0.4)),
-            lambda: second.epoch(0, EPOCH, freezes),
-        )
+        def freeze(_: Lease) -> None:
+            if len(second.seen) == 4:
+                frozen.set()
+                come(lost)
+
+        together(lambda: first.epoch(0, EPOCH, wait), lambda: second.epoch(0, EPOCH, freeze))
         told = first.client.staleness()
         first.client.leave()
         second.client.leave()
@@ -294,7 +339,7 @@ def test_a_stranger_is_turned_away() -> None:
             Client(running.place(0, token="another-token"), running.roles, in_step=False)
         host, port, _ = running.store.values["servers/1"].decode().split()
         assert host == "127.0.0.1"
-        with socket.create_connection((host, int(port)), 5) as stranger:
+        with socket.create_connection((host, int(port)), 60) as stranger:
             stranger.sendall(b"0" * 32 + bytes(5))
             assert stranger.recv(1) == b""
         worker.epoch(0, EPOCH)
@@ -303,8 +348,15 @@ def test_a_stranger_is_turned_away() -> None:
 
 def test_a_second_server_stays_however_long_training_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a call may stall."""
-    monkeypatch.setenv("DREAM_STALL_SECONDS", "1")
+
+    def impatient(place: Cluster, server: int, purpose: Purpose, seconds: float) -> Channel:
+        channel = knock(place, server, purpose, seconds)
+        if purpose == "watch":
+            channel.settimeout(0.3)
+        return channel
+
+    monkeypatch.setattr("dream.asynchronous.server.knock", impatient)
     with job(workers=1, servers=2) as running:
         worker = running.worker(0)
-        worker.epoch(0, Epoch(8, 4, drop_last=False), lambda _: time.sleep(0.8))
+        worker.epoch(0, Epoch(8, 4, drop_last=False), lambda _: time.sleep(0.5))
         worker.client.leave()

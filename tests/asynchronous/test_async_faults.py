@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,17 +12,20 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("async_fault.py")
 KERAS = Path(__file__).with_name("async_fault_keras.py")
+PATIENT = {"DREAM_STALL_SECONDS": "900", "DREAM_STARTUP_SECONDS": "900"}
+"""Longer than a test may take: what ends before has not been waited for."""
+
 pytestmark = pytest.mark.slow
 
 
 def run(
-    mode: str, folder: Path, seconds: float, *options: str, script: Path = SCRIPT
+    mode: str, folder: Path, *options: str, script: Path = SCRIPT
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dream", "run", "-n", "3", "--all-output", *options, str(script),
-         mode, str(folder), str(seconds)],
-        capture_output=True, text=True, timeout=300, check=False,
-        env=os.environ | {"KERAS_BACKEND": "tensorflow"},
+         mode, str(folder)],
+        capture_output=True, text=True, timeout=400, check=False,
+        env=os.environ | {"KERAS_BACKEND": "tensorflow", **PATIENT},
     )  # fmt: skip
 
 
@@ -38,7 +40,7 @@ def everything(seen: Counter[str]) -> bool:
 
 
 def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
-    end = run("kill", tmp_path, 0.3)
+    end = run("kill", tmp_path)
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
     assert "The others go on; it is started again." in end.stderr
@@ -48,7 +50,7 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_stands_still_is_found_and_done_without(tmp_path: Path) -> None:
-    end = run("stop", tmp_path, 0.2)
+    end = run("stop", tmp_path)
     assert end.returncode == 0, end.stderr
     assert "worker of rank 1 is lost: it has not been heard of for 10 s" in end.stderr
     assert "1 workers lost, 0 came back, 5 samples repeated" in end.stdout
@@ -57,14 +59,13 @@ def test_a_worker_that_stands_still_is_found_and_done_without(tmp_path: Path) ->
 
 
 def test_a_server_that_dies_stops_the_job_at_once(tmp_path: Path) -> None:
-    end = run("server", tmp_path, 0.05)
+    end = run("server", tmp_path)
     assert end.returncode == 137
-    assert time.time() - float((tmp_path / "once").read_text()) < 5 + 1  # and the launcher's exit
     assert "Rank 2 was killed by SIGKILL" in end.stderr
 
 
 def test_a_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -> None:
-    end = run("server", tmp_path, 0.05, "--max-restarts", "1")
+    end = run("server", tmp_path, "--max-restarts", "1")
     assert end.returncode == 0, end.stderr
     assert "Starting again, 1 of 1." in end.stderr
     assert "training goes on from the snapshot after 5 updates" in end.stderr
@@ -80,7 +81,7 @@ def test_a_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -
 @pytest.mark.exhaustive
 def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
     """It may come back before the others are done, or after."""
-    end = run("kill", tmp_path, 0.1, script=KERAS)
+    end = run("kill", tmp_path, script=KERAS)
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
     assert "1 workers lost" in end.stdout
@@ -90,7 +91,7 @@ def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_keras_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -> None:
-    end = run("server", tmp_path, 0.05, "--max-restarts", "1", script=KERAS)
+    end = run("server", tmp_path, "--max-restarts", "1", script=KERAS)
     assert end.returncode == 0, end.stderr
     assert "training goes on from the snapshot after 5 updates" in end.stderr
     assert "80 updates" in end.stdout

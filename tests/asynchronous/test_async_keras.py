@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import async_keras_jobs
@@ -13,7 +14,7 @@ import dream
 
 
 def launch(function: Any, *args: Any, n: int, on: str = "tensorflow") -> list[Any]:
-    return dream.launch(function, *args, n=n, framework=on, timeout=240)
+    return dream.launch(function, *args, n=n, framework=on, timeout=500)
 
 
 def apart(one: dict[str, Any], other: dict[str, Any], what: str = "parameters") -> float:
@@ -104,16 +105,16 @@ def test_a_pydataset_is_read_pass_by_pass(
 
 
 @pytest.mark.parametrize("staleness", [None, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(staleness: int | None) -> None:
-    first, second, _ = launch(async_keras_jobs.uneven, staleness, 0.1, n=3)
+def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(
+    tmp_path: Path, staleness: int | None
+) -> None:
+    far = 2 if staleness else 8  # of the first pass's 13
+    first, second, _ = launch(async_keras_jobs.uneven, str(tmp_path), staleness, far, n=3)
     told, parameters, counted = first
     assert told.updates == counted == second[2] == 26  # Keras's own count, too
     assert told == second[0]
     assert apart({"parameters": parameters}, {"parameters": second[1]}) == 0.0
-    if staleness is None:
-        assert told.by_worker[0] > 2 * told.by_worker[1]
-    else:
-        assert told.lead <= staleness
+    assert far - 1 <= told.lead <= (staleness or 26)
 
 
 REFUSED = {

@@ -64,7 +64,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_servers_task_serves_and_leaves_well(script: Path) -> None:
     """No name is given: a cluster with servers says it."""
-    ended = [(p.communicate(timeout=200), p.returncode) for p in start(script)]
+    ended = [(p.communicate(timeout=500), p.returncode) for p in start(script)]
     for rank, ((said, errors), code) in enumerate(ended):
         assert code == 0, errors
         assert said == (f"parameter_server {rank} 12\n" if rank < 2 else "")
@@ -73,7 +73,7 @@ def test_the_servers_task_serves_and_leaves_well(script: Path) -> None:
 def test_a_strategy_without_servers_says_so(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys, dream\ndream.strategy(sys.argv[1])")
-    ended = [(p.communicate(timeout=100), p.returncode) for p in start(script, "mirrored")]
+    ended = [(p.communicate(timeout=500), p.returncode) for p in start(script, "mirrored")]
     for (_, errors), code in ended:
         assert code == 1
         assert "'mirrored' has no servers. Received: 1 of 3 tasks" in errors

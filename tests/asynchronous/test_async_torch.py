@@ -17,7 +17,7 @@ ONE = {"OMP_NUM_THREADS": "1"}
 
 
 def launch(function: Any, *args: Any, n: int) -> list[Any]:
-    return dream.launch(function, *args, n=n, framework="torch", timeout=240, env=ONE)
+    return dream.launch(function, *args, n=n, framework="torch", timeout=500, env=ONE)
 
 
 def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -67,10 +67,12 @@ def test_one_worker_is_one_device_to_the_bit(singles: dict[str, Any], readers: i
     assert rank["steps"] == (20, 5)
 
 
-def test_several_workers_make_one_update_a_batch(singles: dict[str, Any]) -> None:
+def test_several_workers_make_one_update_a_batch(singles: dict[str, Any], tmp_path: Path) -> None:
     """A schedule goes by the job's updates: its last call is at most the others' last pushes
-    behind."""
-    ranks = launch(async_jobs.untouched, "parameter_server", {"staleness": 2}, "adamw", n=3)[:2]
+    behind, of which there are four from two batches behind to two ahead."""
+    options = {"staleness": 2}
+    args = (options, "adamw", 0, str(tmp_path))
+    ranks = launch(async_jobs.untouched, "parameter_server", *args, n=3)[:2]
     told = ranks[0]["told"]
     assert told == ranks[1]["told"]
     assert told.updates == 20
@@ -79,7 +81,7 @@ def test_several_workers_make_one_update_a_batch(singles: dict[str, Any]) -> Non
     assert apart(ranks[0], ranks[1]) == 0.0
     assert 0.0 < apart(ranks[0], singles["untouched"]) < 0.2
     for by_batch, by_epoch in (rank["steps"] for rank in ranks):
-        assert 17 <= by_batch <= 20
+        assert 16 <= by_batch <= 20
         assert by_epoch == 5
 
 
@@ -87,7 +89,8 @@ def test_several_workers_make_one_update_a_batch(singles: dict[str, Any]) -> Non
 def test_every_sample_once_and_no_clock_beyond_the_bound(
     tmp_path: Path, staleness: int | None
 ) -> None:
-    (told, first), (same, second), _ = launch(async_jobs.uneven, str(tmp_path), staleness, 0.1, n=3)
+    far = 2 if staleness else 8  # of the first pass's 13
+    (told, first), (same, second), _ = launch(async_jobs.uneven, str(tmp_path), staleness, far, n=3)
     read = Counter(
         line for rank in range(2) for line in (tmp_path / f"read{rank}").read_text().split()
     )
@@ -96,10 +99,7 @@ def test_every_sample_once_and_no_clock_beyond_the_bound(
     assert told.updates == 26
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
-    if staleness is None:
-        assert told.by_worker[0] > 2 * told.by_worker.get(1, 0)
-    else:
-        assert told.lead <= staleness
+    assert far - 1 <= told.lead <= (staleness or 26)
 
 
 @pytest.mark.parametrize(
