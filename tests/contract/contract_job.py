@@ -19,8 +19,8 @@ from typing import Any
 from contract_cells import Cell
 
 WORKER = Path(__file__).with_name("contract_worker.py")
-CASE_SECONDS = 60.0  # a case that takes longer hangs
-JOB_SECONDS = 480.0  # on a mesh each layout of a step is compiled
+CASE_SECONDS = 300.0  # a case that takes longer hangs
+JOB_SECONDS = 1800.0  # on a mesh each layout of a step is compiled
 RESTARTS = 4
 
 
@@ -125,7 +125,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
     end = time.monotonic() + JOB_SECONDS
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:
         if any(rank.poll() for rank in ranks):
-            end = min(end, time.monotonic() + 5.0)
+            end = min(end, time.monotonic() + 30.0)
         time.sleep(0.01)
 
 

@@ -26,7 +26,7 @@ MODULES = {
     "raw_torch": "contract_raw_torch",
     "raw_keras_tf": "contract_raw_keras",
 }
-PATIENCE = 40.0  # seconds that a rank done with a case waits for the others
+PATIENCE = 200.0  # seconds that a rank done with a case waits for the others
 ONLY = os.environ.get("CONTRACT_ONLY", "").split()  # for whoever looks into a case
 
 

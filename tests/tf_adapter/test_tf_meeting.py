@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier
 from types import ModuleType
 
 import pytest
@@ -39,11 +42,26 @@ def test_all_come(meeting: ModuleType) -> None:
 
 def come(meeting: ModuleType, workers: list[Endpoint], rank: int) -> socket.socket:
     """A rank that serves its port once all have come, as TensorFlow does."""
-    meeting.wait_for_all(workers, rank, 20.0)
+    meeting.wait_for_all(workers, rank, 100.0)
     return socket.create_server((workers[rank].host, workers[rank].port))
 
 
-def test_those_that_never_start_are_named(meeting: ModuleType) -> None:
+def test_those_that_never_start_are_named(
+    meeting: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that do start listen before either asks, and until both have given up."""
+    both, listening = Barrier(2), meeting._listening
+
+    @contextmanager
+    def together(own: Endpoint, rank: int) -> Iterator[None]:
+        with listening(own, rank):
+            both.wait(100)
+            try:
+                yield
+            finally:
+                both.wait(100)
+
+    monkeypatch.setattr(meeting, "_listening", together)
     workers = free(4)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(meeting.wait_for_all, workers, rank, 0.4) for rank in (0, 2)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -146,27 +145,33 @@ def memory() -> Figures:
     return found
 
 
-class Timed(torch.autograd.Function):
-    """Takes a while, forwards and backwards, and notes when and on which thread."""
+class Meeting(torch.autograd.Function):
+    """Waits for the other branch, forwards and backwards, and notes whether it came and on which
+    thread."""
 
-    spans: dict[str, tuple[float, float, str]] = {}
+    notes: dict[str, tuple[bool, str]] = {}
+    both: dict[str, threading.Barrier] = {}
+    """Of each pass; none where there are no threads."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, name: str) -> torch.Tensor:
         ctx.name = name
-        Timed.note(f"{name} forward")
+        Meeting.note(f"{name} forward")
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        Timed.note(f"{ctx.name} backward")
+        Meeting.note(f"{ctx.name} backward")
         return gradient.clone(), None
 
     @staticmethod
     def note(name: str) -> None:
-        begin = time.perf_counter()
-        time.sleep(0.1)
-        Timed.spans[name] = begin, time.perf_counter(), threading.current_thread().name
+        both = Meeting.both.get(name.split()[1])
+        try:
+            met = both is not None and both.wait(60) >= 0
+        except threading.BrokenBarrierError:
+            met = False
+        Meeting.notes[name] = met, threading.current_thread().name
 
 
 class Branch(nn.Module):
@@ -175,7 +180,7 @@ class Branch(nn.Module):
         self.name, self.inner = name, nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Timed.apply(self.inner(x), self.name)
+        return Meeting.apply(self.inner(x), self.name)
 
 
 class Fork(nn.Module):
@@ -190,7 +195,7 @@ class Fork(nn.Module):
 
 
 def overlap() -> Figures:
-    """Spans of both branches, by the loop and by the step; and the difference from one device."""
+    """What both branches noted, by the loop and by the step; and the difference from one device."""
     x, y = batch()
     found: Figures = {}
     for way in ("loop", "step"):
@@ -202,14 +207,16 @@ def overlap() -> Figures:
             model = Fork()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             step = made.train_step(model, F.cross_entropy, optimizer)
-            Timed.spans = {}
+            Meeting.notes = {}
+            Meeting.both = {pass_: threading.Barrier(2) for pass_ in ("forward", "backward")}
             if way == "loop":
                 F.cross_entropy(model(x), y).backward()
             else:
                 step(x, y)
-            spans = dict(Timed.spans)
+            notes = dict(Meeting.notes)
+        Meeting.both = {}
         F.cross_entropy(one(x), y).backward()
-        found[way] = {"spans": spans, "apart": apart(model, one, gradients=True)}
+        found[way] = {"notes": notes, "apart": apart(model, one, gradients=True)}
     return found
 
 

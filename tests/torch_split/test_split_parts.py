@@ -20,7 +20,7 @@ RANKS = [2, pytest.param(4, marks=pytest.mark.exhaustive)]
 
 @cache
 def found(ranks: int) -> list[dict[str, Any]]:
-    return dream.launch(JOBS[ranks], n=ranks, framework="torch", timeout=500)
+    return dream.launch(JOBS[ranks], n=ranks, framework="torch", timeout=900)
 
 
 def figures(case: str, ranks: int = 2) -> list[tuple[str, Any]]:
@@ -194,7 +194,7 @@ def test_a_keras_model_on_torch_is_refused_by_name(
     """Made in the block, made before it and prepared, or trained in it."""
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     run = getattr(split_keras, job)
-    for rank in dream.launch(run, n=ranks, framework="torch", timeout=200):
+    for rank in dream.launch(run, n=ranks, framework="torch", timeout=600):
         for what, said in rank.items():
             assert said.startswith("Unsupported: "), (what, said)
             assert "Keras" in said, (what, said)

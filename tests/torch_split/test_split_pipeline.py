@@ -21,7 +21,7 @@ Found = list[dict[str, Any]]
 def _run(ranks: int, folder: Path) -> Found:
     command = [str(Path(sys.executable).with_name("dream")), "run", "-n", str(ranks)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(SCRIPT), str(folder)], env=environment, check=True, timeout=240)
+    subprocess.run([*command, str(SCRIPT), str(folder)], env=environment, check=True, timeout=600)
     return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(ranks)]
 
 
