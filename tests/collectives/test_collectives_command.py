@@ -45,7 +45,7 @@ def check(found, n, contenders):
         speed = size / seconds * FACTORS[row["operation"]][n]
         assert row["bus_bandwidth"] == pytest.approx(speed)
         assert row["against_memcpy"] == pytest.approx(speed / row["memcpy_bandwidth"])
-        assert row["memcpy_bandwidth"] > 1e7
+        assert row["memcpy_bandwidth"] > 0
         if "algorithm" in row:
             expected = [share * size for share in SENT[row["algorithm"]][n]]
             assert row["sent_by_rank"] == pytest.approx(expected, abs=0, rel=1e-12)

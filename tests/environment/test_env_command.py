@@ -52,7 +52,7 @@ def test_a_place_that_cannot_be_told(
 @pytest.mark.slow
 def test_what_nothing_stands_in_the_way_of_works(capsys: pytest.CaptureFixture[str]) -> None:
     before = look()
-    found = json.loads(env(capsys, "--json"))["reductions"]
+    found = json.loads(env(capsys, "--json", "--timeout", "400"))["reductions"]
     for framework, tries in before.items():
         for name, each in tries.items():
             wanted = each.works is None
@@ -62,7 +62,7 @@ def test_what_nothing_stands_in_the_way_of_works(capsys: pytest.CaptureFixture[s
 
 def test_one_that_fails_is_told_and_the_next_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "absent0")
-    found = _tried("torch", ["gloo", "shared_memory"], 60)
+    found = _tried("torch", ["gloo", "shared_memory"], 400)
     assert found["gloo"].works is False
     assert "absent0" in found["gloo"].said
     assert found["shared_memory"].works

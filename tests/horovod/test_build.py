@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -324,16 +323,14 @@ def test_no_compiler(environment: Environment, monkeypatch: pytest.MonkeyPatch) 
         _tools.check_build()
 
 
-def test_finding_out_imports_no_framework_and_is_quick() -> None:
+def test_finding_out_imports_no_framework() -> None:
     code = (
-        "import sys, time; start = time.process_time()\n"
+        "import sys\n"
         "from dream.adapters.horovod.build import status; status()\n"
-        "print(time.process_time() - start, {'torch', 'tensorflow', 'rich'} & set(sys.modules))"
+        "print({'torch', 'tensorflow', 'keras', 'numpy', 'rich'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, modules = told.stdout.split(maxsplit=1)
-    assert float(seconds) < 1
-    assert modules.strip() == "set()"
+    assert told.stdout.strip() == "set()"
 
 
 # --- the build's environment ---
@@ -434,7 +431,7 @@ def test_nothing_cached(tmp_path: Path) -> None:
 def _hold(folder: Path, held: Any, release: Any) -> None:
     with _cache.lock(folder, lambda: None):
         held.set()
-        release.wait(10)
+        release.wait(200)
 
 
 def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
@@ -442,16 +439,16 @@ def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
     held, release = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(tmp_path, held, release))
     holder.start()
-    assert held.wait(30)
-    waited: list[float] = []
+    assert held.wait(200)
+    waited: list[bool] = []
 
     def waiting() -> None:
-        waited.append(time.monotonic())
+        waited.append(True)
         release.set()
 
     with _cache.lock(tmp_path, waiting):
-        assert len(waited) == 1
-    holder.join(10)
+        assert waited == [True]
+    holder.join(200)
     assert holder.exitcode == 0
 
 

@@ -18,7 +18,7 @@ ranks_each = pytest.mark.parametrize("ranks", RANKS)
 @cache
 def _results(ranks: int) -> list[dict[str, Any]] | dream.DreamError:
     try:
-        return dream.launch(ring_cases.run, n=ranks, framework="torch", timeout=240)
+        return dream.launch(ring_cases.run, n=ranks, framework="torch", timeout=500)
     except dream.DreamError as error:
         return error
 
@@ -48,6 +48,6 @@ def test_half_precision_buckets(ranks: int) -> None:
 
 def test_a_core_that_has_ended_is_told_from_one_that_runs() -> None:
     """What a wait goes by when the core forgets a collective in the moment in which it fails."""
-    first, other = dream.launch(ring_cases.left, n=2, framework="torch", timeout=120)
+    first, other = dream.launch(ring_cases.left, n=2, framework="torch", timeout=500)
     assert first == {"before": True, "after": False}
     assert other is None

@@ -22,7 +22,7 @@ QUICK = {
 )
 def test_what_the_ring_chose_is_said_once(framework: str, other: str) -> None:
     ranks = dream.launch(
-        ring_tuning.run, framework, 200, n=2, framework=framework, timeout=120, env=QUICK
+        ring_tuning.run, framework, 200, n=2, framework=framework, timeout=500, env=QUICK
     )
     for refusal, _ in ranks:
         assert f"reduction={other!r}" in refusal
