@@ -55,12 +55,24 @@ class Followed:
     ) -> Any:
         """The user calls a model. forward: what runs it."""
         if not (self._training.runs_models and torch.is_grad_enabled()):
-            return forward(*args, **kwargs)
+            return self._beside(model, forward, args, kwargs)
         self._begin(model, (*args, *kwargs.values()))
         precision = self._training.precision
         if precision is None:
             return forward(*args, **kwargs)
         return precision.call(forward, args, kwargs)
+
+    def _beside(
+        self,
+        model: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        precision = self._training.precision
+        if precision is None:
+            return forward(*args, **kwargs)
+        return precision.call_beside(model, forward, args, kwargs)
 
     def weigh(self, loss: Any, count: float) -> Any:
         """The user says what the loss is the mean over; the batch is whole, or in micro-batches."""
@@ -70,6 +82,8 @@ class Followed:
     def _begin(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         updates, scaling = self._training.updates, self._training.scaling
         self.called = True
+        if (precision := self._training.precision) is not None:
+            precision.cast(model)
         if scaling is not None:
             scaling.loop_calls()
         if updates is not None:

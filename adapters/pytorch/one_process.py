@@ -42,15 +42,15 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O1"),
+    "precision": ("bfloat16", "float16", "O0", "O1", "O2", "O3"),
     "sync_batch_norm": (False,),
 }
 _TOGETHER: Mapping[str, Collection[object]] = {**_HONOURED, "sync_batch_norm": ()}
 """Where copies of a model may wait for one another in the middle of it."""
 _INSTEAD = (
     "Its copies of a model run in threads, which share one generator (recompute= would draw other "
-    "masks), and are made of its own parameters (O0, O2 and O3 cast them); where layers lie on "
-    "devices, rows do not wait for one another (sync_batch_norm=). Use 'mirrored', which takes all."
+    "masks); where layers lie on devices, rows do not wait for one another (sync_batch_norm=). Use "
+    "'mirrored', which takes all."
 )
 
 

@@ -167,9 +167,9 @@ class Root(Reducing):
         precision = self.room.precision
         if precision is None or self.room.inside:
             return self.inner(*args, **kwargs)
-        if recomputing() or precision.casts_models:
+        if recomputing():
             return precision.call(self.inner, args, kwargs)
-        return self.inner(*args, **kwargs)
+        return precision.call_beside(self.module, self.inner, args, kwargs)
 
     def _cast(self, call: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         precision = self.room.precision

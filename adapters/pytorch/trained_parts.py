@@ -37,6 +37,8 @@ def train(
     is told is not. precision: what the model is called in. The loss is computed and differentiated
     in each place; only numbers are gathered.
     """
+    if precision is not None:
+        precision.cast(model)
     team.expect(model, parts[0][0], {})
     whole = Scored(model, loss)
     meets = together and len(counts) > 1 and normalises(model)

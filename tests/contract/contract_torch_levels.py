@@ -52,7 +52,7 @@ def _small(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _trained_in(env: Env, name: str, micros: int) -> Figures:
     knobs: Figures = {"precision": name, "accumulate": micros}
     with env.block(knobs=knobs) as strategy:
-        model = Net()
+        model = Net().double() if name == "O0" else Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
         outputs = set()
         for x, y in loader(61):

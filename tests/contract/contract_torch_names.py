@@ -155,8 +155,8 @@ KNOBS = frozenset(
 _REPLICAS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 _TRAVELLING = frozenset({"compressed", "adasum", "knobs_of_ddp"})
 """What says something of replicas under DDP only."""
-_CASTING = frozenset({"in_precision_O0", "in_precision_O2", "in_precision_O3", "scaling_refused"})
-"""What casts a model's own parameters."""
+_MASTERED = frozenset({"in_precision_O2", "scaling_refused"})
+"""What steps on float32 copies of a model's own parameters."""
 _IN_BUCKETS = frozenset({"communications_of_an_update"})
 """What counts sums over ranks, and is for those who have no others than those of gradients."""
 _IN_ONE_PROCESS = frozenset(
@@ -165,9 +165,10 @@ _IN_ONE_PROCESS = frozenset(
         *CLIPPED,
         "clip_norm_in_a_step",
         "precision_bfloat16",
-        "in_precision_float16",
+        *LEVELS,
         "a_step_that_overflows_on_one_rank",
         "clipped_in_float16",
+        "scaling_refused",
         "knobs_refused",
         "an_update_left_early",
     }
@@ -193,7 +194,7 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
         return True
     if "zero=" in options or "split=tensor" in options:
         more = "split=tensor" in options or "data=" in options
-        return case not in (_CASTING | _IN_BUCKETS if more else _CASTING)
+        return case not in (_MASTERED | _IN_BUCKETS if more else _MASTERED)
     return False
 
 

@@ -47,7 +47,7 @@ def _trained(
 ) -> Figures:
     torch.manual_seed(0)
     with env.block(knobs=knobs) as strategy:
-        model = _tower(drop)
+        model = _tower(drop).double() if knobs.get("precision") == "O0" else _tower(drop)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
         model, optimizer, batches = strategy.prepare(model, optimizer, data())
         step = strategy.train_step(model, loss, optimizer, **options)
@@ -106,7 +106,7 @@ def _in_precision(name: str) -> Callable[[Env], Figures]:
     return run
 
 
-for _name in ("bfloat16", "float16"):
+for _name in ("bfloat16", "float16", "O0", "O3"):
     _case = _in_precision(_name)
     _case.__name__ = f"owned_in_{_name}"
     CASES.add(*WITH_DREAM)(_case)

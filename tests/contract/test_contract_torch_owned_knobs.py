@@ -34,7 +34,11 @@ def test_a_pipelines_knobs_are_those_of_one_device(job: Job, oracle: Job, case: 
         assert rank["values"] == pytest.approx(one["values"], abs=2e-6)
 
 
-@over("owned_in_bfloat16", "owned_in_float16")
+HELD = {"O2": "torch.float16", "O3": "torch.float16"}
+"""Level -> the type of gradients, where that is not float32."""
+
+
+@over(*(f"owned_in_{name}" for name in ("bfloat16", "float16", "O3")))
 def test_a_pipelines_precision_is_within_its_own_noise(job: Job, oracle: Job, case: str) -> None:
     """Three times what one device differs from itself when each batch is summed in two parts; of
     float32 it is further off than that is from it."""
@@ -44,8 +48,15 @@ def test_a_pipelines_precision_is_within_its_own_noise(job: Job, oracle: Job, ca
     noise = difference(one["other"], one["parameters"])
     assert 0 < noise < 2e-2
     assert_close(ranks[0]["parameters"], one["parameters"], 3 * noise)
-    assert all(rank["held"] == ["torch.float32"] for rank in ranks)
+    held = HELD.get(case.rpartition("_")[2], "torch.float32")
+    assert all(rank["held"] == [held] for rank in ranks)
     assert difference(ranks[0]["parameters"], one["whole"]) > 1e-5
+
+
+@over("owned_in_O0")
+def test_a_pipeline_is_cast_to_float32(job: Job, oracle: Job, case: str) -> None:
+    assert_equals_one_device(job, oracle, case)
+    assert all(rank["held"] == ["torch.float32"] for rank in job.figures(case))
 
 
 @over("owned_overflow")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ class Precision:
         self._functions = None if row.functions is None else _type(row.functions)
         self._keeps_norms = row.norms and self._model in _HALF
         self._device, self.masters, self.scaling = device, masters, scaling
+        self._cast_before: WeakSet[nn.Module] = WeakSet()
 
     @property
     def casts_models(self) -> bool:
@@ -49,6 +51,7 @@ class Precision:
         if self._model is None:
             return
         for part in module.modules():
+            self._cast_before.add(part)
             if not (self._keeps_norms and isinstance(part, _BatchNorm)):
                 self._cast(part, self._model)
 
@@ -59,6 +62,17 @@ class Precision:
         with self.casting():
             args, kwargs = self.taken((args, kwargs))
             return self.restored(forward(*args, **kwargs))
+
+    def call_beside(
+        self,
+        module: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A call that is no training: a module that was cast is of its type there too."""
+        run = self.call if module in self._cast_before else _called
+        return run(forward, args, kwargs)
 
     def taken(self, given: Any) -> Any:
         """What a model is called with, in its type."""
@@ -85,6 +99,10 @@ class Precision:
 def _type(name: str) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def _called(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return forward(*args, **kwargs)
 
 
 def _floats(x: Any) -> bool:

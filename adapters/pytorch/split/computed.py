@@ -1,4 +1,4 @@
-"""A pipeline's stage as it is computed in training: in a precision, and kept or computed again."""
+"""A pipeline's stage as it is computed: in a precision, and kept for backward or computed again."""
 
 from __future__ import annotations
 

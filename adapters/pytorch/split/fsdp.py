@@ -9,22 +9,27 @@ import copy
 from functools import cache
 from typing import Any, NoReturn
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.slot import set_slot, slot_of
 from dream.adapters.pytorch.split.in_parts import said_of_module
 from dream.adapters.pytorch.split.root import Part, SplitRoot, copy_parts
 
+_HALF = (torch.float16, torch.bfloat16)
 _ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, *, reshard: bool | None) -> FSDPModule:
     """Shard what is not sharded yet of a module's parameters, in place. reshard: whether they are
-    given up between forward and backward; None for everywhere but at the root."""
-    fully_shard(module, mesh=mesh, reshard_after_forward=reshard)
+    given up between forward and backward; None for everywhere but at the root. Gradients in half
+    precision are added up in float32."""
+    half = any(p.dtype in _HALF for p in module.parameters())
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None)
+    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     made: Any = type(module)
     module.__class__ = _named_as_before(made)
     assert isinstance(module, FSDPModule)

@@ -38,12 +38,12 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O1"),
+    "precision": ("bfloat16", "float16", "O0", "O1", "O3"),
     "recompute": (),
     "sync_batch_norm": (),
 }
 _INSTEAD = (
-    "The levels O0, O2 and O3 cast a model's own parameters, of which no rank has all: use "
+    "O2 steps on float32 copies of a model's own parameters, of which no rank has all: use "
     "precision='float16' or 'bfloat16', or 'mirrored'."
 )
 

@@ -44,13 +44,13 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O1"),
+    "precision": ("bfloat16", "float16", "O0", "O1", "O3"),
     "recompute": (),
     "sync_batch_norm": (False,),
 }
 _INSTEAD = (
-    "Its layers see microbatches, so there is no BatchNorm in it; and the levels O0, O2 and O3 "
-    "cast parameters, of which each rank has its stages' alone. Use precision='float16' or "
+    "Its layers see microbatches, so there is no BatchNorm in it; and O2 steps on float32 copies "
+    "of parameters, of which each rank has its stages' alone. Use precision='float16' or "
     "'bfloat16', or 'mirrored'."
 )
 
@@ -111,7 +111,10 @@ class Pipeline(SplitAdapter):
         refuse_layers(model)
         start_as_rank_0(model, self._place.world)
         model.to(self._device)
-        pipeline = PipelineModel(model, self._cut(model), self._room())
+        stages = self._cut(model)
+        if self._training.precision is not None:
+            self._training.precision.cast(model)
+        pipeline = PipelineModel(model, stages, self._room())
         parts = Parts(model, pipeline.owners(), self._place.model.rank)
         parts.drop_others()
         _own_step(model)

@@ -82,10 +82,10 @@ class PipelineModel:
 
     def passes(self, args: tuple[Any, ...]) -> list[list[Shape]]:
         """What passes out of each stage in training, where one rank holds them all."""
-        call = call_of(self.model, args, {})
+        call = self._called(args, {})
         feed = Feed(self.parts(rows_of(args)), [*call.tensors.values()])
         with inside():
-            return self._passes(self._trained(call), feed.inputs(0), trains=True)
+            return self._passes(self._computed(call, trains=True), feed.inputs(0), trains=True)
 
     def train(
         self,
@@ -98,14 +98,14 @@ class PipelineModel:
     ) -> Feed:
         """The gradients of the microbatches' losses, each times its weight, times `scale`, in the
         parameters of this rank's stages."""
-        call = call_of(self.model, args, {})
+        call = self._called(args, {})
         feed = Feed(parts, [*call.tensors.values()], target, loss, weights, scale)
         self._run(call, feed, trains=True)
         return feed
 
     def predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Feed:
         """A forward pass; its output is the last stage's."""
-        call = call_of(self.model, args, kwargs)
+        call = self._called(args, kwargs)
         inputs = [*call.tensors.values()]
         feed = Feed(self.parts(rows_of(inputs)), inputs)
         with torch.no_grad():
@@ -149,21 +149,29 @@ class PipelineModel:
         return self._schedules[key]
 
     def _make(self, call: Call, feed: Feed, *, trains: bool) -> Schedule:
-        graphs = self._trained(call) if trains else self._own(call)
+        graphs = self._computed(call, trains=trains)
         passes = self._passes(graphs, feed.inputs(0), trains=trains)
         room = self.room
         return Schedule(
             room.schedule, graphs, passes, feed.parts.count, room.device, room.group, trains=trains
         )
 
-    def _trained(self, call: Call) -> dict[int, nn.Module]:
-        """This rank's stages as they are computed in training."""
-        room, last = self.room, self._count - 1
-        whole = room.recomputes is True
-        if room.precision is None and not whole:
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call of the model, on inputs of its type."""
+        if self.room.precision is not None:
+            args, kwargs = self.room.precision.taken((args, kwargs))
+        return call_of(self.model, args, kwargs)
+
+    def _computed(self, call: Call, *, trains: bool) -> dict[int, nn.Module]:
+        """This rank's stages as they are computed, in training or beside it."""
+        precision, last = self.room.precision, self._count - 1
+        whole = trains and self.room.recomputes is True
+        if not trains and not (precision is not None and precision.casts_models):
+            precision = None
+        if precision is None and not whole:
             return self._own(call)
         return {
-            index: Computed(graph, room.precision, last=index == last, whole=whole)
+            index: Computed(graph, precision, last=index == last, whole=whole)
             for index, graph in self._own(call).items()
         }
 

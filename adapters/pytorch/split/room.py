@@ -89,6 +89,11 @@ class Room:
 
         return wrapped
 
+    def cast(self, module: nn.Module) -> None:
+        """A module that is about to be cut is in its precision's type."""
+        if self.precision is not None:
+            self.precision.cast(module)
+
     def split(self, module: nn.Module) -> SplitRoot:
         """The module's root, made on first use; what was put in since is split too."""
         root = slot_of(module)

@@ -152,10 +152,16 @@ class SplitRoot(Slot):
         self.room.inside = True
         try:
             with torch.inference_mode(False), torch.no_grad():
-                return forward(*args, **kwargs)
+                return self._beside(forward, args, kwargs)
         finally:
             self.room.inside = False
             self.rest()
+
+    def _beside(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        precision = self.room.precision
+        if precision is None:
+            return forward(*args, **kwargs)
+        return precision.call_beside(self.module, forward, args, kwargs)
 
     def _called(self, forward: Forward, *, empty: bool) -> Forward:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -52,6 +52,7 @@ class ShardedRoot(SplitRoot):
         _check_runs_first(self.module)
         self.rest()
         blueprints = Blueprints(self.module) if is_meta(self.module) else None
+        self.room.cast(self.module)
         whole = not any(isinstance(part, FSDPModule) for part in self.module.modules())
         for unit in units_of(self.module):
             self._shard(unit, reshard=self._reshard)
