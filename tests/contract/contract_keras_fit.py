@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from contract_case import EVERYWHERE, Env, Figures, refusal
+from contract_case import EVERYWHERE, WITH_DREAM, Env, Figures, refusal
 from contract_keras_kit import (
     BATCH,
     CASES,
@@ -315,7 +315,7 @@ def loop_written_by_hand(env: Env) -> Figures:
     return _or_refused(loop)
 
 
-@CASES.add(*EVERYWHERE)
+@CASES.add(*WITH_DREAM)
 def batch_normalisation(env: Env) -> Figures:
     """One even batch through a BatchNormalization, its statistics, what was said; then more."""
     import logging
@@ -334,7 +334,7 @@ def batch_normalisation(env: Env) -> Figures:
     return {"once": once, "inputs": x, "lines": heard.lines, "parameters": parameters(model)}
 
 
-@CASES.add(*EVERYWHERE)
+@CASES.add(*WITH_DREAM)
 def dropout_masks(env: Env) -> Figures:
     """What a seeded dropout draws once the model is prepared. Without a seed it draws from the
     framework's own stream, which loaders draw from as well."""

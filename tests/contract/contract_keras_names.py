@@ -145,3 +145,48 @@ def without_meaning(cell: Cell) -> Collection[str]:
     if cell.strategy == "data_parallel":
         return TRAVELLING
     return TRAVELLED if cell.processes < cell.replicas else ()
+
+
+HELD = {
+    "even_momentum": "uneven_momentum, which has even batches too",
+    "uneven_adamw": "rank_without_sample_adamw",
+    "rank_without_sample_momentum": "rank_without_sample_adamw, and uneven_momentum",
+    "rank_dependent_initial_weights": "rank_without_sample_adamw, which starts from such",
+    "clipnorm": "global_clipnorm: what Keras clips by is its own",
+    "clipvalue": "global_clipnorm",
+}
+"""On TensorFlow, where a case takes seconds: those that others hold, which run on torch as well."""
+OF_ANY_DEVICES = frozenset(
+    {
+        "class_weight",
+        "python_dataset_of_the_users",
+        "stopped_early",
+        "attention_momentum",
+        "attention_adamw",
+        "step_momentum",
+        "files_are_rank_0s",
+    }
+)
+"""Nothing in them is of devices in one process: held by the cell of two processes that runs all."""
+OF_ANY_WIRE = frozenset(
+    {"shuffled", "global_clipnorm", "several_outputs", "batch_normalisation", "copies"}
+)
+"""Nothing in them is of what adds up: held by the cell that runs all."""
+FURTHER_NAME = frozenset(
+    {"uneven_momentum", "global_clipnorm", "refusals", "accumulated_momentum", "clip_norm"}
+)
+"""What `data_parallel` is asked beside `mirrored`, whose adapter it is."""
+
+
+def again(cell: Cell, case: str) -> bool:
+    """Whether a case that a cell runs is left to `make exhaustive`, since another cell or case
+    holds it."""
+    if cell.kind != "keras_tf":
+        return False
+    if cell.strategy in _SPLIT:
+        return "split=tensor" in cell.options and case == "copies"  # as under `sharded`
+    if cell.strategy == "data_parallel":
+        return case not in FURTHER_NAME
+    if cell.processes < cell.replicas and case in OF_ANY_DEVICES:
+        return True
+    return case in HELD or (cell.core and case in OF_ANY_WIRE)

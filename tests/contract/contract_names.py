@@ -18,6 +18,11 @@ def runs(cell: Cell, case: str) -> bool:
     return not cell.core or case in _core(cell)
 
 
+def again(cell: Cell, case: str) -> bool:
+    """Whether what the cell runs is held by others too, and left to `make exhaustive`."""
+    return cell.again or contract_keras_names.again(cell, case)
+
+
 def _core(cell: Cell) -> Collection[str]:
     return contract_torch_names.CORE if cell.kind == "torch" else contract_keras_names.core(cell)
 

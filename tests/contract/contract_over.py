@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from contract_cells import Cell
-from contract_names import runs
+from contract_names import again, runs
 
 QUICK = ("torch-mirrored-gloo-2",)
 """The cells that quick runs of the tests include."""
 
 
-def _marks(cell: Cell) -> tuple[pytest.MarkDecorator, ...]:
-    if cell.again:
+def marks(cell: Cell, case: str) -> tuple[pytest.MarkDecorator, ...]:
+    """When a case of a cell is run."""
+    if again(cell, case):
         return pytest.mark.slow, pytest.mark.exhaustive
     return () if str(cell) in QUICK else (pytest.mark.slow,)
 
@@ -26,7 +27,7 @@ def job_and_case(cells: Sequence[Cell], *cases: str) -> Callable[..., Any]:
             cell,
             case,
             id=f"{cell}-{case}",
-            marks=_marks(cell),
+            marks=marks(cell, case),
         )
         for cell in cells
         if not cell.unavailable

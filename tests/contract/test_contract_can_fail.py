@@ -14,6 +14,7 @@ from contract_check import assert_equals_one_device, assert_identical, differenc
 from contract_job import Job
 
 pytestmark = pytest.mark.slow
+ALSO = ()
 Oracle = Callable[[Kind], Job]
 RAW = Cell("raw_torch", "mirrored", "gloo", 2, 2)
 RAW_KERAS = Cell("raw_keras_tf", "mirrored", "auto", 2, 1)
@@ -24,6 +25,7 @@ def raw(run_cell: Callable[[Cell], Job]) -> Job:
     return run_cell(RAW)
 
 
+@pytest.mark.parametrize("kind", ["torch"])
 @pytest.mark.parametrize(
     ("case", "right"),
     [
@@ -37,8 +39,10 @@ def raw(run_cell: Callable[[Cell], Job]) -> Job:
         ("mutant_deals_runs_that_overlap", "uneven_momentum"),
     ],
 )
-def test_a_wrong_gradient_is_far_off(raw: Job, run_oracle: Oracle, case: str, right: str) -> None:
-    (one,) = run_oracle("torch").figures(right, "single")
+def test_a_wrong_gradient_is_far_off(
+    raw: Job, run_oracle: Oracle, kind: Kind, case: str, right: str
+) -> None:
+    (one,) = run_oracle(kind).figures(right, "single")
     for rank in raw.figures(case):
         assert difference(rank["parameters"], one["parameters"]) > 1e-3
 
@@ -47,8 +51,11 @@ def test_the_padded_sampler_shows_samples_twice(raw: Job) -> None:
     assert sum(rank["seen"] for rank in raw.figures("raw_padded_sampler")) > 5 * 61
 
 
-def test_an_order_that_stays_is_noticed(raw: Job, run_oracle: Oracle) -> None:
-    (one,) = run_oracle("torch").figures("shuffled_order", "single")
+@pytest.mark.parametrize(("kind", "right"), [("torch", "shuffled_order")])
+def test_an_order_that_stays_is_noticed(
+    raw: Job, run_oracle: Oracle, kind: Kind, right: str
+) -> None:
+    (one,) = run_oracle(kind).figures(right, "single")
     ranks = raw.figures("mutant_every_epoch_alike")
     orders = [global_order([rank["seen"][epoch] for rank in ranks]) for epoch in range(5)]
     assert orders[0] == one["seen"][0]
@@ -73,6 +80,7 @@ def test_one_case_that_fails_is_told_by_every_rank() -> None:
         assert_equals_one_device(job, job, "never_run")
 
 
+@pytest.mark.parametrize("kind", ["keras_tf"])
 @pytest.mark.parametrize(
     ("case", "right"),
     [
@@ -81,8 +89,8 @@ def test_one_case_that_fails_is_told_by_every_rank() -> None:
     ],
 )
 def test_keras_under_tensorflows_own_strategy_is_far_off(
-    run_cell: Callable[[Cell], Job], run_oracle: Oracle, case: str, right: str
+    run_cell: Callable[[Cell], Job], run_oracle: Oracle, kind: Kind, case: str, right: str
 ) -> None:
     (wrong,) = run_cell(RAW_KERAS).figures(case)
-    (one,) = run_oracle("keras_tf").figures(right, "single")
+    (one,) = run_oracle(kind).figures(right, "single")
     assert difference(wrong["parameters"], one["parameters"]) > 1e-3

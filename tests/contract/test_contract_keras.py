@@ -9,7 +9,7 @@ from typing import Any
 import contract_keras_names as names
 import numpy as np
 import pytest
-from contract_cells import KERAS_TF, KERAS_TORCH, Kind
+from contract_cells import KERAS_TF, KERAS_TORCH, Kind, oracle
 from contract_check import (
     assert_close,
     assert_equals_one_device,
@@ -19,10 +19,11 @@ from contract_check import (
     difference,
 )
 from contract_job import Job
-from contract_over import job_and_case
+from contract_over import job_and_case, marks
 
 from dream._spec import SPECS
 
+ALSO = ()
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
 Oracle = Callable[[Kind], Job]
 over = partial(job_and_case, KERAS_TF + KERAS_TORCH)
@@ -33,9 +34,14 @@ def one(job: Job, run_oracle: Oracle) -> Job:
     return run_oracle(job.cell.kind)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", names.PLAIN_TOO)
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(kind, case, marks=marks(oracle(kind), case))
+        for kind in KINDS
+        for case in (*names.PLAIN_TOO, *names.RIGHT_OR_REFUSED)
+    ],
+)
 def test_single_is_plain_keras(run_oracle: Oracle, kind: Kind, case: str) -> None:
     job = run_oracle(kind)
     (plain,) = job.figures(case, "plain")
