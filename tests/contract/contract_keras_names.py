@@ -117,6 +117,7 @@ ON_ROWS = dict.fromkeys(
 """Cases that say nothing of a pipeline's rows in one process, and why."""
 SPLIT_CORE = frozenset(
     {
+        "accumulated_and_clipped",
         "accumulated_step_weighted_by_counts",
         "clip_value",
         "clip_norm_with_a_scaled_loss",

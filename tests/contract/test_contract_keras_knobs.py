@@ -65,6 +65,13 @@ def test_the_logs_are_those_of_whole_batches(job: Job, one: Job, case: str) -> N
             assert_close(rank["history"], single["history"], 2e-6)
 
 
+@over("accumulated_step", "accumulated_step_weighted_by_counts")
+def test_a_step_says_the_global_mean_loss(job: Job, one: Job, case: str) -> None:
+    (single,) = one.figures(case, "single")
+    for rank in job.figures(case):
+        assert rank["values"] == pytest.approx(single["values"], abs=2e-6)
+
+
 @over("precision_bfloat16", "precision_float16")
 def test_a_lower_precision_is_within_its_own_noise(job: Job, one: Job, case: str) -> None:
     """Three times what one device differs from itself when each batch is summed in two parts."""
