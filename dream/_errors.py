@@ -13,6 +13,7 @@ Every message says what is wrong, what was received and what to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -57,11 +58,19 @@ class CheckpointError(DreamError, RuntimeError):
     """A checkpoint is torn, missing or of another model."""
 
 
+def said(text: str, *kinds: type[DreamError]) -> str:
+    """The message of the last error of these kinds that a traceback ends in or goes through; empty
+    where there is none."""
+    names = "|".join(kind.__name__ for kind in kinds)
+    found = re.findall(rf"^\s*(?:dream\.[\w.]*)?(?:{names}): (.*)$", text, re.MULTILINE)
+    return str(found[-1]) if found else ""
+
+
 def unknown(kind: str, received: str, known: Iterable[str]) -> ConfigurationError:
     """The error for a name that is not in a table: lists the table and the nearest name."""
     names = sorted(known)
     nearest = get_close_matches(received, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return ConfigurationError(
-        f"Unknown {kind}. Received: {received!r}. Known: {', '.join(names)}.{hint}"
+        f"Unknown {kind}. Received: {received!r}. Known: {', '.join(names) or 'none'}.{hint}"
     )

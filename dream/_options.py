@@ -57,10 +57,11 @@ class Option:
                 f"Option {self.name!r} has the wrong type. Received: {value!r} "
                 f"({type(value).__name__}). Give a {self.kind.__name__}: {self.help}"
             )
-        if self.minimum is not None and isinstance(value, (int, float)) and value < self.minimum:
+        least = self.minimum
+        if least is not None and isinstance(value, (int, float)) and not value >= least:  # nan too
             raise ConfigurationError(
                 f"Option {self.name!r} is too small. Received: {value!r}. "
-                f"Give at least {self.minimum:g}: {self.help}"
+                f"Give at least {least:g}: {self.help}"
             )
         if self.choices and value not in self.choices:
             raise ConfigurationError(
@@ -77,9 +78,10 @@ class Option:
         if self.kind is bool or text.lower() == "none":
             return self.check(words.get(text.lower(), text))
         try:
-            return self.check(self.kind(text))
+            value: object = self.kind(text)
         except ValueError:
-            return self.check(text)
+            value = text
+        return self.check(value)
 
 
 COMMON: Mapping[str, Option] = MappingProxyType(

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dream import _spec
+from dream._errors import ConfigurationError
 from dream._spec import Framework
 
 _IN_ONE_PROCESS = {("torch", "layers"), ("tensorflow", "layers"), ("tensorflow", "pipeline")}
 """Ways to split a model whose parts are devices of one process."""
+CROWD = 32
+"""Replicas for each core, at most: each takes some 300 MB, and they take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,16 @@ def places(request: str, n: int, framework: Framework) -> Places:
         workers = options["workers"]
         return Places(request, (workers if isinstance(workers, int) else n) + servers, 1, servers)
     return Places(request, n)
+
+
+def check_room(found: Places, cores: int) -> None:
+    """Refuse, of what is to run here, what would fill any machine of so many cores."""
+    count, most = found.parts + found.servers, CROWD * cores
+    if count > most:
+        raise ConfigurationError(
+            f"So many replicas would fill this machine. Received: {count} under "
+            f"{found.strategy!r}, {cores} cores. Ask for at most {most}; dream plan foretells more."
+        )
 
 
 def owns_step(request: str) -> bool:

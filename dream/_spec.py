@@ -166,4 +166,5 @@ def parse_request(text: str) -> tuple[str, dict[str, object]]:
             )
         option = COMMON.get(key) or spec.option(key)
         given[key] = option.parse(value)
+    spec.check_reduction(str(given.get("reduction", "auto")))
     return name, given

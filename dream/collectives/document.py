@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from dream import _here
 from dream.collectives.figures import Machine, Row
@@ -24,13 +21,6 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "settings": asdict(settings),
         "rows": [_row(row) for row in rows],
     }
-
-
-def write(path: Path, figures: Figures) -> None:
-    """All or nothing."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
-    os.replace(part, path)  # noqa: PTH105
 
 
 def _row(row: Row) -> Figures:

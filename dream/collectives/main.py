@@ -12,7 +12,7 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from dream._errors import ConfigurationError
+from dream._files import check_output, write_json
 from dream._spec import Framework
 from dream.collectives import document, plot, report, runner, transports
 from dream.collectives.figures import Machine, Row
@@ -34,7 +34,7 @@ def main(asked: Asked, settings: Settings) -> None:
     """Measure, show and write. What cannot be done is refused before anything runs."""
     plan = transports.plan(asked.frameworks, asked.reductions)
     for option, path in (("--json", asked.json), ("--plot", asked.plot)):
-        _check_file(option, path)
+        check_output(option, path)
     if asked.plot is not None:
         plot.check(asked.plot)
     machine = Machine(cores(), os.getloadavg()[0])
@@ -46,7 +46,7 @@ def main(asked: Asked, settings: Settings) -> None:
     ]
     report.show(rows, settings, machine, _screen())
     if asked.json is not None:
-        document.write(asked.json, document.build(rows, settings, machine))
+        write_json(asked.json, document.build(rows, settings, machine))
     if asked.plot is not None:
         plot.draw(rows, settings, asked.plot)
 
@@ -67,11 +67,3 @@ def _screen() -> Console:
     """stdout; where it is a file, as wide as the table wants to be."""
     console = Console()
     return console if console.is_terminal else Console(width=200)
-
-
-def _check_file(option: str, path: Path | None) -> None:
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigurationError(
-            f"No file can be written there. Received: {option} {path}. Make its folder first, or "
-            "name another file."
-        )

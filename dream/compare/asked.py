@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream._errors import ConfigurationError
+from dream.compare.cells import split
 from dream.launch.command import script_command
+
+
+def names(option: str, text: str) -> list[str]:
+    """Of a comma-separated list; none where the option was not given."""
+    found = split(text)
+    if text and not found:
+        raise ConfigurationError(
+            f"The list names nothing. Received: {option} {text!r}. Give a name, or leave it out."
+        )
+    return found
 
 
 def script(words: Sequence[str], **options: object) -> tuple[str, ...]:
@@ -17,7 +28,7 @@ def script(words: Sequence[str], **options: object) -> tuple[str, ...]:
     if name.startswith("-"):
         raise ConfigurationError(f"No such option. Received: {name}. See dream compare --help.")
     for option, value in options.items():
-        if value not in (None, False):
+        if value is not None and value is not False:  # 0 is a value
             raise ConfigurationError(
                 f"A script brings its own task. Received: {name}, --{option.replace('_', '-')} "
                 f"{value}. Leave one of them out."

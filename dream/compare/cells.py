@@ -9,8 +9,10 @@ from types import MappingProxyType
 
 from dream import _placing, _registry, _spec
 from dream._errors import ConfigurationError
+from dream._spec import FRAMEWORKS
 from dream.compare.kinds import KINDS, MIXED, Kind, check_framework
 from dream.compare.slow import Slow
+from dream.launch.environment import cores
 
 SINGLE = "single"
 _ALL, _TWO = ("torch", "tensorflow", "keras-torch"), ("torch", "tensorflow")
@@ -106,17 +108,27 @@ class Cell:
         return f"{self.framework} {self.title} x {self.replicas}"
 
 
-def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:
-    """Every cell in the order it is run; `single` comes first in every framework, named or not,
-    for it is what the others are held against."""
+def check(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> None:
+    """Refuse what no cell could be. frameworks, strategies: empty for those that are not known
+    yet."""
+    for framework in frameworks:
+        check_framework(framework)
     if n < 1:
         raise ConfigurationError(
             f"There must be a replica. Received: n={n}. Give -n 2, or another number from 1 up."
         )
+    for request in [*strategies] or ["mirrored"]:
+        for backend in FRAMEWORKS:
+            _placing.check_room(_placing.places(request, n, backend), cores())
+
+
+def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:
+    """Every cell in the order it is run; `single` comes first in every framework, named or not,
+    for it is what the others are held against."""
     given = list(dict.fromkeys(frameworks))
-    for framework in given:
-        check_framework(framework)
-    requests = [SINGLE, *(name for name in dict.fromkeys(strategies) if name != SINGLE)]
+    asked = list(dict.fromkeys(strategies))
+    check(given, asked, n)
+    requests = [SINGLE, *(name for name in asked if name != SINGLE)]
     return [
         cell
         for framework in given

@@ -72,7 +72,6 @@ def command(
     The exit code is 1 where a row broke a law or did not finish.
     """
     from dream.compare import asked, tasks
-    from dream.compare.cells import split
     from dream.compare.main import main
     from dream.compare.settings import PROGRAMS, Job, Settings
     from dream.compare.slow import Slow
@@ -87,8 +86,8 @@ def command(
     job = Job(passes, _BATCH if batch_size is None else batch_size, task=name)
     good = main(
         sorted({n, 2, 4}) if thorough else n,
-        split(frameworks),
-        split(strategies),
+        asked.names("--frameworks", frameworks),
+        asked.names("--strategies", strategies),
         Settings(job, PROGRAMS, timeout, turns, given, within, Slow.of(slow) if slow else None),
         json,
         report,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 
 from dream import _here
@@ -61,13 +58,6 @@ def _aims(rows: Sequence[Row]) -> Figures:
         for row in singles
         if isinstance(row.outcome, Finished) and row.outcome.first.score is not None
     }
-
-
-def write(path: Path, figures: Figures) -> None:
-    """All or nothing."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
-    os.replace(part, path)  # noqa: PTH105
 
 
 def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:

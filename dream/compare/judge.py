@@ -44,6 +44,7 @@ class Verdict(StrEnum):
     WRONG_PLACE = "WRONG PLACE"
     LEARNS_NOT = "DOES NOT LEARN"
     UNPROVEN = "UNPROVEN"
+    IMPOSSIBLE = "CANNOT RUN"
     CRASHED = "CRASHED"
     TIMED_OUT = "TIMED OUT"
     REFUSED = "refused"
@@ -116,6 +117,8 @@ def row(
         return Row(cell, outcome, Verdict.SKIPPED, f"{outcome.reason} Run: {outcome.install}")
     if isinstance(outcome, Broken) and outcome.refused:
         return Row(cell, outcome, Verdict.REFUSED, outcome.refused)
+    if isinstance(outcome, Broken) and outcome.impossible:
+        return Row(cell, outcome, Verdict.IMPOSSIBLE, outcome.impossible)
     if isinstance(outcome, Broken):
         verdict = Verdict.TIMED_OUT if outcome.timed_out else Verdict.CRASHED
         return Row(cell, outcome, verdict, outcome.reason)

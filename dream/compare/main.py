@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dream import recording
 from dream._errors import ConfigurationError
+from dream._files import check_output, write_json
 from dream.compare import (
     available,
     cells,
@@ -49,7 +50,9 @@ def main(
     """
     replicas = [counts] if isinstance(counts, int) else list(counts)
     settings.check(max(replicas))
-    _check_file(json)
+    for n in replicas:
+        cells.check(frameworks, strategies, n)
+    check_output("--json", json)
     if folder is not None:
         page.check(folder)
     among = list(frameworks or _trained_with(settings))
@@ -68,7 +71,7 @@ def main(
     report.show(rows, settings, machine, screen)
     figures = document.build(rows, settings, machine)
     if json is not None:
-        document.write(json, figures)
+        write_json(json, figures)
     if folder is not None:
         screen.print(Text(f"The report: {page.write(folder, figures)}"))
     return all(row.verdict.good for row in rows)
@@ -122,11 +125,3 @@ def _screen() -> Console:
     """stdout; where it is a file, as wide as the table wants to be."""
     console = Console()
     return console if console.is_terminal else Console(width=200)
-
-
-def _check_file(json: Path | None) -> None:
-    if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
-        raise ConfigurationError(
-            f"No file can be written there. Received: --json {json}. Make its folder first, or "
-            "name another file."
-        )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from dream._errors import ConfigurationError, Unsupported, said
 from dream.asynchronous.staleness import Staleness
 from dream.compare.record import RankRecord
 from dream.compare.spread import Spread, spread
@@ -15,8 +15,6 @@ from dream.compare.spread import Spread, spread
 if TYPE_CHECKING:
     from dream.compare.record import Parameters
     from dream.verify.runs import Ran
-
-_REFUSED = re.compile(r"^\s*(?:dream\.[\w.]*)?Unsupported: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,8 @@ class Finished:
     @property
     def staleness(self) -> Staleness | None:
         """Of the first round's updates."""
-        said = self.first.staleness
-        return None if said is None else Staleness.of_json(said)
+        told = self.first.staleness
+        return None if told is None else Staleness.of_json(told)
 
     def seconds_to(self, score: float) -> float:
         """From the beginning of the first step until rank 0 first read a test score that is as
@@ -95,7 +93,12 @@ class Broken:
     @property
     def refused(self) -> str:
         """What the strategy said where it refused the task; empty where it did not."""
-        return next(reversed(_REFUSED.findall(self.reason)), "")
+        return said(self.reason, Unsupported)
+
+    @property
+    def impossible(self) -> str:
+        """What dream said where what was asked for cannot be; empty where it can."""
+        return said(self.reason, ConfigurationError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ def summary(outcome: Outcome) -> str:
             return f"{number(outcome.rate)} a second" if outcome.rate == outcome.rate else "done"
         case Broken(refused=said) if said:
             return f"refused, {said}"
+        case Broken(impossible=said) if said:
+            return f"cannot run, {said}"
         case Broken(timed_out=True):
             return "timed out"
         case Broken():

@@ -61,7 +61,7 @@ class Settings:
             ("timeout", self.timeout),
             ("rounds", self.rounds),
         ):
-            if value < 1:
+            if not value >= 1:  # nan too
                 raise ConfigurationError(
                     f"Too little to train. Received: {what}={value}. Give at least 1."
                 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from dream._errors import ConfigurationError
+from dream._files import is_file
 from dream.cluster import _names
 
 from .ending import describe, ranks
@@ -27,7 +28,7 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
     """What each rank's interpreter is given."""
     if module:
         return ("module", target, *arguments)
-    if not Path(target).is_file():
+    if not is_file(Path(target)):
         raise ConfigurationError(
             f"No such script. Received: {target!r} in {Path.cwd()}. Give the path of a Python "
             "file, or -m and a module."

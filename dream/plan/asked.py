@@ -12,6 +12,10 @@ Precision = Literal["float32", "bfloat16", "mixed_bfloat16", "mixed_float16"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """As Keras names them: mixed ones keep parameters in float32."""
+MOST = 100_000
+"""Devices: more are in no machine."""
+_LEAST = 1 << 10
+"""Bytes of a device."""
 
 
 @final
@@ -35,10 +39,18 @@ class Training:
         return self.precision.removeprefix("mixed_")
 
 
-def check_positive(what: str, value: int) -> None:
-    if value < 1:
+def check_positive(what: str, value: float) -> None:
+    if not value >= 1:  # nan too
         raise ConfigurationError(
             f"{what} must be at least 1. Received: {value}. Give a larger number."
+        )
+
+
+def check_devices(what: str, devices: int) -> None:
+    check_positive(what, devices)
+    if devices > MOST:
+        raise ConfigurationError(
+            f"No machine has so many devices. Received: {what} {devices}. Give at most {MOST:,}."
         )
 
 
@@ -57,8 +69,13 @@ class Asked:
     scale: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive("--devices", self.devices)
+        check_devices("--devices", self.devices)
+        if self.memory is not None and self.memory < _LEAST:
+            raise ConfigurationError(
+                "No device has so little memory. Received: --device-memory, "
+                f"{self.memory} bytes. Write it with its unit, like 80GB."
+            )
         if self.batch_size is not None:
             check_positive("--batch-size", self.batch_size)
         for devices in self.scale:
-            check_positive("--scale", devices)
+            check_devices("--scale", devices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Literal, final, get_args
 
 from dream._mesh import Mesh
@@ -97,7 +98,8 @@ def _microbatches(batch: int, stages: int) -> int:
 
 
 def _divisors(devices: int) -> list[int]:
-    return [parts for parts in range(2, devices + 1) if devices % parts == 0]
+    small = [parts for parts in range(1, isqrt(devices) + 1) if devices % parts == 0]
+    return sorted({*small[1:], *(devices // parts for parts in small)})
 
 
 def like(one: Candidate) -> Candidate:

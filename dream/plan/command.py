@@ -42,12 +42,13 @@ def command(
     It is built and run without values, so it may be larger than this machine. Exit code 1 where
     nothing fits, or where memory or bytes measured are not those foretold.
     """
+    from dream._files import check_output
     from dream.collectives import sizes
-    from dream.plan.asked import Asked, Training
+    from dream.plan.asked import Asked, Training, check_positive
     from dream.plan.main import Wish, main
-    from dream.porting import files
 
-    files.check_output(json)
+    check_output("--json", json)
+    check_positive("--timeout", timeout)
     here = calibrate or hardware == "here"
     asked = Asked(
         model,

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from dream.collectives import document
-
 from .forecast import Forecast
 from .measure import Measured
 from .planned import Plan
 from .scaling import Point
 
 Figures = dict[str, object]
-write = document.write
 
 
 def build(plan: Plan, runs: Sequence[Measured]) -> Figures:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+from dream._files import write_json
 from dream._spec import Framework
 from dream.porting.process import Bench
 
@@ -42,7 +43,7 @@ def main(asked: Asked, wish: Wish) -> bool:
         runs = _runs(asked, plan, told, held, wish) if wish.measure else []
     report.show(plan, runs)
     if wish.json is not None:
-        document.write(wish.json, document.build(plan, runs))
+        write_json(wish.json, document.build(plan, runs))
     return best(plan.forecasts) is not None and all(run.within for run in runs)
 
 

@@ -13,6 +13,7 @@ from dream.plan.asked import Training
 from dream.plan.candidates import Candidate
 from dream.plan.sketch import Rehearsal, Sketch, Sketcher, Told
 from dream.porting import building, worker
+from dream.porting.theirs import theirs
 
 
 @final
@@ -21,17 +22,23 @@ class Draughtsman:
 
     _sketcher: Sketcher
 
+    _place: str
+
     def build(self, place: str, training: Training) -> Told:
-        function = _found(place)
-        make = _registry.load(_registry.SKETCHERS[flavour(place)])
-        self._sketcher = make(function, training)
-        return self._sketcher.told()
+        self._place = place
+        with theirs(place):
+            function = _found(place)
+            make = _registry.load(_registry.SKETCHERS[flavour(place)])
+            self._sketcher = make(function, training)
+            return self._sketcher.told()
 
     def sketch(self, batch: int) -> Sketch:
-        return self._sketcher.sketch(batch)
+        with theirs(self._place):
+            return self._sketcher.sketch(batch)
 
     def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
-        return self._sketcher.rehearse(candidate, batch)
+        with theirs(self._place):
+            return self._sketcher.rehearse(candidate, batch)
 
 
 def _found(place: str) -> Callable[[], Any]:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dream._errors import ConfigurationError, unknown
+from dream._files import is_file
 
 
 def place_of(function: str | Callable[[], Any]) -> str:
@@ -35,7 +36,12 @@ def check(place: str) -> None:
         raise ConfigurationError(
             f"A model is named as file.py:function or module:function. Received: {place!r}."
         )
-    if where.endswith(".py") and not Path(where).is_file():
+    if where.startswith(".") and not where.endswith(".py"):
+        raise ConfigurationError(
+            f"A module is named from the top. Received: {place!r}. Write it like package.module:"
+            "function, or name a file as file.py:function."
+        )
+    if where.endswith(".py") and not is_file(Path(where)):
         raise ConfigurationError(f"There is no such file. Received: {place!r}.")
 
 

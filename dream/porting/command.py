@@ -41,10 +41,11 @@ def command(
     their layers do not match.
     """
     from dream._errors import Unsupported
+    from dream._files import check_output, write_json
     from dream.porting import document, files, report
     from dream.porting.function import port_check
 
-    files.check_output(json)
+    check_output("--json", json)
     try:
         found = port_check(
             old,
@@ -66,5 +67,5 @@ def command(
         raise typer.Exit(2) from None
     report.show(found)
     if json is not None:
-        document.write(json, document.build(found))
+        write_json(json, document.build(found))
     raise typer.Exit(0 if found.equal else 1)

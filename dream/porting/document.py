@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from .gap import Gap
@@ -33,13 +30,6 @@ def build(report: Report) -> Figures:
         "layers": [_row(row) for row in report.rows],
         "outputs": [_gap(gap) for gap in report.outputs],
     }
-
-
-def write(path: Path, figures: Figures) -> None:
-    """All or nothing."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
-    os.replace(part, path)  # noqa: PTH105
 
 
 def _row(row: Row) -> Figures:

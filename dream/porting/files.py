@@ -43,12 +43,3 @@ def _bad_map(path: Path, why: str) -> ConfigurationError:
         f"A map is a JSON file. Received: --map {path} ({why}). Write "
         '{"old name": "new name", ...} into it.'
     )
-
-
-def check_output(path: Path | None) -> None:
-    """Refuse, before anything runs, a file that cannot be written."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigurationError(
-            f"No file can be written there. Received: --json {path}. Make its folder first, or "
-            "name another file."
-        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dream._errors import ConfigurationError
+from dream._files import check_output
 from dream.launch.command import script_command
 
 
@@ -32,11 +33,11 @@ def parse(argv: Sequence[str]) -> Asked:
     own, behind = _at_dashes(list(argv))
     given, theirs = _parser().parse_known_args(own)
     for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
-        if value < 1:
+        if not value >= 1:  # nan too
             raise ConfigurationError(
                 f"Too little to verify. Received: {what} {value:g}. Give at least 1."
             )
-    _check_file(given.json)
+    check_output("--json", given.json)
     return Asked(
         command=script_command(given.script, [*theirs, *behind], module=False),
         n=given.n,
@@ -50,14 +51,6 @@ def parse(argv: Sequence[str]) -> Asked:
 def _at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
     place = argv.index("--") if "--" in argv else len(argv)
     return argv[:place], argv[place + 1 :]
-
-
-def _check_file(json: Path | None) -> None:
-    if json is not None and (json.is_dir() or not json.absolute().parent.is_dir()):
-        raise ConfigurationError(
-            f"No file can be written there. Received: --json {json}. Make its folder first, or "
-            "name another file."
-        )
 
 
 def _parser() -> argparse.ArgumentParser:

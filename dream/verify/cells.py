@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dream import _here, _placing, _spec
 from dream._errors import ConfigurationError
 from dream._spec import FRAMEWORKS, Framework
+from dream.launch.environment import cores
 
 SINGLE_NAME = "single"
 
@@ -47,6 +48,8 @@ SINGLE = Cell(SINGLE_NAME, 1)
 def check(requests: Sequence[str], n: int) -> None:
     """Refuse what is no strategy, and what would be single. Raises ConfigurationError."""
     for request in requests:
+        for framework in FRAMEWORKS:
+            _placing.check_room(_placing.places(request, n, framework), cores())
         cells = [_cell(request, n, framework) for framework in FRAMEWORKS]
         if all(cell.name != SINGLE_NAME and cell.parts < 2 for cell in cells):
             raise ConfigurationError(

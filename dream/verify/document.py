@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dream import _here
-from dream._files import write_whole
 
 from .causes import Cause
 from .gaps import Gap
@@ -40,12 +37,6 @@ def build(rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Cau
         "losses": [_number(loss) for loss in single.losses],
         "strategies": [_row(row, causes.get(row.cell.strategy, ())) for row in rows],
     }
-
-
-def write(path: Path, figures: Figures) -> None:
-    """All or nothing."""
-    text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _row(row: Judged, causes: Sequence[Cause]) -> Figures:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dream import _placing, recording
 from dream._errors import ConfigurationError
+from dream._files import write_json
 
 from . import arguments, cells, document, noise, report
 from .arguments import Asked
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         causes = {r.cell.strategy: _causes(r, single, laboratory, say) for r in rows if not r.good}
     report.show(rows, single, causes, _screen())
     if asked.json is not None:
-        document.write(asked.json, document.build(rows, single, causes))
+        write_json(asked.json, document.build(rows, single, causes))
     return 0 if all(row.good for row in rows) else 1
 
 
@@ -53,7 +54,7 @@ def _single(laboratory: Laboratory, asked: Asked, say: Say) -> Ran:
     if isinstance(ran, Failed):
         raise ConfigurationError(
             f"The script fails under single, so there is nothing to hold a strategy against. "
-            f"Received: {script}. {ran.reason}"
+            f"Received: {script}. {ran.brief}"
         )
     if not ran.first.framework:
         raise ConfigurationError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, final
 
+from dream._errors import ConfigurationError, Unsupported, said
 from dream.cluster import _names
 from dream.launch import start
 from dream.launch.command import explain
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from dream.recording.record import Arrays
 
 
-_REFUSED = re.compile(
-    r"^\s*(?:dream\._errors\.)?(?:Unsupported|ConfigurationError): (.*)$", re.MULTILINE
-)
+_LINE = re.compile(r'File "([^"]*)", line (\d+)')
+"""The first one is the script's own."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,14 @@ class Failed:
     @property
     def refused(self) -> str:
         """What dream said where it refused the script; empty where it did not."""
-        return next(reversed(_REFUSED.findall(self.reason)), "")
+        return said(self.reason, Unsupported, ConfigurationError)
+
+    @property
+    def brief(self) -> str:
+        """The reason, where dream refused the script in its own words and the script's line."""
+        line = _LINE.search(self.reason)
+        where = f" ({line[1]}, line {line[2]})" if line else ""
+        return f"{self.refused}{where}" if self.refused else self.reason
 
 
 Outcome = Ran | Failed

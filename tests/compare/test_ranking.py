@@ -125,6 +125,18 @@ def test_a_strategy_that_refuses_is_no_crash():
     assert (judged.verdict, judged.reason) == (Verdict.REFUSED, "No pipeline here. Use mirrored.")
 
 
+def test_what_cannot_be_is_told_in_its_own_words():
+    said = (
+        "Rank 0 failed.\n  Traceback (most recent call last):\n"
+        "  dream._errors.ConfigurationError: The mesh does not fit. Give -n 3."
+    )
+    judged = judge([(SINGLE, finished(SINGLE)), (MIRRORED, Broken(said))])[1]
+    assert (judged.verdict, judged.reason) == (
+        Verdict.IMPOSSIBLE, "The mesh does not fit. Give -n 3.",
+    )  # fmt: skip
+    assert not judged.verdict.good
+
+
 def test_rows_take_turns_there_and_back_and_what_failed_is_not_run_again(capsys):
     order = []
 

@@ -8,6 +8,7 @@ import pytest
 from compare_made import MIRRORED, SINGLE, finished
 from rich.console import Console
 
+from dream._files import write_json
 from dream.compare import document, report
 from dream.compare.cells import Cell
 from dream.compare.judge import judge
@@ -101,7 +102,7 @@ def test_a_busy_machine_is_said():
 
 def test_the_document_has_every_figure(tmp_path):
     figures = document.build(judge(cells()), SETTINGS, Machine(2, 0.5))
-    document.write(tmp_path / "out.json", figures)
+    write_json(tmp_path / "out.json", figures)
     read = json.loads((tmp_path / "out.json").read_text())
     assert read == figures
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]

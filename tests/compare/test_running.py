@@ -93,6 +93,7 @@ def test_the_exit_code_is_1_where_a_law_is_broken(monkeypatch):
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 1}, "batch_size=1, replicas=2"),
         ({"timeout": 0}, "timeout=0"),
+        ({"timeout": float("nan")}, "timeout=nan"),
     ],
 )
 def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
@@ -101,7 +102,32 @@ def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("file", ["absent/out.json", "."])
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ((0, [], []), "n=0"),
+        ((10**6, [], []), "would fill this machine"),
+        ((2, ["jax"], []), "Unknown framework"),
+        ((2, [], ["mirored"]), "mean 'mirrored'"),
+        ((2, [], ["mirrored:reduction=gl"]), "Unknown reduction"),
+        ((2, [], ["hybrid:data=999,model=999"]), "would fill this machine"),
+    ],
+)
+def test_a_script_is_not_started_for_what_cannot_be(given, word, capsys):
+    asked = replace(settings("fine", batch_size=10**7), script=("script", __file__))
+    with pytest.raises(ConfigurationError, match=word):
+        main(*given, asked)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("folder", ["/proc/report", "absent/report", "a" * 300])
+def test_a_report_that_cannot_be_written_is_refused_before_any_starts(folder, capsys):
+    with pytest.raises(ConfigurationError, match=r"can be (written|made) there.*--report"):
+        main(2, ["torch"], ["single"], settings("fine"), None, Path(folder))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("file", ["absent/out.json", ".", "/proc/out.json"])
 def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path, file):
     with pytest.raises(ConfigurationError, match="No file can be written"):
         main(2, ["torch"], ["single"], settings("fine"), tmp_path / file)

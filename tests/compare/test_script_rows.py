@@ -186,6 +186,15 @@ def test_what_is_asked_of_a_script(tmp_path):
         asked.script([str(tmp_path / "absent.py")])
     with pytest.raises(ConfigurationError, match=r"--batch-size 8. Leave"):
         asked.script([str(script)], task=None, batch_size=8)
+    with pytest.raises(ConfigurationError, match=r"--epochs 0. Leave"):
+        asked.script([str(script)], epochs=0, mixed=False)
+
+
+def test_a_list_that_was_given_names_something():
+    assert asked.names("--frameworks", "") == []
+    assert asked.names("--frameworks", "torch, tensorflow") == ["torch", "tensorflow"]
+    with pytest.raises(ConfigurationError, match=r"names nothing\. Received: --frameworks ','"):
+        asked.names("--frameworks", ",")
 
 
 def test_options_of_the_scripts_own_reach_it(monkeypatch, tmp_path):

@@ -53,10 +53,21 @@ def test_a_request_is_parsed_and_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["mirrored:gloo", "mirrored:bucket_mb=much", "mirrored:nothing=1", "solo"]
+    ("text", "why"),
+    [
+        ("mirrored:gloo", "written name=value"),
+        ("mirrored:bucket_mb=much", "wrong type. Received: 'much'"),
+        ("mirrored:bucket_mb=0", "too small. Received: 0.0"),
+        ("mirrored:clip_norm=nan", "too small. Received: nan"),
+        ("mirrored:devices=0", "too small. Received: 0"),
+        ("sharded:zero=7", "no such value. Received: 7"),
+        ("mirrored:reduction=glo", "Unknown reduction.*mean 'gloo'"),
+        ("mirrored:nothing=1", "Unknown option"),
+        ("solo", "Unknown strategy"),
+    ],
 )
-def test_a_malformed_request_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError):
+def test_a_malformed_request_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
         parse_request(text)
 
 

@@ -99,3 +99,19 @@ def wanting(width: int) -> Any:
 
 
 MODELS = {name: globals()[name] for name in ("tokens", "dense", "images", "regression")}
+
+
+def raising() -> Any:
+    return {}["nothing"]
+
+
+def misfit() -> Any:
+    return nn.Linear(9, 3), (torch.randn(16, 20), torch.randn(16, 3))
+
+
+def untrained() -> Any:
+    return nn.ReLU(), (torch.randn(16, 20), torch.randn(16, 20))
+
+
+def leaving() -> Any:
+    raise SystemExit(3)

@@ -99,9 +99,17 @@ def test_keras_models_may_be_compiled_or_larger_than_the_machine(run: Run) -> No
         ([f"{TORCH}:dense", "--precision", "float8"], "Unknown precision"),
         ([f"{TORCH}:dense", "--device-memory", "much"], "This is no size"),
         ([f"{TORCH}:dense", "--devices", "0"], "--devices must be at least 1"),
+        ([f"{TORCH}:dense", "--devices", "1000000000"], "No machine has so many devices"),
         ([f"{TORCH}:dense", "--batch-size", "0"], "--batch-size must be at least 1"),
         ([f"{TORCH}:dense", "--scale", "many"], "--scale takes numbers"),
         ([f"{TORCH}:dense", "--json", "no/where.json"], "No file can be written"),
+        ([f"{TORCH}:dense", "--timeout", "nan"], "--timeout must be at least 1"),
+        ([f"{TORCH}:dense", "--device-memory", "80"], "Write it with its unit"),
+        (["..:f"], "named from the top"),
+        ([f"{TORCH}:raising"], "which raises KeyError"),
+        ([f"{TORCH}:misfit"], "do not go together"),
+        ([f"{TORCH}:untrained"], "empty parameter list"),
+        ([f"{TORCH}:leaving"], "which raises SystemExit"),
     ],
 )
 def test_what_cannot_be_is_refused(run: Run, arguments: list[str], words: str) -> None:

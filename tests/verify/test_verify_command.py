@@ -157,6 +157,7 @@ def test_causes_that_hide_each_other(verify: Verify) -> None:
     [
         ("no_block", "The script entered no block, or one in which no framework was"),
         ("crashes", "ValueError: mine"),
+        ("bad_option", "Did you mean 'precision'? (bad_option.py, line 2)"),
         ("no_loss", "No loss was computed."),
         pytest.param(
             "compiled", "What XLA compiles cannot tell its losses", marks=pytest.mark.slow
@@ -314,6 +315,10 @@ def test_options_before_and_after_the_script_and_its_own() -> None:
         ([__file__, "-n", "0"], "-n 0"),
         ([__file__, "--steps", "0"], "--steps 0"),
         ([__file__, "--json", "no/where.json"], "No file can be written"),
+        ([__file__, "--json", "/proc/out.json"], "No file can be written"),
+        ([__file__, "--timeout", "nan"], "--timeout nan"),
+        ([__file__, "-n", "1000000"], "would fill this machine"),
+        ([__file__, "--strategy", "mirrored:reduction=gl"], "Unknown reduction"),
         ([__file__, "--strategy", "mirored"], "Did you mean 'mirrored'"),
         ([__file__, "--strategy", "mirrored", "-n", "1"], "One replica is single"),
     ],

@@ -227,6 +227,7 @@ BAD = {
     ),
     "tape_unseeded": EQUAL["keras_tape"].replace("keras.utils.set_random_seed(1)\n", ""),
     "tape_unweighed": _TAPE,
+    "bad_option": "import torch, dream\nwith dream.strategy('mirrored', precison='float16'): ...\n",
     "no_block": "print('nothing here')",
     "crashes": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    raise ValueError('mine')\n",
     "no_loss": f"{_TORCH}\nwith dream.strategy('mirrored'):\n    layers()(x)\n",

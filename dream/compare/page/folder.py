@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from dream._errors import ConfigurationError, NotInstalled
 
@@ -18,6 +19,16 @@ def check(folder: Path) -> None:
             f"{' and '.join(absent)} not installed. Needed by: --report {folder}. "
             "Run: pip install 'dream-systems[report]'"
         )
+    try:
+        _check(folder)
+    except OSError as error:  # too long a name, or not ours to look into
+        raise ConfigurationError(
+            f"No report can be written there. Received: --report {folder} ({error.strerror}). "
+            "Name another folder."
+        ) from error
+
+
+def _check(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(
             f"A report is a folder. Received: --report {folder}, a file. Name another one."
@@ -32,3 +43,5 @@ def check(folder: Path) -> None:
             f"No folder can be made there. Received: --report {folder}. Make "
             f"{folder.absolute().parent} first, or name another one."
         )
+    with TemporaryFile(dir=folder if folder.is_dir() else folder.absolute().parent):
+        pass  # one can be made

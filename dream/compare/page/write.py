@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dream.compare import document
+from dream._files import write_json, write_whole
 from dream.compare.page import columns, drawing, pictures
 
 PAGE, FIGURES = "report.html", "figures.json"
@@ -21,10 +20,9 @@ def write(folder: Path, figures: Mapping[str, Any]) -> Path:
     for picture, figure in pictures.drawn(figures):
         drawing.as_file(figure, folder / f"{picture.name}.png")
         shown.append((picture, drawing.as_markup(figure, picture.name)))
-    document.write(folder / FIGURES, dict(figures))
-    page, part = folder / PAGE, folder / f"{PAGE}.part"
-    part.write_text(render(figures, shown), encoding="utf-8")
-    os.replace(part, page)  # noqa: PTH105
+    write_json(folder / FIGURES, figures)
+    page, text = folder / PAGE, render(figures, shown).encode()
+    write_whole(page, lambda file: file.write(text))
     return page
 
 
