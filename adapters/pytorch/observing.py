@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from dream.adapters.pytorch import changing
+from dream.adapters.pytorch.seen_loss import Losses
 from dream.adapters.pytorch.traits import traits
 from dream.recording.recorder import Recorder
 
@@ -28,6 +29,7 @@ def observe(recorder: Recorder) -> None:
     """From now on, tell the recorder."""
     seen = Seen(recorder)
     torch.autograd.backward = seen.backward(torch.autograd.backward)
+    torch.amp.GradScaler.scale = seen.losses.scale(torch.amp.GradScaler.scale)  # type: ignore[method-assign]
     nn.Module.__call__ = seen.call(nn.Module.__call__)  # type: ignore[method-assign]
     DataLoader.__init__ = seen.loader(DataLoader.__init__)  # type: ignore[method-assign]
     torch.autocast.__enter__ = seen.autocast(torch.autocast.__enter__)  # type: ignore[method-assign]
@@ -39,6 +41,7 @@ class Seen:
     """What has been seen since the last backward."""
 
     def __init__(self, recorder: Recorder) -> None:
+        self.losses = Losses()
         self._recorder = recorder
         self._given: tuple[int | None, int | None] = (None, None)
         self._before: list[torch.Tensor] | None = None
@@ -50,7 +53,7 @@ class Seen:
 
         @wraps(original)
         def wrapped(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            loss = None if self._recorder.inside else _number(tensors)
+            loss = None if self._recorder.inside else self.losses.number(tensors)
             if loss is None:
                 return original(tensors, *args, **kwargs)
             self._recorder.before_step()
@@ -114,15 +117,6 @@ class Seen:
             self._outermost = True
         if any(not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False)):
             self._recorder.saw_draw(f"a forward pass of {type(module).__name__}")
-
-
-def _number(tensors: Any) -> torch.Tensor | None:
-    """The sum of what backward starts from, where that is numbers."""
-    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if not roots or any(root.numel() != 1 for root in roots):
-        return None
-    first, *rest = (root.detach().reshape(()).clone() for root in roots)
-    return sum(rest, first)
 
 
 def _trains(module: nn.Module) -> bool:

@@ -25,6 +25,8 @@ def observe(recorder: Recorder) -> None:
     tf.GradientTape.gradient = seen.gradient(tf.GradientTape.gradient)
     compiled.__call__ = seen.function(compiled.__call__)
     keras.Model.__call__ = seen.call(keras.Model.__call__)
+    for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.scale_loss = seen.scale(optimizer.scale_loss)
 
 
 @final
@@ -35,6 +37,8 @@ class Seen:
         self._recorder = recorder
         self._models: list[Any] = []
         self._samples: int | None = None
+        self._scaled: list[tuple[Any, Any]] = []
+        """What an optimizer scaled since the last step: the outcome, and the loss."""
         self._outermost = True
 
     def gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +53,20 @@ class Seen:
 
         return wrapped
 
-    def _step(self, loss: Any, variables: set[int]) -> None:
+    def scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`Optimizer.scale_loss`, for a tape around float16."""
+
+        @wraps(original)
+        def wrapped(optimizer: Any, loss: Any) -> Any:
+            made = original(optimizer, loss)
+            self._scaled.append((made, loss))
+            return made
+
+        return wrapped
+
+    def _step(self, target: Any, variables: set[int]) -> None:
+        loss = next((given for made, given in self._scaled if made is target), target)
+        self._scaled.clear()
         for model in self._models:
             if variables & {id(x) for v in model.trainable_variables for x in (v, v.value)}:
                 self._recorder.saw_model(model, traits)

@@ -63,6 +63,7 @@ def test_a_loop_that_is_equal(verify: Verify) -> None:
         pytest.param("keras_fit", "torch", 4, marks=pytest.mark.exhaustive),
         pytest.param("keras_step", "tensorflow", 2, marks=pytest.mark.exhaustive),
         ("keras_tape", "tensorflow", 2),
+        ("torch_scaler", "torch", 4),
         ("keras_rivals", "tensorflow", 4),
     ],
 )
@@ -247,6 +248,22 @@ def recorded(name: str, folder: Path, *given: str) -> Ran:
 def test_autocast_inside_a_model_is_what_it_computes_in(tmp_path: Path) -> None:
     """Or equal would mean what rounding does in float32."""
     assert recorded("autocast_inside", tmp_path, "--steps", "1").first.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("name", ["torch_scaler", "keras_scaler"])
+def test_a_scaled_loss_is_recorded_as_the_script_computed_it(name: str, tmp_path: Path) -> None:
+    """Scaled before or behind a division, and in a graph of TensorFlow's."""
+    losses = recorded(name, tmp_path, "--steps", "8").losses
+    told = [float(line) for line in (tmp_path / f"{name}.py.1").read_text().split()]
+    assert len(losses) >= 5
+    assert losses == pytest.approx(told[: len(losses)], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["torch_frozen", "keras_frozen"])
+def test_what_is_frozen_has_no_gradients_to_send(name: str, tmp_path: Path) -> None:
+    """Nor have BatchNorm's statistics: its scale and shift do, and the last layer."""
+    ran = recorded(name, tmp_path, "--steps", "2")
+    assert ran.first.gradient_bytes == 4 * (2 * 16 + 16 * 4 + 4)
 
 
 def test_recording_changes_no_number(tmp_path: Path) -> None:

@@ -61,6 +61,24 @@ with dream.strategy("mirrored") as strategy:
 _LOCAL = ", sync_batch_norm=False"
 EQUAL = {
     "torch_loop": _loop("layers()"),
+    "torch_scaler": f"""{_TORCH}
+with dream.strategy("mirrored") as strategy:
+    model, scaler = layers(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    for number in range(3):
+        for a, b in DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(a), b)
+            with open(f"{{__file__}}.{{strategy.topology.world_size}}", "a") as file:
+                print(loss.item() / 2, file=file)
+            half = scaler.scale(loss) / 2 if number else scaler.scale(loss / 2)
+            half.backward()
+            scaler.step(optimizer)
+            scaler.update()
+""",
+    "torch_frozen": _loop("layers(nn.BatchNorm1d(16))").replace(
+        "    for _ in", "    model[0].requires_grad_(False)\n    for _ in"
+    ),
     "torch_step": f"""{_TORCH}
 model = layers()  # made before the block
 with dream.strategy("mirrored") as strategy:
@@ -88,6 +106,38 @@ with dream.strategy("mirrored") as strategy:
     step = strategy.train_step(model, cross_entropy, optimizer)
     for batch in [*data, *data]:
         step(*batch)
+""",
+    "keras_frozen": f"""{_KERAS}
+with dream.strategy("mirrored"):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, trainable=False),
+                              keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1), cross_entropy)
+    model.fit(x, y, batch_size=20, epochs=1, verbose=0)
+""",
+    "keras_executions": f"""{_KERAS}
+with dream.strategy("mirrored"):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1), cross_entropy, steps_per_execution=4)
+    model.fit(x, y, batch_size=20, epochs=2, verbose=0)
+""",
+    "keras_scaler": f"""{_KERAS}
+import tensorflow as tf
+with dream.strategy("mirrored") as strategy:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    optimizer.build(model.trainable_variables)
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(b, model(a, training=True))
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, model.trainable_variables))
+        return loss
+    compiled = tf.function(step)
+    for start in range(0, 100, 20):
+        run = compiled if start else step
+        loss = run(x[start:start + 20], y[start:start + 20])
+        with open(f"{{__file__}}.{{strategy.topology.world_size}}", "a") as file:
+            print(float(loss), file=file)
 """,
     "keras_tape": f"""{_KERAS}
 import tensorflow as tf
