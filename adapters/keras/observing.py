@@ -36,7 +36,8 @@ class Losses(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untype
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = _loss(logs)
         if loss is not None:
-            self._recorder.step(loss, local=False)
+            at_once = self.model.steps_per_execution
+            self._recorder.step(loss, local=False, batches=at_once)
 
 
 def _fit(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

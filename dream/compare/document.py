@@ -38,7 +38,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "summary": summary.answers(rows, machine, settings.unit),
         "unit": settings.unit,
         "notes": {
-            "trained": notes.trained(settings),
+            "trained": notes.trained(rows, settings),
             "proof": notes.proof(rows, settings),
             "timing": notes.timing(settings),
             "alone": notes.alone(rows, settings).strip(),
@@ -101,6 +101,7 @@ def _finished(cell: Cell, done: Finished) -> Figures:
         "epoch_seconds": [_number(seconds) for seconds in first.epoch_seconds],
         "staleness": _staleness(done),
         "steps": first.steps,
+        "batches_per_step": done.batches,
         "step_seconds": _number(done.over_rounds(lambda r: r.first.step_seconds).median),
         "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
         "reducing_seconds": (
@@ -112,7 +113,9 @@ def _finished(cell: Cell, done: Finished) -> Figures:
         "bytes_beyond_import_per_rank": [r.peak_bytes - r.imported_bytes for r in ranks],
         "gradient_bytes": first.gradient_bytes,
         "sent_bytes_per_step_by_rank": [_number(record.sent_per_step) for record in ranks],
-        "sent_bytes_by_formula": book and book.sent(first.gradient_bytes, cell.processes),
+        "sent_bytes_by_formula": (
+            book and done.batches * book.sent(first.gradient_bytes, cell.processes)
+        ),
         "formula": book and book.text,
         "device": first.device,
         "parameter_digests": [record.digest for record in ranks],

@@ -15,7 +15,7 @@ from dream.compare.settings import Settings
 def caption(rows: Sequence[Row], settings: Settings) -> str:
     """How the columns were read."""
     return (
-        f"{trained(settings)} {timing(settings)} {alone(rows, settings)}"
+        f"{trained(rows, settings)} {timing(settings)} {alone(rows, settings)}"
         "Start-up: from the command to the end of the first step. Peak: resident memory of "
         "the largest rank. Final loss: "
         f"{_final(settings)}. "
@@ -39,13 +39,13 @@ def proof(rows: Sequence[Row], settings: Settings) -> str:
     return said
 
 
-def trained(settings: Settings) -> str:
+def trained(rows: Sequence[Row], settings: Settings) -> str:
     """What every row trains."""
     if settings.script:
         _, name, *arguments = settings.script
         return (
             f"{' '.join([name, *arguments])}, unchanged; every row's steps are recorded alike, "
-            "which takes a little of their time."
+            f"which takes a little of their time.{_at_once(rows)}"
         )
     job, task = settings.job, tasks.find(settings.job.task)
     passes = f"{job.epochs} epoch{'s' * (job.epochs > 1)} of {task.samples:,} samples"
@@ -55,6 +55,13 @@ def trained(settings: Settings) -> str:
         f"{job.batch_size}, the last one of {last}. Every row starts from the same weights and "
         "sees the same batches."
     )
+
+
+def _at_once(rows: Sequence[Row]) -> str:
+    """Where a step is several batches."""
+    done = [row.outcome for row in rows if isinstance(row.outcome, Finished)]
+    most = max((each.batches for each in done), default=1)
+    return f" A step is {most} batches, as steps_per_execution={most} has it." if most > 1 else ""
 
 
 def timing(settings: Settings) -> str:

@@ -34,6 +34,11 @@ class Finished:
         return self.records[0]
 
     @property
+    def batches(self) -> int:
+        """In a step, the most."""
+        return 1 if self.ran is None else self.ran.first.batches
+
+    @property
     def rounds(self) -> tuple[Finished, ...]:
         """All of them; each stands for itself."""
         return (replace(self, again=()), *self.again)

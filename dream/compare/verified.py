@@ -51,7 +51,7 @@ def difference(ours: Ran, single: Ran) -> float:
 
 def limit(single: Ran) -> float:
     """What such a difference may be."""
-    return Tolerance(single.first.dtype, len(single.losses)).parameter
+    return Tolerance(single.first.dtype, single.updates).parameter
 
 
 @final

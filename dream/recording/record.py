@@ -25,12 +25,15 @@ class Step:
     loss: this rank's. weight: what it counts for among the ranks', 1 for an equal share; None
     where the loss is the global one already.
     samples: in the model's input; glance: a number made of its first values. None: not known.
+    batches: that the framework took at once, at most, before it told; the last of an epoch may be
+    of fewer.
     """
 
     loss: float
     weight: float | None = None
     samples: int | None = None
     glance: int | None = None
+    batches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class Record:
     datasets: tuple[int, ...] = ()
     pace: Pace = field(default_factory=Pace)
     staleness: Mapping[str, object] | None = None
+
+    @property
+    def batches(self) -> int:
+        """In a step, the most."""
+        return max((step.batches for step in self.steps), default=1)
 
 
 def write(folder: Path, record: Record, parameters: Arrays) -> None:

@@ -37,7 +37,7 @@ class Recorder:
     def __init__(self, request: Request, place: Cluster) -> None:
         self.request = request
         self._place = place
-        self._steps: list[tuple[Any, float | None, int | None, int | None]] = []
+        self._steps: list[tuple[Any, float | None, int | None, int | None, int]] = []
         self._models: list[tuple[Any, Callable[[], Traits], Adapter]] = []
         self._datasets: list[int] = []
         self._draws: dict[str, None] = {}
@@ -76,12 +76,18 @@ class Recorder:
             raise Stop(0)
 
     def step(
-        self, loss: Any, samples: int | None = None, glance: int | None = None, *, local: bool
+        self,
+        loss: Any,
+        samples: int | None = None,
+        glance: int | None = None,
+        *,
+        local: bool,
+        batches: int = 1,
     ) -> None:
         """A step's loss, a number or a tensor of one. local: it is this rank's own, to be weighed
-        by its share."""
+        by its share. The others: as in `Step`."""
         weight = self._adapter.loss_weight() if local and self._adapter is not None else None
-        self._steps.append((loss, weight, samples, glance))
+        self._steps.append((loss, weight, samples, glance, batches))
         self._clock.step()
 
     @contextmanager
@@ -149,7 +155,7 @@ class Recorder:
             keras=any(reading.is_of(model, _KERAS) for model, _, _ in self._models),
             stopped=stopped,
             dtype=reading.coarsest([*self._dtypes, *(each.dtype for each in traits)]),
-            steps=tuple(Step(float(loss), w, n, glance) for loss, w, n, glance in self._steps),
+            steps=tuple(Step(float(loss), w, n, g, many) for loss, w, n, g, many in self._steps),
             draws=tuple(name for each in traits for name in each.draws) or tuple(self._draws),
             drawn=bool(self._draws),
             statistics=tuple(name for each in traits for name in each.statistics),

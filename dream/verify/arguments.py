@@ -61,9 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a script, unchanged, under single and under strategies, and say whether "
         "they learn the same.",
         epilog="A step is one backward pass of a loop, one call of train_step, or one batch of "
-        "fit. The script runs several times, where you are: what it writes is written again. The "
-        "exit code is 0 where every strategy equals single, 1 where one differs or fails, "
-        "2 where there is nothing to hold it against.",
+        "fit (as many as steps_per_execution, where Keras takes several at once). The script runs "
+        "several times, where you are: what it writes is written again. The exit code is 0 where "
+        "every strategy equals single, 1 where one differs or fails, 2 where there is nothing to "
+        "hold it against.",
         allow_abbrev=False,
     )
     add = parser.add_argument

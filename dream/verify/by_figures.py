@@ -27,7 +27,7 @@ def slicing(_: Judged, ours: Ran, single: Ran) -> Cause:
 
 
 def sum_of_samples(judged: Judged, ours: Ran, single: Ran) -> Cause:
-    allowed = Tolerance(single.first.dtype, len(single.losses))
+    allowed = Tolerance(single.first.dtype, single.updates)
     times, parts = facts.first_loss_times(single.losses, ours.losses, allowed), judged.cell.parts
     if times is None or abs(times - parts) > _CLOSE * parts:
         return Cause(SUM, Ruling.OUT, "the first loss is no multiple of single's")

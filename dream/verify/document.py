@@ -19,13 +19,14 @@ Figures = dict[str, Any]
 
 def build(rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Cause]]) -> Figures:
     """What `--json` writes. A figure that is nan or infinite is null."""
-    allowed = Tolerance(single.first.dtype, len(single.losses))
+    allowed = Tolerance(single.first.dtype, single.updates)
     return {
         "equal": all(row.good for row in rows),
         "framework": single.first.framework,
         "keras": single.first.keras,
         "versions": _here.versions(),
         "steps": len(single.losses),
+        "batches_per_step": single.first.batches,
         "ended_early": single.first.stopped,
         "tolerance": {
             "dtype": allowed.dtype,

@@ -72,7 +72,7 @@ def judge(
     if isinstance(ours, Failed):
         return Judged(cell, Verdict.FAILED, ours.reason, ours)
     place = (ours.first.world_size, ours.first.replicas)
-    allowed = Tolerance(single.first.dtype, len(single.losses))
+    allowed = Tolerance(single.first.dtype, single.updates)
     judged = _held(cell, ours, single, allowed, None)
     if judged.verdict is Verdict.DIFFERS and judged.first_step != 1 and noise is not None:
         found = noise()

@@ -65,7 +65,7 @@ def _single(laboratory: Laboratory, asked: Asked, say: Say) -> Ran:
             f"No loss was computed. Received: {script}, which entered a block and ended. "
             f"{recording.SEEN}"
         )
-    say(f"single: {len(ran.losses)} steps, {ran.seconds:.1f} s")
+    say(f"single: {len(ran.losses)} steps{report.batches(ran)}, {ran.seconds:.1f} s")
     return ran
 
 

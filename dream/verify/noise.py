@@ -50,7 +50,7 @@ def _held(ran: Outcome, single: Ran, asked: Noise) -> Noise:
         why = ran.reason.strip().splitlines()[-1]
         return replace(asked, gap=f"in parts, single failed: {why}")
     losses = gaps.of_losses(ran.losses, single.losses)
-    allowed = Tolerance(single.first.dtype, len(single.losses)).loss
+    allowed = Tolerance(single.first.dtype, single.updates).loss
     if not losses or not losses[0] <= allowed * max(1.0, abs(single.losses[0])):
         return replace(asked, gap="in parts, single's first loss is another: its model looks at a "
                        "batch as a whole, or draws random numbers")  # fmt: skip

@@ -46,10 +46,18 @@ def caption(single: Ran) -> str:
         "losses only, for no module with parameters was called"
     )  # fmt: skip
     return (
-        f"{framework}; {steps} steps, {how}; {held}. "
-        f"Allowed for {Tolerance(first.dtype, steps).text}. Generators that the script does not "
-        f"seed start from 0, on rank r from r.{_diverged(single)}"
+        f"{framework}; {steps} steps{batches(single)}, {how}; {held}. "
+        f"Allowed for {Tolerance(first.dtype, single.updates).text}. Generators that the script "
+        f"does not seed start from 0, on rank r from r.{_diverged(single)}"
     )
+
+
+def batches(single: Ran) -> str:
+    """How many are in a step, where there are more than one."""
+    most = single.first.batches
+    if most == 1:
+        return ""
+    return f" of {most} batches (steps_per_execution={most}: Keras tells the loss after all)"
 
 
 def _diverged(single: Ran) -> str:

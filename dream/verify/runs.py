@@ -43,6 +43,11 @@ class Ran:
     def first(self) -> Record:
         return self.records[0]
 
+    @property
+    def updates(self) -> int:
+        """Of the model, on rank 0."""
+        return sum(step.batches for step in self.first.steps)
+
     @cached_property
     def losses(self) -> list[float]:
         """The global mean loss of every step that all ranks took."""

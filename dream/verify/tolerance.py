@@ -1,7 +1,7 @@
-"""How far apart is still equal: what rounding does in so many steps, in so coarse a dtype.
+"""How far apart is still equal: what rounding does in so many updates, in so coarse a dtype.
 
-In float32, after 20 steps: 1e-6 of a parameter, 1e-5 of a loss, which is a sum over many numbers;
-relative where these are larger than 1. Roundings add up, so more steps allow more, and a coarser
+In float32, after 20 updates: 1e-6 of a parameter, 1e-5 of a loss, which is a sum over many numbers;
+relative where these are larger than 1. Roundings add up, so more updates allow more, and a coarser
 dtype allows more by its own rounding.
 """
 
@@ -13,21 +13,22 @@ from dream.compare.judge import LIMIT, LOSS_LIMIT
 
 ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The distance from 1 to the next number."""
-STEPS = 20
+UPDATES = 20
 NOISE = 3
 """What single is from itself, so many times, is no difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """parameter, loss: of numbers up to 1; of larger ones, relative to them."""
+    """updates: that the model took. parameter, loss: of numbers up to 1; of larger ones, relative
+    to them."""
 
     dtype: str
-    steps: int
+    updates: int
 
     @property
     def _factor(self) -> float:
-        return ROUNDING[self.dtype] / ROUNDING["float32"] * max(1.0, self.steps / STEPS)
+        return ROUNDING[self.dtype] / ROUNDING["float32"] * max(1.0, self.updates / UPDATES)
 
     @property
     def parameter(self) -> float:
@@ -40,6 +41,6 @@ class Tolerance:
     @property
     def text(self) -> str:
         return (
-            f"{self.dtype}, {self.steps} steps: a loss may differ by {self.loss:.1e}, a parameter "
-            f"by {self.parameter:.1e} (times its largest value where that is more than 1)"
+            f"{self.dtype}, {self.updates} updates: a loss may differ by {self.loss:.1e}, a "
+            f"parameter by {self.parameter:.1e} (times its largest value where that is more than 1)"
         )

@@ -55,6 +55,15 @@ def test_a_loop_that_is_equal(verify: Verify) -> None:
 
 
 @pytest.mark.slow
+def test_batches_that_keras_takes_at_once_are_one_step_and_said_so(verify: Verify) -> None:
+    code, figures, text = verify("keras_executions", "--strategy", "mirrored")
+    assert code == 0, text
+    assert "single: 4 steps of 4 batches (steps_per_execution=4" in text
+    assert (figures["steps"], figures["batches_per_step"]) == (4, 4)
+    assert "16 updates" in text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend", "parameters"),
     [
