@@ -21,6 +21,7 @@ def traits(model: Any) -> Traits:
 
     return Traits(
         dtype=str(model.dtype_policy.compute_dtype),
+        trained={variable.path for variable in model.trainable_variables},
         draws=[layer.name for layer in private.layers_of(model) if private.own_seeds(layer)],
         statistics=start.local_statistics(model),
         named=named,

@@ -15,6 +15,7 @@ def traits(model: nn.Module) -> Traits:
     named = list(model.named_modules())
     return Traits(
         dtype=_dtype(model),
+        trained={name for name, p in model.named_parameters() if p.requires_grad},
         draws=[_told(name, part) for name, part in named if _drops(part)],
         statistics=[_told(name, part) for name, part in named if _normalises_locally(part)],
         named=lambda name: name,

@@ -80,7 +80,7 @@ def _finished(told: list[Record], folder: Path, started: float) -> Finished:
     ran = Ran(tuple(told), parameters, time() - started)
     losses = ran.losses
     records = [
-        _record(each, losses, record.digest(mine), _gradient_bytes(mine))
+        _record(each, losses, record.digest(mine))
         for each, mine in zip(told, parameters, strict=True)
     ]
     if told[0].staleness is not None:  # steps of one worker are none of another's
@@ -90,7 +90,7 @@ def _finished(told: list[Record], folder: Path, started: float) -> Finished:
     return Finished(tuple(records), parameters, start_up, ran=ran)
 
 
-def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int) -> RankRecord:
+def _record(told: Record, losses: list[float], digest: str) -> RankRecord:
     clocks = told.pace.clocks
     warm = min(len(clocks) - 1, max(1, len(clocks) // 10))
     steps = len(clocks) - 1 - warm
@@ -111,18 +111,13 @@ def _record(told: Record, losses: list[float], digest: str, gradient_bytes: int)
         sent_per_step=told.pace.sent,
         feeding_seconds=None,
         reducing_seconds=None,
-        gradient_bytes=gradient_bytes,
+        gradient_bytes=told.gradient_bytes,
         first_step=told.pace.first_step,
         imported_bytes=told.pace.entered_bytes,
         peak_bytes=told.pace.peak_bytes,
         digest=digest,
         staleness=told.staleness,
     )
-
-
-def _gradient_bytes(parameters: record.Parameters) -> int:
-    """Of all parameters together; buffers, which nobody reduces, are small beside them."""
-    return sum(value.nbytes for value in parameters.values())
 
 
 def _imported(script: Path) -> str:

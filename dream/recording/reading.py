@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,14 @@ Named = Callable[[str], str | None]
 class Traits:
     """What is known of a model, read at the end.
 
-    dtype: what it computes in. draws, statistics: names of the parts that draw random numbers,
+    dtype: what it computes in. trained: parameters that get gradients, as a report calls them,
+    each once. draws, statistics: names of the parts that draw random numbers,
     and of those that normalise over a batch. named: what a name in its state is called in a report;
     None for what says nothing about learning.
     """
 
     dtype: str
+    trained: Collection[str]
     draws: Sequence[str]
     statistics: Sequence[str]
     named: Named
@@ -48,6 +50,13 @@ def arrays(state: dict[str, NDArray[Any]], named: Named, prefix: str) -> dict[st
             plain = value.dtype.kind in "biufc"
             found[prefix + known] = value if plain else value.astype(np.float32)
     return found
+
+
+def trained_bytes(state: dict[str, NDArray[Any]], traits: Traits) -> int:
+    """Of what gets gradients."""
+    return sum(
+        value.nbytes for name, value in state.items() if traits.named(name) in traits.trained
+    )
 
 
 def coarsest(names: Sequence[str]) -> str:

@@ -45,6 +45,7 @@ class Record:
     dtype: the coarsest that the models compute in.
     draws, statistics: what in the models draws random numbers, and what normalises over a batch.
     drawn: generators were seen to move while a model worked.
+    gradient_bytes: of all parameters that are trained, on all ranks together.
     datasets: how many samples each data loader, or each call of fit, was given.
     staleness: of all updates, as `Staleness.to_json` tells it, where workers do not wait.
     """
@@ -63,6 +64,7 @@ class Record:
     drawn: bool = False
     statistics: tuple[str, ...] = ()
     datasets: tuple[int, ...] = ()
+    gradient_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
     staleness: Mapping[str, object] | None = None
 

@@ -138,14 +138,19 @@ class Recorder:
         self._written = True
         pace = self._clock.pace()  # what is gathered below is no training
         parameters: dict[str, NDArray[Any]] = {}
+        gradient_bytes = 0
         found: list[Traits] = []
         for index, (model, traits, adapter) in enumerate(self._models):
             found.append(traits())
             state = adapter.full_state(model)
+            gradient_bytes += reading.trained_bytes(state, found[-1])
             parameters |= reading.arrays(state, found[-1].named, f"{index}/" if index else "")
-        record.write(self.request.folder, self._record(found, pace, stopped=stopped), parameters)
+        told = self._record(found, pace, gradient_bytes, stopped=stopped)
+        record.write(self.request.folder, told, parameters)
 
-    def _record(self, traits: Sequence[Traits], pace: Pace, *, stopped: bool) -> Record:
+    def _record(
+        self, traits: Sequence[Traits], pace: Pace, gradient_bytes: int, *, stopped: bool
+    ) -> Record:
         who = self._adapter
         return Record(
             rank=self._place.rank,
@@ -160,6 +165,7 @@ class Recorder:
             drawn=bool(self._draws),
             statistics=tuple(name for each in traits for name in each.statistics),
             datasets=tuple(self._datasets),
+            gradient_bytes=gradient_bytes,
             pace=pace,
             staleness=who.staleness().to_json() if isinstance(who, Asynchronous) else None,
             **self._said,
