@@ -55,8 +55,6 @@ _PROOF: list[Column] = [
 _WORDS = {"framework", "strategy", "reduction", "verdict"}
 _FOLDED = {"framework", "strategy"}
 """What gives way on a narrow console; figures never do."""
-_SELDOM = {"test\nscore", "seconds\nto score", "staleness\nmean, max", "speed kept\nwhen slowed"}
-"""What is left out where no row has it."""
 _ANY_WIDTH = 1000
 
 
@@ -128,7 +126,8 @@ def _empty(*headers: str) -> Table:
 
 
 def _table(listed: Sequence[Column], rows: Sequence[Row]) -> Table:
-    columns = [(h, show) for h, show in listed if h not in _SELDOM or any(map(show, rows))]
+    """Of the columns in which a row has something."""
+    columns = [(header, show) for header, show in listed if any(map(show, rows))]
     table = _empty(*(header for header, _ in columns))
     before = rows[0].cell.framework
     for row in rows:

@@ -80,6 +80,8 @@ def test_columns_are_there_where_a_row_has_them():
     wanted = {"seconds\nto score", "staleness\nmean, max", "speed kept\nwhen slowed"}
     assert wanted <= headers(rows())
     assert headers(rows()[:2]) & wanted == {"seconds\nto score"}
+    assert {"against\nsingle", "largest\ndifference"} <= headers(rows())
+    assert not {"against\nsingle", "reduction"} & headers(rows()[:1])
     assert table.staleness(rows()[2].outcome) == "0.4, 4"
     assert table.seconds_to_score(rows()[4]) == "not reached"
 

@@ -1,6 +1,7 @@
 """The report of a script: what is told of its steps, and scripts that take very few of them."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,20 @@ def test_the_words_are_a_scripts(tmp_path):
         assert words in text, words
     for words in ("Samples a second", "of every epoch", "over the last epoch", ">communication<"):
         assert words not in text, words
+
+
+def test_columns_that_no_row_has_are_not_there(tmp_path):
+    """A script tells no test score, and is not served by workers that run alone."""
+    _, text = written(tmp_path, *((cell, recorded(cell)) for cell in (SINGLE, MIRRORED)))
+    head, _, body = text.partition("<thead>")[2].partition("</thead>")
+    names = re.findall(r">([^<>]+)</button>", head)
+    assert {"framework", "verdict", "steps/s", "final loss"} <= set(names)
+    assert not {"test score", "s to score", "staleness", "speed kept"} & set(names)
+    rows = body.partition("</tbody>")[0].split("<tr>")[1:]
+    assert len(rows) == 2
+    assert all(row.count("<td") == len(names) for row in rows)
+    for index in range(len(names)):
+        assert any(re.findall(r"<td[^>]*>([^<]*)", row)[index] for row in rows), names[index]
 
 
 def test_too_few_steps_for_a_speed_are_no_speed(tmp_path, capsys):

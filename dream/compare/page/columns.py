@@ -121,17 +121,20 @@ _COLUMNS: Sequence[tuple[Header, Callable[[Said], tuple[str, Any]]]] = (
 _OF_SCRIPT = {"final loss": "of the last step; in Keras the mean of its epoch"}
 
 
-def headers(figures: Said) -> list[Header]:
-    """Of a comparison."""
-    listed = [header for header, _ in _COLUMNS]
+def grid(figures: Said) -> tuple[list[Header], list[list[Field]]]:
+    """The headers of a comparison and the fields of each cell, without what no cell has."""
+    rows = [
+        [_field(head, *read(said), said) for head, read in _COLUMNS] for said in figures["cells"]
+    ]
+    kept = [index for index in range(len(_COLUMNS)) if any(row[index].text for row in rows)]
+    headers = [_header(_COLUMNS[index][0], figures) for index in kept]
+    return headers, [[row[index] for index in kept] for row in rows]
+
+
+def _header(header: Header, figures: Said) -> Header:
     if figures["job"] is not None:
-        return listed
-    return [replace(each, about=_OF_SCRIPT.get(each.name, each.about)) for each in listed]
-
-
-def row(said: Said) -> list[Field]:
-    """The fields of one cell."""
-    return [_field(header, *read(said), said) for header, read in _COLUMNS]
+        return header
+    return replace(header, about=_OF_SCRIPT.get(header.name, header.about))
 
 
 def _field(header: Header, text: str, key: Any, said: Said) -> Field:

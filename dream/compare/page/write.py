@@ -33,10 +33,11 @@ def render(figures: Mapping[str, Any], shown: list[tuple[pictures.Picture, str]]
     house = Environment(
         loader=PackageLoader("dream.compare.page", "."), autoescape=True, undefined=StrictUndefined
     )
+    headers, rows = columns.grid(figures)
     return house.get_template(_TEMPLATE).render(
         figures=figures,
-        headers=columns.headers(figures),
-        rows=[columns.row(cell) for cell in figures["cells"]],
+        headers=headers,
+        rows=rows,
         reasons=[cell for cell in figures["cells"] if cell["reason"]],
         pictures=shown,
     )
