@@ -12,6 +12,7 @@ from torch import nn
 from dream import Unsupported
 from dream._mesh import Mesh
 from dream.adapters.pytorch.planning import sketching
+from dream.plan import traffic
 from dream.plan.asked import Training
 from dream.plan.candidates import Candidate
 from dream.plan.sketch import Rehearsal
@@ -45,6 +46,38 @@ def test_shards_hold_their_share_and_gather_the_rest(zero: int) -> None:
     assert sent["all_gather"] == 4 * PARAMETERS + (blocks if zero == 3 else 0)
     assert sent["reduce_scatter"] == 4 * PARAMETERS
     assert sent["all_reduce"] == LOSS
+
+
+def normalising() -> Any:
+    model = nn.Sequential(
+        nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+        nn.Linear(64, 3),
+    )  # fmt: skip
+    return model, (torch.randn(16, 20), torch.randint(0, 3, (16,)))
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate("sharded", Mesh(1, 2), zero=2),
+        Candidate("sharded", Mesh(1, 2), zero=3),
+        Candidate("tensor", Mesh(2, 2)),
+    ],
+    ids=str,
+)
+def test_batch_norm_sums_over_the_samples_of_all_ranks(candidate: Candidate) -> None:
+    """Forward and backward, once each, and no running statistics are averaged behind it."""
+    (found,) = rehearse(candidate, 8, normalising)
+    axis = "model" if candidate.kind == "sharded" else "data"
+    sizes = {
+        (one.size, one.phase): one.count
+        for one in found.sent
+        if one.operation == "all_reduce" and one.axis == axis
+    }
+    forward, backward = traffic.normalised(64, 4)
+    assert (sizes[forward, "forward"], sizes[backward, "backward"]) == (1, 1)
+    running = 4 * 2 * 64
+    assert (running, "forward") not in sizes
 
 
 def test_tensor_parallelism_adds_up_where_the_strategy_does() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dream.adapters.pytorch.knobs import moments
 from dream.adapters.pytorch.knobs.moments import along, check_several, take_in, wide
 from dream.adapters.pytorch.reducing import recomputing
 from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
@@ -136,7 +137,7 @@ class Synchronised(Around):
             mean = mean.double()
             sums[1:] = number * torch.cat([mean, spread.double() + mean.square()])
         total = self._among.all_reduce(sums, "sum")
-        count = float(total[0])
+        count = moments.number(total[0])
         mean, squares = (total[1:] / count).chunk(2)
         variance = (squares - mean.square()).clamp(min=0.0)
         dtype = wide(x).dtype

@@ -18,6 +18,11 @@ def along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return values.reshape(1, -1, *(1 for _ in range(x.dim() - 2)))
 
 
+def number(of: torch.Tensor) -> float:
+    """A count that all ranks summed up."""
+    return float(of)
+
+
 def check_several(count: float, x: torch.Tensor) -> None:
     """Refuse to normalise by a single value of a channel. count: of all ranks together."""
     if count <= 1.0:
@@ -37,6 +42,6 @@ def take_in(norm: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> Non
     norm.num_batches_tracked.add_(1)
     momentum = norm.momentum
     if momentum is None:
-        momentum = 1.0 / float(norm.num_batches_tracked)
+        momentum = 1.0 / number(norm.num_batches_tracked)
     for running, value in ((norm.running_mean, mean), (norm.running_var, variance)):
         running.data.lerp_(value.to(running.device, running.dtype), momentum)

@@ -22,7 +22,7 @@ from dream.adapters.pytorch.split.parts import Parts
 from dream.adapters.pytorch.split.pipeline_model import PipelineModel, refuse_layers
 from dream.adapters.pytorch.split.pipeline_model import Room as PipelineRoom
 from dream.adapters.pytorch.split.room import Room
-from dream.adapters.pytorch.split.root import SplitRoot
+from dream.adapters.pytorch.split.root import SplitRoot, claim
 from dream.adapters.pytorch.split.sharded_root import ShardedRoot
 from dream.adapters.pytorch.split.stages import evened, parameters_of
 from dream.adapters.pytorch.split.step import Summed
@@ -62,9 +62,11 @@ def steps_of(
         return _pipeline(candidate, here, model, loss, optimize, batch)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
-    room = Room(candidate.kind, place.world, dealt, Shares(), 0, _unused)
+    room = Room(candidate.kind, place.world, dealt, Shares(), 0, _unused, synchronises=True)
     root = _root(candidate, here, model, room)
     root.cut()
+    claim(root)
+    root.take_knobs()
     if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise Unsupported(
             f"There is nothing to cut in the model. Received: {type(model).__name__} over "
