@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dream._files import check_output, write_json
+from dream._screen import screen
 from dream._spec import Framework
 from dream.collectives import document, plot, report, runner, transports
 from dream.collectives.figures import Machine, Row
@@ -44,7 +45,7 @@ def main(asked: Asked, settings: Settings) -> None:
         for framework, reductions in plan.items()
         for row in _measured(framework, reductions, settings, console)
     ]
-    report.show(rows, settings, machine, _screen())
+    report.show(rows, settings, machine, screen(200))
     if asked.json is not None:
         write_json(asked.json, document.build(rows, settings, machine))
     if asked.plot is not None:
@@ -61,9 +62,3 @@ def _measured(
         rows = runner.run(framework, reductions, settings, Path(folder))
     console.print(Text(f"{said}: {monotonic() - start:.0f} s"), soft_wrap=True)
     return rows
-
-
-def _screen() -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)

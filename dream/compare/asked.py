@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream._errors import ConfigurationError
-from dream.compare.cells import split
 from dream.launch.command import script_command
 
 
@@ -34,3 +33,15 @@ def script(words: Sequence[str], **options: object) -> tuple[str, ...]:
                 f"{value}. Leave one of them out."
             )
     return script_command(name, arguments, module=False)
+
+
+def split(text: str) -> list[str]:
+    """The items of a comma-separated list. `name=value` goes with the item before it, for a
+    strategy's own options are separated by commas too."""
+    items: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if items and "=" in part and ":" not in part:
+            items[-1] += f",{part}"
+        elif part:
+            items.append(part)
+    return items

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from statistics import median
 
 from dream import _here
-from dream.compare import cost, judge, notes, summary
+from dream._figures import finite
+from dream.compare import cost, notes, summary, verdict
 from dream.compare.cells import SINGLE, Cell
-from dream.compare.judge import Row
+from dream.compare.judge import Row, between_frameworks
 from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
 from dream.compare.record import RankRecord
@@ -33,7 +34,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "title": settings.script[1] if settings.script else settings.job.task,
         "job": None if settings.script else asdict(settings.job),
         "rounds": settings.rounds,
-        "limit": judge.LIMIT,
+        "limit": verdict.LIMIT,
         "score_aimed_at": _aims(rows),
         "summary": summary.answers(rows, machine, settings.unit),
         "unit": settings.unit,
@@ -45,7 +46,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
             "worth": notes.worth(rows, settings, machine),
         },
         "cells": [_cell(row, settings, machine) for row in rows],
-        "loss_difference_between_frameworks": _number(judge.between_frameworks(rows)),
+        "loss_difference_between_frameworks": finite(between_frameworks(rows)),
         "good": all(row.verdict.good for row in rows),
     }
 
@@ -54,7 +55,7 @@ def _aims(rows: Sequence[Row]) -> Figures:
     """framework -> the score whose time is told."""
     singles = [row for row in rows if row.cell.name == SINGLE]
     return {
-        row.cell.framework: row.outcome.first.score - judge.POINT
+        row.cell.framework: row.outcome.first.score - verdict.POINT
         for row in singles
         if isinstance(row.outcome, Finished) and row.outcome.first.score is not None
     }
@@ -76,14 +77,14 @@ def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:
         "unit": settings.unit,
         "losses_by": "step" if settings.script else "epoch",
         "correctness_only": cell.replicas > machine.cores,
-        "speed_against_single": _number(row.speed),
+        "speed_against_single": finite(row.speed),
         "speed_told_from_single": row.apart if row.speed is not None else None,
-        "largest_parameter_difference": _number(row.difference),
+        "largest_parameter_difference": finite(row.difference),
         "largest_allowed": row.limit,
         "waits_for_all": cell.waits,
         "slow": None if cell.slow is None else asdict(cell.slow),
-        "speed_kept": _number(row.kept),
-        "seconds_to_score": None if row.seconds is None else _number(row.seconds.median),
+        "speed_kept": finite(row.kept),
+        "seconds_to_score": None if row.seconds is None else finite(row.seconds.median),
         "score_reached": (None if row.seconds is None else math.isfinite(row.seconds.median)),
     }
     return figures | (_finished(cell, row.outcome) if isinstance(row.outcome, Finished) else {})
@@ -93,26 +94,26 @@ def _finished(cell: Cell, done: Finished) -> Figures:
     first, ranks = done.first, done.records
     book = cost.formula(cell)
     return {
-        "samples_per_second": _number(done.speed.median),
-        "samples_per_second_by_round": [_number(r.rate) for r in done.rounds],
-        "losses": [_number(loss) for loss in first.losses],
-        "test_score": _number(first.score),
-        "test_scores": [_number(score) for score in first.scores],
-        "epoch_seconds": [_number(seconds) for seconds in first.epoch_seconds],
+        "samples_per_second": finite(done.speed.median),
+        "samples_per_second_by_round": [finite(r.rate) for r in done.rounds],
+        "losses": [finite(loss) for loss in first.losses],
+        "test_score": finite(first.score),
+        "test_scores": [finite(score) for score in first.scores],
+        "epoch_seconds": [finite(seconds) for seconds in first.epoch_seconds],
         "staleness": _staleness(done),
         "steps": first.steps,
         "batches_per_step": done.batches,
-        "step_seconds": _number(done.over_rounds(lambda r: r.first.step_seconds).median),
+        "step_seconds": finite(done.over_rounds(lambda r: r.first.step_seconds).median),
         "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
         "reducing_seconds": (
             None if cell.splits else _read(done, lambda record: record.reducing_seconds)
         ),
-        "start_up_seconds": _number(done.over_rounds(lambda r: r.start_up).median),
-        "start_up_seconds_by_round": [_number(r.start_up) for r in done.rounds],
+        "start_up_seconds": finite(done.over_rounds(lambda r: r.start_up).median),
+        "start_up_seconds_by_round": [finite(r.start_up) for r in done.rounds],
         "peak_bytes_per_rank": [record.peak_bytes for record in ranks],
         "bytes_beyond_import_per_rank": [r.peak_bytes - r.imported_bytes for r in ranks],
         "gradient_bytes": first.gradient_bytes,
-        "sent_bytes_per_step_by_rank": [_number(record.sent_per_step) for record in ranks],
+        "sent_bytes_per_step_by_rank": [finite(record.sent_per_step) for record in ranks],
         "sent_bytes_by_formula": (
             book and done.batches * book.sent(first.gradient_bytes, cell.processes)
         ),
@@ -134,8 +135,4 @@ def _read(done: Finished, figure: Callable[[RankRecord], float | None]) -> float
     """The median over the rounds of rank 0's."""
     found = [figure(each.first) for each in done.rounds]
     known = [value for value in found if value is not None]
-    return _number(median(known)) if known else None
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return finite(median(known)) if known else None

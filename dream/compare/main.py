@@ -13,10 +13,11 @@ from rich.text import Text
 from dream import recording
 from dream._errors import ConfigurationError
 from dream._files import check_output, write_json
+from dream._screen import screen
 from dream.compare import (
     available,
-    cells,
     document,
+    grid,
     judge,
     page,
     progress,
@@ -51,30 +52,43 @@ def main(
     replicas = [counts] if isinstance(counts, int) else list(counts)
     settings.check(max(replicas))
     for n in replicas:
-        cells.check(frameworks, strategies, n)
+        grid.check(frameworks, strategies, n)
     check_output("--json", json)
     if folder is not None:
         page.check(folder)
     among = list(frameworks or _trained_with(settings))
-    grid = cells.scaled(among, strategies, replicas)
-    if mixed:
-        grid += [cell for n in replicas for cell in cells.mixed(among, n)]
-    if settings.slow:
-        grid += cells.slowed(grid, settings.slow)
-    available.require(grid, frameworks, strategies)
+    cells = _cells(among, strategies, replicas, settings, mixed=mixed)
+    available.require(cells, frameworks, strategies)
     watch = Watch()
-    outcomes = _run(grid, settings, Console(stderr=True))
+    outcomes = _run(cells, settings, Console(stderr=True))
     machine = watch.seen()
     rows = _judged(outcomes, settings)
     settings = replace(settings, rounds=_rounds(rows))
-    screen = _screen()
-    report.show(rows, settings, machine, screen)
+    console = screen(200)
+    report.show(rows, settings, machine, console)
     figures = document.build(rows, settings, machine)
     if json is not None:
         write_json(json, figures)
     if folder is not None:
-        screen.print(Text(f"The report: {page.write(folder, figures)}"))
+        console.print(Text(f"The report: {page.write(folder, figures)}"))
     return all(row.verdict.good for row in rows)
+
+
+def _cells(
+    among: Sequence[str],
+    strategies: Sequence[str],
+    replicas: Sequence[int],
+    settings: Settings,
+    *,
+    mixed: bool,
+) -> list[Cell]:
+    """All that is asked for, in the order of the table."""
+    found = grid.scaled(among, strategies, replicas)
+    if mixed:
+        found += [cell for n in replicas for cell in grid.mixed(among, n)]
+    if settings.slow:
+        found += grid.slowed(found, settings.slow)
+    return found
 
 
 def _trained_with(settings: Settings) -> list[str]:
@@ -94,7 +108,7 @@ def _trained_with(settings: Settings) -> list[str]:
     return [found]
 
 
-def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tuple[Cell, Outcome]]:
+def _run(cells: Sequence[Cell], settings: Settings, console: Console) -> list[tuple[Cell, Outcome]]:
     """Every cell that can run here, one after the other: together they would take each other's
     cores."""
     with TemporaryDirectory(prefix="dream-compare-") as root:
@@ -102,7 +116,7 @@ def _run(grid: Sequence[Cell], settings: Settings, console: Console) -> list[tup
         def run(cell: Cell) -> Outcome:
             return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
 
-        return progress.follow(grid, run, console, settings.rounds, settings.within)
+        return progress.follow(cells, run, console, settings.rounds, settings.within)
 
 
 def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[Row]:
@@ -119,9 +133,3 @@ def _rounds(rows: Sequence[Row]) -> int:
     """How many there were."""
     done = [len(row.outcome.rounds) for row in rows if isinstance(row.outcome, Finished)]
     return max(done, default=1)
-
-
-def _screen() -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)

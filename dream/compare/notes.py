@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream import _placing
-from dream.compare import judge, tasks
+from dream.compare import tasks, verdict
 from dream.compare.judge import Row
 from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
@@ -32,7 +32,7 @@ def proof(rows: Sequence[Row], settings: Settings) -> str:
     if any(_placing.departs(row.cell.strategy) for row in rows):
         said += (
             " Learns: not meant to equal single, for replicas do not wait for each other; the loss "
-            f"comes down at least {judge.CONVERGED:.0%} of the way that single's does."
+            f"comes down at least {verdict.CONVERGED:.0%} of the way that single's does."
         )
     if any(row.cell.splits for row in rows):
         said += " Where a model is split, replicas are its parts, times its copies."
@@ -107,8 +107,8 @@ def alone(rows: Sequence[Row], settings: Settings) -> str:
     if not settings.script:
         said += (
             "Seconds to score: from the beginning of the first step to the end of the first epoch "
-            f"after which the test score is that of single's end less {judge.POINT:g}, tests left "
-            "out. "
+            "after which the test score is that of single's end less "
+            f"{verdict.POINT:g}, tests left out. "
         )
     if any(isinstance(row.outcome, Finished) and row.outcome.staleness for row in rows):
         said += (
@@ -146,11 +146,11 @@ def _equal(settings: Settings) -> str:
             "equal means what rounding does in so many steps, and ranks alike to the last bit, as "
             "in dream verify, which also finds causes."
         )
-    return f"equal means at most {judge.LIMIT:.0e}, and ranks alike to the last bit."
+    return f"equal means at most {verdict.LIMIT:.0e}, and ranks alike to the last bit."
 
 
 def _mixed(rows: Sequence[Row]) -> str:
     if not any(row.cell.kind.mixed for row in rows):
         return ""
-    limit = f"{judge.MIXED_LIMIT:.0e}"
+    limit = f"{verdict.MIXED_LIMIT:.0e}"
     return f" Rows of two frameworks are held against the single of rank 0's, at {limit}."

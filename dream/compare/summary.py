@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import isfinite
 
-from dream.compare.judge import Row, Verdict
+from dream.compare.judge import Row
 from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
 from dream.compare.spread import Spread, best, number
+from dream.compare.verdict import Verdict
 
 _LISTED = 4
 

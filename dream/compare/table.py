@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dream.compare.cells import SINGLE
-from dream.compare.judge import Row, Verdict
+from dream.compare.judge import Row
 from dream.compare.outcome import Finished
 from dream.compare.spread import Spread, number
+from dream.compare.verdict import Verdict
 
 _STYLES = {
     Verdict.ORACLE: "bold",

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream._screen import screen
 from dream.collectives.sizes import show as size
 from dream.launch.environment import cores
 
@@ -24,7 +25,7 @@ _WIDTH = 100
 
 def show(plan: Plan, runs: Sequence[Measured] = (), console: Console | None = None) -> None:
     """Print everything; stdout, where no console is given."""
-    console = console or _screen()
+    console = console or screen()
     console.print(Text(_headline(plan), style="bold"), soft_wrap=True)
     console.print(_strategies(plan.forecasts))
     console.print()
@@ -39,12 +40,6 @@ def show(plan: Plan, runs: Sequence[Measured] = (), console: Console | None = No
     for line in (*notes(plan, several=plan.devices > 1 or bool(runs)), *_about(runs)):
         console.print(Text(line, style="dim"), width=min(console.width, _WIDTH))
     console.print(Text(plan.sentence, style="bold"), width=min(console.width, _WIDTH))
-
-
-def _screen() -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
 
 
 def _headline(plan: Plan) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
+
+from dream._figures import finite
 
 from .gap import Gap
 from .settings import Setting
@@ -19,7 +20,7 @@ def build(report: Report) -> Figures:
         "equal": report.equal,
         "backends": list(report.backends),
         "inputs": {name: [list(s) for s in shapes] for name, shapes in report.given.items()},
-        "loss": [_number(value) for value in report.loss],
+        "loss": [finite(value) for value in report.loss],
         "first_value": _found(report.first_value),
         "first_layer": _found(report.first_layer),
         "first_gradient": _found(report.first_gradient),
@@ -64,13 +65,9 @@ def _gap(gap: Gap | None) -> Figures | None:
     if gap is None:
         return None
     return {
-        "largest": _number(gap.largest),
-        "relative": _number(gap.relative),
+        "largest": finite(gap.largest),
+        "relative": finite(gap.relative),
         "tolerance": gap.tolerance,
         "differs": gap.bad,
         "shapes": [list(shape) for shape in gap.shapes],
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream._screen import screen
+
 from .gap import ROUNDINGS, Gap
 from .verdict import Found, Report
 
 
 def show(report: Report, console: Console | None = None) -> None:
     """Print everything; stdout, where no console is given."""
-    console = console or _screen()
+    console = console or screen()
     console.print(_table(report))
     console.print()
     for line in lines(report):
@@ -30,12 +32,6 @@ def text(report: Report) -> str:
     with console.capture() as captured:
         show(report, console)
     return captured.get()
-
-
-def _screen() -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
 
 
 def lines(report: Report) -> Iterator[str]:

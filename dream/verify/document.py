@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dream import _here
+from dream._figures import finite
 
 from .causes import Cause
 from .gaps import Gap
@@ -35,7 +35,7 @@ def build(rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Cau
             "times_single_from_itself": NOISE,
         },
         "parameters": sorted(single.parameters[0]),
-        "losses": [_number(loss) for loss in single.losses],
+        "losses": [finite(loss) for loss in single.losses],
         "strategies": [_row(row, causes.get(row.cell.strategy, ())) for row in rows],
     }
 
@@ -50,10 +50,10 @@ def _row(row: Judged, causes: Sequence[Cause]) -> Figures:
         "verdict": str(row.verdict),
         "equal": row.good,
         "reason": row.reason or None,
-        "losses": None if ran is None else [_number(loss) for loss in ran.losses],
+        "losses": None if ran is None else [finite(loss) for loss in ran.losses],
         "first_step_that_differs": row.first_step,
-        "largest_loss_difference": _number(max(row.losses)) if row.losses else None,
-        "largest_parameter_difference": None if row.largest is None else _number(row.largest),
+        "largest_loss_difference": finite(max(row.losses)) if row.losses else None,
+        "largest_parameter_difference": None if row.largest is None else finite(row.largest),
         "worst_parameter": None if row.worst is None else _gap(row.worst),
         "equal_but_for_rounding": [_gap(gap) for gap in row.rounding],
         "causes": [
@@ -69,9 +69,5 @@ def _row(row: Judged, causes: Sequence[Cause]) -> Figures:
 
 
 def _gap(gap: Gap) -> Figures:
-    return {"name": gap.name, "rank": gap.rank, "difference": _number(gap.size),
-            "allowed": _number(gap.allowed)}  # fmt: skip
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {"name": gap.name, "rank": gap.rank, "difference": finite(gap.size),
+            "allowed": finite(gap.allowed)}  # fmt: skip

@@ -13,6 +13,7 @@ from rich.text import Text
 from dream import _placing, recording
 from dream._errors import ConfigurationError
 from dream._files import write_json
+from dream._screen import screen
 
 from . import arguments, cells, document, noise, report
 from .arguments import Asked
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = cells.chosen(asked.strategies, framework, asked.n)
         rows = [_row(cell, single, laboratory, say) for cell in chosen or [SINGLE]]
         causes = {r.cell.strategy: _causes(r, single, laboratory, say) for r in rows if not r.good}
-    report.show(rows, single, causes, _screen())
+    report.show(rows, single, causes, screen())
     if asked.json is not None:
         write_json(asked.json, document.build(rows, single, causes))
     return 0 if all(row.good for row in rows) else 1
@@ -95,9 +96,3 @@ def _causes(row: Judged, single: Ran, laboratory: Laboratory, say: Say) -> list[
         return []
     say(f"{row.cell}: looking for the cause ...")
     return find(row, single, laboratory)
-
-
-def _screen() -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dream import ConfigurationError
 from dream.asynchronous.staleness import Staleness
-from dream.compare import asked, cells, document, notes, summary, table
+from dream.compare import asked, document, grid, notes, summary, table
 from dream.compare.cells import Cell
 from dream.compare.command import command
 from dream.compare.judge import judge
@@ -116,14 +116,14 @@ def test_the_speed_is_that_of_all_ranks_together():
 
 
 def test_rows_with_a_slow_worker_are_those_of_several_processes():
-    grid = cells.grid(["torch"], ["mirrored", "data_parallel", "parameter_server"], 2)
-    again = cells.slowed([*grid, *cells.mixed(["torch"], 2)], SLOW)
+    made = grid.grid(["torch"], ["mirrored", "data_parallel", "parameter_server"], 2)
+    again = grid.slowed([*made, *grid.mixed(["torch"], 2)], SLOW)
     assert [(cell.name, cell.title) for cell in again] == [
         ("mirrored", "mirrored, rank 1 slowed 4x"),
         ("parameter_server", "parameter_server, rank 1 slowed 4x"),
     ]
     with pytest.raises(ConfigurationError, match="No row has such a worker"):
-        cells.slowed(grid, Slow(2, 4.0))
+        grid.slowed(made, Slow(2, 4.0))
 
 
 @pytest.mark.parametrize("text", ["1", "one:4", "1:", "-1:4", "1:1", "1:0.5", "1:inf", "1:nan"])

@@ -7,7 +7,7 @@ import pytest
 
 from dream import NotInstalled, _here
 from dream.compare import available
-from dream.compare.cells import grid
+from dream.compare.grid import grid
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_nothing_at_all_is_refused(without):
 
 def test_looking_imports_no_framework():
     code = (
-        "import sys; from dream.compare import available, cells, kinds, main;"
-        "grid = cells.grid(kinds.KINDS, ['single', 'horovod'], 2);"
-        "[available.missing(cell) for cell in grid];"
+        "import sys; from dream.compare import available, grid, kinds, main;"
+        "cells = grid.grid(kinds.KINDS, ['single', 'horovod'], 2);"
+        "[available.missing(cell) for cell in cells];"
         "print(sorted({'torch', 'tensorflow', 'keras', 'numpy', 'sklearn'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -4,7 +4,9 @@ import pytest
 
 from dream import ConfigurationError
 from dream.compare import cost
-from dream.compare.cells import Cell, grid, scaled, split
+from dream.compare.asked import split
+from dream.compare.cells import Cell
+from dream.compare.grid import grid, scaled
 from dream.compare.kinds import KINDS
 
 

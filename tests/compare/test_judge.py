@@ -7,8 +7,10 @@ import pytest
 from compare_made import MIRRORED, SINGLE, finished
 
 from dream.compare.cells import Cell
-from dream.compare.judge import Verdict, between_frameworks, judge, largest_difference, row
+from dream.compare.judge import between_frameworks, judge, row
+from dream.compare.laws import largest_difference
 from dream.compare.outcome import Broken, Skipped
+from dream.compare.verdict import Verdict
 
 ORACLE = finished(SINGLE)
 

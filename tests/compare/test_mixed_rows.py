@@ -7,20 +7,21 @@ import pytest
 from compare_made import SINGLE, finished
 
 from dream import ConfigurationError
-from dream.compare import cells, runner
+from dream.compare import grid, runner
 from dream.compare.cells import Cell
-from dream.compare.judge import Verdict, judge
+from dream.compare.judge import judge
 from dream.compare.kinds import KINDS, MIXED
 from dream.compare.main import main
 from dream.compare.outcome import Finished
 from dream.compare.settings import PROGRAMS, Job, Settings
+from dream.compare.verdict import Verdict
 
 RING = Cell("torch+tensorflow", "horovod", 2)
 
 
 def test_a_row_for_each_oracle_that_is_there():
-    assert [c.framework for c in cells.mixed(["torch", "keras-torch"], 3)] == list(MIXED)
-    assert cells.mixed(["torch", "tensorflow"], 2) == [RING]
+    assert [c.framework for c in grid.mixed(["torch", "keras-torch"], 3)] == list(MIXED)
+    assert grid.mixed(["torch", "tensorflow"], 2) == [RING]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_a_row_for_each_oracle_that_is_there():
 )
 def test_what_cannot_be_mixed(frameworks, n, words):
     with pytest.raises(ConfigurationError) as caught:
-        cells.mixed(frameworks, n)
+        grid.mixed(frameworks, n)
     for word in words:
         assert word in str(caught.value)
 

@@ -6,11 +6,12 @@ from rich.console import Console
 
 from dream.compare import progress, summary
 from dream.compare.cells import Cell
-from dream.compare.judge import Verdict, judge
+from dream.compare.judge import judge
 from dream.compare.machine import Machine, Watch
 from dream.compare.outcome import Broken, Skipped, together
 from dream.compare.progress import follow
 from dream.compare.spread import best, spread
+from dream.compare.verdict import Verdict
 
 QUIET = Machine(cores=2, load=0.1, others=0.0)
 FOUR = Cell("torch", "mirrored", 4)
