@@ -168,6 +168,13 @@ def calls_of(layer: Any, model: Any) -> list[Any]:
     return [call for call in layer._inbound_nodes if id(call) in own]
 
 
+def flat_inputs(model: Any, inputs: Any) -> list[Any]:
+    """The tensors of a functional or sequential model's inputs, in the order of `model.inputs`."""
+    if hasattr(model, "_standardize_inputs"):
+        return list(model._standardize_inputs(inputs))
+    return list(tree.flatten(inputs))
+
+
 def all_states(layer: Any) -> list[Any]:
     """Variables of the layer and those in it that a call may change."""
     seeds = [seed.state for each in layers_of(layer) for seed in own_seeds(each)]

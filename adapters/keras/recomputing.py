@@ -67,11 +67,12 @@ def _in_runs(model: Any, engine: Engine) -> None:
         parts = [_again(run, _through(run), engine) for run in runs]
 
         def chain(inputs: Any, training: Any = None, mask: Any = None) -> Any:
-            if not training or mask is not None:
+            if not training or any(m is not None for m in tree.flatten(mask)):
                 return call(inputs, training=training, mask=mask)
+            (x,) = private.flat_inputs(model, inputs)  # a list of one in parts, and as users give
             for part in parts:
-                inputs = part(inputs, training=training)
-            return inputs
+                x = part(x, training=training)
+            return x
 
         return chain
 

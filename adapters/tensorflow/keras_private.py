@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from keras.src import tree
 from keras.src.backend.tensorflow.core import Variable
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -105,13 +104,6 @@ def kept_by(make: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
 def output_structure(model: Any) -> Any:
     """How the outputs of a functional or sequential model are nested."""
     return getattr(model, "_outputs_struct", model.outputs[0])
-
-
-def flat_inputs(model: Any, inputs: Any) -> list[Any]:
-    """The tensors of a functional or sequential model's inputs, in the order of `model.inputs`."""
-    if hasattr(model, "_standardize_inputs"):
-        return list(model._standardize_inputs(inputs))
-    return list(tree.flatten(inputs))
 
 
 def compiled_loss(model: Any) -> Any:

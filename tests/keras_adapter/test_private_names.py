@@ -90,8 +90,8 @@ assert kernel.value is made and made._unique_id == known and kernel.numpy().sum(
 inputs = keras.Input((3,))
 functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
 assert list(names.output_structure(functional)) == ["a"]
-assert len(names.flat_inputs(functional, tf.ones((4, 3)))) == 1
-assert len(names.flat_inputs(model, tf.ones((4, 3)))) == 1
+assert len(private.flat_inputs(functional, tf.ones((4, 3)))) == 1
+assert len(private.flat_inputs(model, tf.ones((4, 3)))) == 1
 assert names.made_by(functional.outputs[0]).name == "made"
 twice = lambda own, value: tf.Variable(2 * value()) if own.trainable else None
 with names.kept_by(twice):

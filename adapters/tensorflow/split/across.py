@@ -19,8 +19,8 @@ import tensorflow as tf
 from dream._knobs import Knobs
 from dream._layout import check_same
 from dream._mesh import Mesh
+from dream.adapters.keras import private
 from dream.adapters.keras.alike import by_name
-from dream.adapters.tensorflow.keras_private import flat_inputs
 from dream.adapters.tensorflow.split import afar, clipping
 from dream.adapters.tensorflow.split.afar import Home
 from dream.adapters.tensorflow.split.cutting import Cut
@@ -99,7 +99,7 @@ class Across(Parts):
         ranks, count = self.ranks, len(fractions)
         mine = range(ranks.row, count, self.copies)
         load = Load(
-            [dict(zip(self.cut.inputs, flat_inputs(self.model, inputs[m]), strict=True))
+            [dict(zip(self.cut.inputs, private.flat_inputs(self.model, inputs[m]), strict=True))
              for m in mine],
             [rest[m] for m in mine], [fractions[m] for m in mine],
         )  # fmt: skip
@@ -203,7 +203,7 @@ class Across(Parts):
     def forward(self, inputs: Any) -> tuple[Any, Any]:
         """(the model's output in evaluation, the penalties of its layers), on every rank. The
         rows share the samples."""
-        flat = flat_inputs(self.model, inputs)
+        flat = private.flat_inputs(self.model, inputs)
         samples = int(flat[0].shape[0])
         bounds = np.linspace(0, samples, self.copies + 1).round().astype(int)
         ranks, row = self.ranks, self.ranks.row

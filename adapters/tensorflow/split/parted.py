@@ -17,7 +17,7 @@ from dream._errors import Unsupported
 from dream._knobs import Knobs
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.tensorflow.keras_private import flat_inputs, put_in_place
+from dream.adapters.tensorflow.keras_private import put_in_place
 from dream.adapters.tensorflow.split import clipping
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.layouts import belongs_to
@@ -124,7 +124,8 @@ class Parted(Parts):
 
     def predict(self, inputs: Any) -> Any:
         """The model's output in evaluation, each part on its device; in a tf.function or not."""
-        values: Values = dict(zip(self.cut.inputs, flat_inputs(self.model, inputs), strict=True))
+        flat = private.flat_inputs(self.model, inputs)
+        values: Values = dict(zip(self.cut.inputs, flat, strict=True))
         for part in self.cut.parts:
             predict(part, self.devices[0][part.device], values)
         return self.packed(values)
@@ -143,7 +144,7 @@ class _Run:
         self._judge = judge
         count = len(fractions)
         self._values: list[Values] = [
-            dict(zip(parted.cut.inputs, flat_inputs(parted.model, each), strict=True))
+            dict(zip(parted.cut.inputs, private.flat_inputs(parted.model, each), strict=True))
             for each in inputs
         ]
         self._slopes: list[Values] = [{} for _ in range(count)]
