@@ -189,7 +189,7 @@ def together(*acts: Callable[[], None]) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=[act]) for act in acts]
+    threads = [threading.Thread(target=run, args=[act], daemon=True) for act in acts]
     for thread in threads:
         thread.start()
     for thread in threads:
