@@ -120,7 +120,7 @@ def survivor(*arguments: str) -> str:
         for rank in range(2)
     ]
     try:
-        return two[0].communicate(timeout=200)[0]
+        return two[0].communicate(timeout=500)[0]
     finally:
         for one in two:
             one.kill()

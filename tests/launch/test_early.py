@@ -30,7 +30,7 @@ def told(imports: str, **env: str) -> str:
         env={**os.environ, **quiet, "DREAM_STRATEGY": "mirrored:reduction=grpc", **env},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
