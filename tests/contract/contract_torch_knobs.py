@@ -122,7 +122,8 @@ def _stepped(strategy: Any, batches: Any, loss: Any, **options: Any) -> Figures:
 
 @CASES.add(*WITH_DREAM)
 def accumulated_step(env: Env) -> Figures:
-    return _micro(env, 4, lambda s: _stepped(s, lambda: loader(49), F.cross_entropy))
+    """The last batch's micro-batches are unequal."""
+    return _micro(env, 4, lambda s: _stepped(s, lambda: loader(61), F.cross_entropy))
 
 
 @CASES.add(*WITH_DREAM)
