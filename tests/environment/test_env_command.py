@@ -41,6 +41,8 @@ def test_quick_for_programs(
 def test_a_place_that_cannot_be_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("DREAM_STALL_SECONDS", "DREAM_STARTUP_SECONDS"):  # the tests' own
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "1")
     text = env(capsys, "--quick")
     assert text.rstrip().endswith("```")
