@@ -18,6 +18,7 @@ from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
 from dream.compare.record import RankRecord
 from dream.compare.settings import Settings
+from dream.verify.tolerance import LIMIT
 
 Figures = dict[str, object]
 
@@ -34,7 +35,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "title": settings.script[1] if settings.script else settings.job.task,
         "job": None if settings.script else asdict(settings.job),
         "rounds": settings.rounds,
-        "limit": verdict.LIMIT,
+        "limit": LIMIT,
         "score_aimed_at": _aims(rows),
         "summary": summary.answers(rows, machine, settings.unit),
         "unit": settings.unit,

@@ -11,8 +11,9 @@ from dream.compare.cells import SINGLE, Cell
 from dream.compare.laws import converges, difference, exact, limit_of
 from dream.compare.outcome import Broken, Finished, Outcome, Skipped
 from dream.compare.spread import Spread
-from dream.compare.verdict import LIMIT, POINT, Verdict
+from dream.compare.verdict import POINT, Verdict
 from dream.compare.verified import Measure
+from dream.verify.tolerance import LIMIT
 
 
 @dataclass(frozen=True, slots=True)

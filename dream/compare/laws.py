@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from dream.compare import verified
 from dream.compare.cells import SINGLE, Cell
 from dream.compare.outcome import Finished
-from dream.compare.verdict import CONVERGED, LIMIT, LOSS_LIMIT, MIXED_LIMIT, SCORE_LIMIT, Verdict
+from dream.compare.verdict import CONVERGED, MIXED_LIMIT, SCORE_LIMIT, Verdict
 from dream.compare.verified import Measure
+from dream.verify.tolerance import LIMIT, LOSS_LIMIT
 
 if TYPE_CHECKING:
     from dream.compare.record import Parameters

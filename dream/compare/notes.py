@@ -10,6 +10,7 @@ from dream.compare.judge import Row
 from dream.compare.machine import Machine
 from dream.compare.outcome import Finished
 from dream.compare.settings import Settings
+from dream.verify.tolerance import LIMIT
 
 
 def caption(rows: Sequence[Row], settings: Settings) -> str:
@@ -146,7 +147,7 @@ def _equal(settings: Settings) -> str:
             "equal means what rounding does in so many steps, and ranks alike to the last bit, as "
             "in dream verify, which also finds causes."
         )
-    return f"equal means at most {verdict.LIMIT:.0e}, and ranks alike to the last bit."
+    return f"equal means at most {LIMIT:.0e}, and ranks alike to the last bit."
 
 
 def _mixed(rows: Sequence[Row]) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-LIMIT = 1e-6
-"""Largest difference of a parameter from `single`."""
 MIXED_LIMIT = 1e-5
-"""The same where ranks are of two frameworks, whose arithmetic differs in the last bit."""
-LOSS_LIMIT = 1e-5
-"""The same for an epoch's loss, a float32 mean over all its samples."""
+"""Largest difference of a parameter from `single` where ranks are of two frameworks, whose
+arithmetic differs in the last bit; else it is that of `dream verify`."""
 CONVERGED = 0.5
 """How far the loss must come down at least, where nothing is meant to equal `single`: the part of
 the way that single's own goes, from its first figure to its last."""

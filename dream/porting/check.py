@@ -14,11 +14,12 @@ from dream._errors import ConfigurationError, unknown
 from dream._spec import FRAMEWORKS
 
 from . import building
-from .judge import Side, judge
+from .judge import judge
 from .match import match
 from .probe import Array, Inputs
 from .process import Bench, bench
 from .shake import Weights, shaken
+from .side import Side
 from .verdict import Report
 
 Model = str | Callable[[], Any]

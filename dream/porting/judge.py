@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +12,11 @@ from . import gap, settings
 from .description import Layer
 from .gap import Gap
 from .match import Pair
-from .probe import Facts, Passes
 from .reasons import reasons
-from .shake import Weights
+from .side import Side
 from .verdict import Found, Report, Row
 
 Array = NDArray[Any]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What one model's process told."""
-
-    facts: Facts
-    passes: Passes
-    weights: Weights
 
 
 def judge(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .activations import identify
 from .recognition import CLOSE, close, of_values, permuted
 from .settings import Setting
+from .side import Side
 from .verdict import Found, Row
-
-if TYPE_CHECKING:
-    from .judge import Side
 
 
 def reasons(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import facts
-from .causes import Cause, Ruling
+from .cause import Cause, Ruling
 from .judge import Judged
 from .runs import Ran
 from .tolerance import Tolerance

@@ -9,7 +9,7 @@ from dream.recording.request import Change
 
 from . import facts, noise
 from .by_figures import FIGURES
-from .causes import Cause, Ruling
+from .cause import Cause, Ruling
 from .cells import SINGLE, Cell
 from .judge import Judged, judge
 from .runs import Failed, Laboratory, Ran

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from .by_figures import FIGURES
+from .by_runs import Suspects
+from .cause import Cause, Ruling
+from .judge import Judged
 from .runs import Laboratory, Ran
-
-if TYPE_CHECKING:
-    from .judge import Judged
-
-
-class Ruling(StrEnum):
-    IN = "yes"
-    OUT = "no"
-    OPEN = "open"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """name: what it might be; evidence: how that is known; advice: what to do, where it is."""
-
-    name: str
-    ruling: Ruling
-    evidence: str
-    advice: str = ""
 
 
 def find(judged: Judged, single: Ran, laboratory: Laboratory) -> list[Cause]:
@@ -36,9 +18,6 @@ def find(judged: Judged, single: Ran, laboratory: Laboratory) -> list[Cause]:
 
 
 def _look(judged: Judged, ours: Ran, single: Ran, laboratory: Laboratory) -> Iterator[Cause]:
-    from .by_figures import FIGURES
-    from .by_runs import Suspects
-
     suspects = Suspects(judged.cell, single, laboratory)
     itself = suspects.itself()
     yield itself

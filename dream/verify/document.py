@@ -8,7 +8,7 @@ from typing import Any
 from dream import _here
 from dream._figures import finite
 
-from .causes import Cause
+from .cause import Cause
 from .gaps import Gap
 from .judge import Judged
 from .runs import Ran

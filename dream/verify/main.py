@@ -17,7 +17,8 @@ from dream._screen import screen
 
 from . import arguments, cells, document, noise, report
 from .arguments import Asked
-from .causes import Cause, find
+from .cause import Cause
+from .causes import find
 from .cells import SINGLE, Cell
 from .judge import Judged, Verdict, judge
 from .runs import Failed, Laboratory, Ran

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .causes import Cause, Ruling
+from .cause import Cause, Ruling
 from .judge import Judged, Verdict
 from .runs import Ran
 from .tolerance import NOISE, Tolerance

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dream.compare.verdict import LIMIT, LOSS_LIMIT
-
+LIMIT = 1e-6
+"""Of a parameter, after `UPDATES` in float32."""
+LOSS_LIMIT = 1e-5
+"""Of a loss, a float32 mean over many samples."""
 ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The distance from 1 to the next number."""
 UPDATES = 20

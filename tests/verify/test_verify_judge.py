@@ -13,7 +13,7 @@ from dream.recording import record
 from dream.recording.record import Record, Step
 from dream.recording.request import Request
 from dream.verify import by_figures, facts, gaps, report
-from dream.verify.causes import Ruling
+from dream.verify.cause import Ruling
 from dream.verify.cells import SINGLE, Cell
 from dream.verify.judge import Verdict, judge
 from dream.verify.noise import Noise
