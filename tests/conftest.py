@@ -1,4 +1,5 @@
-"""What no test may leave behind: processes it started, and variables that launchers read."""
+"""What no test may leave behind: processes it started, and variables that launchers read. And how
+patient tests are: as long as the slowest machine needs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
 _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
@@ -15,6 +17,8 @@ _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
 # that never come set a time of their own.
 os.environ.setdefault("DREAM_STARTUP_SECONDS", "300")
 os.environ.setdefault("DREAM_STALL_SECONDS", "300")
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
 
