@@ -35,7 +35,7 @@ def test_what_is_no_plain_file_stays_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     link.symlink_to(plain)
     read: list[str] = []
-    reader = Thread(target=lambda: read.append(pipe.read_text()))
+    reader = Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
     for path in (pipe, link):
         check_output("--json", path)
