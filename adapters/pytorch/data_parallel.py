@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.copies import connected, copy_of, leaf
+from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.workers import results, submit
 
 Devices = Sequence[torch.device]
@@ -33,7 +34,10 @@ def replicate(module: nn.Module, devices: Devices) -> list[nn.Module]:
     ends in the module's own parameters, where they add up."""
     if _on_cuda(devices):
         detached = not torch.is_grad_enabled()
-        return list(parallel.replicate(module, _numbers(devices), detach=detached))
+        replicas = parallel.replicate(module, _numbers(devices), detach=detached)
+        for part in (part for replica in replicas for part in replica.modules()):
+            set_slot(part, None)  # torch takes it along, and it calls the original
+        return list(replicas)
     kind = connected if torch.is_grad_enabled() else leaf
     return [copy_of(module, kind(device)) for device in devices]
 

@@ -29,6 +29,7 @@ from dream.adapters.pytorch.knobs.training import Training
 from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.passes import Batch, Passes, step_of
 from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.recomputing import Recomputing
 from dream.adapters.pytorch.replicas import Parallel
 from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of, wrap_compile
@@ -42,14 +43,14 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O0", "O1", "O2", "O3"),
+    "precision": (),
+    "recompute": (),
     "sync_batch_norm": (False,),
 }
 _TOGETHER: Mapping[str, Collection[object]] = {**_HONOURED, "sync_batch_norm": ()}
 """Where copies of a model may wait for one another in the middle of it."""
 _INSTEAD = (
-    "Its copies of a model run in threads, which share one generator (recompute= would draw other "
-    "masks); where layers lie on devices, rows do not wait for one another (sync_batch_norm=). Use "
+    "Where layers lie on devices, rows do not wait for one another (sync_batch_norm=). Use "
     "'mirrored', which takes all."
 )
 
@@ -75,6 +76,7 @@ class OneProcess(Adapter):
         self._dealer = Dealer(
             self._communicator, self._shares, plan.seed, micros=self._training.micros
         )
+        self._recomputing = Recomputing(self._team, self._knobs.recompute, together=self._together)
         self._patches = Patches()
         self._settled: WeakSet[nn.Module] = WeakSet()
 
@@ -130,7 +132,10 @@ class OneProcess(Adapter):
         self._take(model)
         self._training.take(optimizer)
         cut = cuts_of(self._training.most, self._communicator, self._shares, weight)
-        passes = OnEach(self._team, model, loss, weight, self._training, together=self._together)
+        passes = OnEach(
+            self._team, model, loss, weight, self._training, self._recomputing,
+            together=self._together,
+        )  # fmt: skip
         return step_of(passes, optimizer, cut, self._training.updates)
 
     def evaluate(
@@ -153,7 +158,9 @@ class OneProcess(Adapter):
                 set_slot(model, self._parallel(model))
 
     def _parallel(self, module: nn.Module) -> Parallel:
-        return Parallel(module, self._team, self._followed, together=self._together)
+        return Parallel(
+            module, self._team, self._followed, self._recomputing, together=self._together
+        )
 
     def _gathering(self) -> list[nn.Parameter]:
         """What backward passes leave gradients in."""
@@ -182,6 +189,7 @@ class OnEach(Passes):
         loss: Callable[..., Any],
         weight: Callable[..., Any] | None,
         training: Training,
+        recomputing: Recomputing,
         *,
         together: bool,
     ) -> None:
@@ -189,6 +197,7 @@ class OnEach(Passes):
         to see all parts."""
         self._team, self._model, self._loss = team, model, loss
         self._weight, self._training, self._together = weight, training, together
+        self._recomputing = recomputing
         self._value = torch.zeros(())
 
     def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
@@ -199,7 +208,7 @@ class OnEach(Passes):
             scale = 1.0 if scaling is None else scaling.own
             value = train(
                 self._team, self._model, self._loss, parts, counts, weight, scale, precision,
-                together=self._together,
+                self._recomputing, together=self._together,
             )  # fmt: skip
         self._value = value if first else self._value + value
 

@@ -17,6 +17,7 @@ from dream.adapters.pytorch.data_parallel import (
     rows_of,
 )
 from dream.adapters.pytorch.followed import Followed
+from dream.adapters.pytorch.recomputing import Recomputing
 from dream.adapters.pytorch.slot import Slot
 from dream.adapters.pytorch.split.inside import called_by_hand, inside
 from dream.adapters.pytorch.split.traceless import evaluating, traceless
@@ -32,12 +33,18 @@ class Parallel(Slot):
     """
 
     def __init__(
-        self, module: nn.Module, team: Team, followed: Followed, *, together: bool
+        self,
+        module: nn.Module,
+        team: Team,
+        followed: Followed,
+        recomputing: Recomputing,
+        *,
+        together: bool,
     ) -> None:
         """together: whether BatchNorm is to see all parts of a batch."""
         super().__init__(module)
         self._team, self._together = team, together
-        self._followed = followed
+        self._followed, self._recomputing = followed, recomputing
         self._by_sample: bool | None = None  # not known yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,12 +68,14 @@ class Parallel(Slot):
         return gather(outputs, self._team.first)
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._recomputing.take(self.module, [self.module])
         with inside():
             return self._team.call(0, self.module, self.module, args, kwargs)
 
     def _apply(self, parts: list[Any]) -> tuple[list[nn.Module], list[Any]]:
         self._team.expect(self.module, *parts[0])
         replicas = self._team.replicas(self.module, len(parts))
+        self._recomputing.take(self.module, replicas)
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
         with inside(), waiting(replicas, together=self._together) as watched:

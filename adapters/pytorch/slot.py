@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -32,6 +32,14 @@ class Slot(ABC):
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
+
+
+@final
+class Plain(Slot):
+    """Changes nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
 
 
 class Around(ABC):
@@ -68,6 +76,14 @@ def called_with(
 def slot_of(module: nn.Module) -> Any:
     """What takes the module's calls; None for an ordinary module."""
     return module.__dict__.get(_NAME)
+
+
+def made_slot_of(module: nn.Module) -> Slot:
+    """What takes the module's calls; one that changes nothing where there was none."""
+    if not isinstance(slot_of(module), Slot):
+        set_slot(module, Plain(module))
+    slot: Slot = slot_of(module)
+    return slot
 
 
 def set_slot(module: nn.Module, slot: Slot | None) -> None:

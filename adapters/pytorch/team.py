@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 from weakref import WeakSet
@@ -50,6 +50,10 @@ class Team(ABC):
         """The copy of one place, with gradients of its own; of the first, the module itself."""
 
     @abstractmethod
+    def opened(self, module: nn.Module) -> Collection[str]:
+        """The parts, by name, that a call looks into, and does not call as one."""
+
+    @abstractmethod
     def expect(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Get ready for calls like this one, before there are several at the same time."""
 
@@ -88,6 +92,9 @@ class Replicas(Team):
 
     def leaves(self, scored: Scored, index: int) -> Scored:
         return copy_of(scored, leaf(self._devices[index])) if index else scored
+
+    def opened(self, module: nn.Module) -> Collection[str]:
+        return ()
 
     def expect(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del module, args, kwargs

@@ -13,6 +13,7 @@ from dream.adapters.pytorch.copies import add_gradients, settle_buffers
 from dream.adapters.pytorch.data_parallel import gather
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.meeting import normalises
+from dream.adapters.pytorch.recomputing import Recomputing
 from dream.adapters.pytorch.split.inside import inside
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.team import Loss, Scored, Team, tell_of_statistics, waiting
@@ -27,6 +28,7 @@ def train(
     weight: float = 1.0,
     scale: float = 1.0,
     precision: Precision | None = None,
+    recomputing: Recomputing | None = None,
     *,
     together: bool = False,
 ) -> torch.Tensor:
@@ -34,8 +36,8 @@ def train(
 
     parts: (inputs, target) for each place. counts: how many things each part's loss is the mean
     over. weight: what the mean counts for. scale: what gradients are larger by, and the loss that
-    is told is not. precision: what the model is called in. The loss is computed and differentiated
-    in each place; only numbers are gathered.
+    is told is not. precision: what the model is called in. recomputing: which layers are computed
+    again. The loss is computed and differentiated in each place; only numbers are gathered.
     """
     if precision is not None:
         precision.cast(model)
@@ -56,6 +58,8 @@ def train(
             replicas.append(replica)
         else:
             acts.append(_nothing)
+    if recomputing is not None:
+        recomputing.take(model, [replica.model for replica in replicas])
     with inside(), waiting(replicas, together=meets) as watched:
         values = team.apply([watched(act) for act in acts], parts)
     if meets:  # what one replica is normalised by hangs on all

@@ -4,47 +4,67 @@ the same numbers, dropout's masks included, and BatchNorm's statistics counted o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
+from dream.adapters.pytorch.knobs.again import Again, again, again_in_threads
+from dream.adapters.pytorch.slot import Around, called_with, made_slot_of, unwrapped
 
 How = bool | str | Sequence[str]
 _LEAST = 4
 """Elements of a chain that are worth cutting."""
 
 
-def recompute(module: nn.Module, how: How, trains: Callable[[], bool]) -> None:
-    """Have layers of a module recomputed. trains: whether a call is one of training, or one that a
-    backward pass repeats."""
-    if how == "sqrt":
-        for chain in _chains_or_raise(module):
-            _put(chain, Runs, trains)
-    elif how is True:
-        for layer in layers(module):
-            _put(layer, Recomputed, trains)
-    elif how:
-        for layer in _named(module, [*how]):
-            _put(layer, Recomputed, trains)
+def recompute(
+    module: nn.Module,
+    how: How,
+    trains: Callable[[], bool],
+    *,
+    opened: Collection[str] = (),
+    in_threads: bool = False,
+) -> list[nn.Module]:
+    """Have layers of a module recomputed; those layers. trains: whether a call is one of training,
+    or one that a backward pass repeats. opened: the parts, by name, that are looked into and not
+    called as one. in_threads: beside copies of the module."""
+    kind = Runs if how == "sqrt" else Recomputed
+    chosen = _chosen(module, how, {module.get_submodule(name) for name in opened}) if how else []
+    for layer in chosen:
+        slot = made_slot_of(layer)
+        inner = unwrapped(slot.inner, (Recomputed, Runs))
+        slot.inner = kind(layer, inner, trains, again_in_threads if in_threads else again)
+    return chosen
 
 
-def _put(
-    module: nn.Module, kind: type[Recomputed] | type[Runs], trains: Callable[[], bool]
-) -> None:
-    slot = slot_of(module)
-    assert isinstance(slot, Slot)
-    if not isinstance(slot.inner, (Recomputed, Runs)):
-        slot.inner = kind(module, slot.inner, trains)
-    else:
-        slot.inner = kind(module, unwrapped(slot.inner, (Recomputed, Runs)), trains)
+def _chosen(module: nn.Module, how: How, opened: Collection[nn.Module]) -> list[nn.Module]:
+    if how is True:
+        return [part for layer in layers(module) for part in _closed(layer, opened)]
+    found = _chains_or_raise(module) if how == "sqrt" else _named(module, [*_names(how)])
+    for layer in found:
+        if layer in opened:
+            raise ConfigurationError(
+                "A layer that is cut over ranks or devices, or looked into, is not computed as "
+                f"one. Received: recompute={how!r}, and {type(layer).__name__} is. Name layers "
+                "inside it, or say recompute=True."
+            )
+    return found
+
+
+def _names(how: How) -> Sequence[str]:
+    assert not isinstance(how, (bool, str))
+    return how
+
+
+def _closed(layer: nn.Module, opened: Collection[nn.Module]) -> list[nn.Module]:
+    """The outermost parts of a layer that are called as one."""
+    if layer not in opened:
+        return [layer]
+    return [part for child in layer.children() for part in _closed(child, opened)]
 
 
 @final
@@ -52,16 +72,16 @@ class Recomputed(Around):
     """The calls of one layer."""
 
     def __init__(
-        self, layer: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool]
+        self, layer: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool], again: Again
     ) -> None:
         super().__init__(inner)
         self._norms = buffers.norms(layer)
-        self._trains = trains
+        self._trains, self._again = trains, again
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (torch.is_grad_enabled() and self._trains()):
             return self.inner(*args, **kwargs)
-        return again(partial(self.inner, **kwargs), self._norms, *args)
+        return self._again(partial(self.inner, **kwargs), self._norms, *args)
 
 
 @final
@@ -70,11 +90,11 @@ class Runs(Around):
     kept, and the values inside the last."""
 
     def __init__(
-        self, chain: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool]
+        self, chain: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool], again: Again
     ) -> None:
         super().__init__(inner)
         self._chain = chain
-        self._trains = trains
+        self._trains, self._again = trains, again
 
     def __call__(self, *args: Any) -> Any:
         (x,) = args
@@ -89,7 +109,8 @@ class Runs(Around):
             run = layers[first : first + size]
             if first + size >= len(layers):
                 return _in_turn(run, x)
-            x = again(partial(_in_turn, run), [n for m in run for n in buffers.norms(m)], x)
+            norms = [norm for layer in run for norm in buffers.norms(layer)]
+            x = self._again(partial(_in_turn, run), norms, x)
         return x
 
 
@@ -140,27 +161,3 @@ def _in_turn(layers: list[nn.Module], x: Any) -> Any:
     for layer in layers:
         x = layer(x)
     return x
-
-
-def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
-    """`function(*args)`, computed again in backward. norms: whose statistics count it once."""
-    contexts = partial(_contexts, norms)
-    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
-
-
-def _contexts(
-    norms: list[nn.Module],
-) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Around the first computation, and around the one in backward."""
-    return nullcontext(), _counted_once(norms)
-
-
-@contextmanager
-def _counted_once(norms: list[nn.Module]) -> Iterator[None]:
-    held = [b.data for norm in norms for b in norm.buffers(recurse=False)]
-    before = [b.clone() for b in held]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(held, before, strict=True):
-            buffer.copy_(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, final
 
-import torch
 from torch import nn
 
-from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._errors import Unsupported
+from dream.adapters.pytorch.knobs.again import again
 from dream.adapters.pytorch.knobs.precision import Precision
-from dream.adapters.pytorch.knobs.recompute import How, again, recompute
+from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.slot import set_slot
 
 
@@ -35,23 +35,6 @@ class Computed(nn.Module):
 
     def _run(self, *taken: Any) -> Any:
         return again(self.graph, [], *taken) if self._whole else self.graph(*taken)
-
-
-def recompute_named(model: nn.Module, how: How, opened: frozenset[str]) -> None:
-    """Have layers computed again by name. opened: those that are looked into, and are not called
-    as one."""
-    if isinstance(how, (bool, str)):
-        return
-    known = dict(model.named_modules())
-    for name in how:
-        if name not in known:
-            raise unknown(f"layer of {type(model).__name__} to recompute", name, known)
-        if name in opened or not name:
-            raise ConfigurationError(
-                "A layer that a pipeline cuts, or looks into, is not computed as one. Received: "
-                f"recompute=[{name!r}]. Name layers inside it, or say recompute=True."
-            )
-    recompute(model, how, torch.is_grad_enabled)
 
 
 def refuse_chains(how: How) -> None:

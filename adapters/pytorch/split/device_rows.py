@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -29,14 +29,14 @@ class Placement:
     """
 
     def __init__(self, model: nn.Module, places: Mapping[str, int], opened: frozenset[str]) -> None:
-        self._model, self._places, self._opened = model, places, opened
+        self._model, self._places, self.opened = model, places, opened
         self._flows: dict[object, Flow] = {}
 
     def flow(self, call: Call) -> Flow:
         """The flow of a call, made on first use."""
-        key = call.key, state_key(self._model, self._opened)
+        key = call.key, state_key(self._model, self.opened)
         if key not in self._flows:
-            graph = trace(self._model, call, self._opened)
+            graph = trace(self._model, call, self.opened)
             self._flows[key] = Flow(self._model, graph, self._places)
         return self._flows[key]
 
@@ -78,6 +78,9 @@ class Rows(Team):
 
     def expect(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.settle(module).flow(call_of(module, args, kwargs))
+
+    def opened(self, module: nn.Module) -> Collection[str]:
+        return {"", *self.settle(module).opened}
 
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
         kind = connected if torch.is_grad_enabled() else leaf
