@@ -69,6 +69,7 @@ def parts() -> dict[str, Any]:
         found["timed"] = devices_of(model.variables), weights(model)
     with dream.strategy("model_parallel", split="pipeline", devices=2):
         found["outputs"] = split_across.penalised()
+        found["factor"] = weights(fitted(wide(), momentum(loss_scale_factor=64.0)))
     with dream.strategy("model_parallel", split="pipeline", devices=2, clip_norm=0.05):
         found["keras accumulates"] = weights(fitted(wide(), accumulating()))
     with dream.strategy("model_parallel", split="pipeline", devices=2, precision="O3"):

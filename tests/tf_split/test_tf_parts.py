@@ -51,6 +51,10 @@ def test_what_keras_accumulates_is_clipped_then(here: dict[str, Any]) -> None:
     close(here["keras accumulates"], here["one keras accumulates"])
 
 
+def test_what_keras_scales_a_loss_by_is_divided_out_again(here: dict[str, Any]) -> None:
+    close(here["factor"], here["one"])
+
+
 def test_weights_may_be_halves(here: dict[str, Any]) -> None:
     assert {w.dtype.name for w in here["halved"]} == {"float16"}
     close(here["halved"], here["one halved"], 2e-3)
