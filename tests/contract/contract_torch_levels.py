@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +11,8 @@ import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
 from contract_heard import heard
 from contract_torch_kit import CASES, Net, adamw, arrays, loader, momentum, parameters, train
-from contract_torch_names import takes_knob
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -82,6 +84,23 @@ for _name in ("float16", "O0", "O2", "O3"):
     CASES.add(*WITH_DREAM)(_case)
 
 
+@CASES.add(*WITH_DREAM)
+def cast_but_for_norms(env: Env) -> Figures:
+    """O2; one device without it tells how far float16 is off."""
+
+    def run(**knobs: Any) -> Figures:
+        torch.manual_seed(0)
+        with env.block(knobs=knobs):
+            model = Normed()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+            train(model, optimizer, loader(61), epochs=2, loss=_small)
+            whole = {n for n, p in model.named_parameters() if p.dtype == torch.float32}
+        return {"parameters": parameters(model), "whole": sorted(whole)}
+
+    found = run(precision="O2")
+    return found if env.mode == "cell" else {**found, "uncast": run()["parameters"]}
+
+
 def _overflown(env: Env, name: str) -> Figures:
     """One sample of the second batch is too large for float16, on one rank."""
     x, y = arrays(64)
@@ -102,9 +121,7 @@ def _overflown(env: Env, name: str) -> Figures:
 
 @CASES.add(*WITH_DREAM)
 def a_step_that_overflows_on_one_rank(env: Env) -> Figures:
-    casts = takes_knob(env.cell.strategy, env.cell.options, "in_precision_O2")
-    levels = ("float16", "O2") if casts else ("float16",)
-    return {"found": {name: _overflown(env, name) for name in levels}}
+    return {"found": {name: _overflown(env, name) for name in ("float16", "O2")}}
 
 
 @CASES.add(*WITH_DREAM)
@@ -151,26 +168,33 @@ def scaling_refused(env: Env) -> Figures:
 
 
 class _Block(nn.Module):
-    """Counts how often it is computed."""
+    """Notes each time that it is computed what its dropout drops."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, norm: bool, drop: float) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.3))
-        self.times = 0
+        kept = nn.BatchNorm1d(16) if norm else nn.Identity()
+        self.inner = nn.Sequential(nn.Linear(16, 16), kept, nn.Dropout(drop))
+        self.noted: list[bytes] = []  # which copies in threads share
+
+    @property
+    def times(self) -> int:
+        return len(self.noted)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.times += 1
-        return x + torch.tanh(self.inner(x))
+        inner = self.inner(x)
+        local = inner.to_local() if isinstance(inner, DTensor) else inner
+        self.noted.append((local.detach() == 0).numpy().tobytes())
+        return x + torch.tanh(inner)
 
 
 class _Deep(nn.Module):
     """A chain, and a list that the forward pass goes through itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, norm: bool = True, drop: float = 0.3) -> None:
         super().__init__()
         self.first = nn.Linear(8, 16)
-        self.chain = nn.Sequential(*(_Block() for _ in range(9)))
-        self.list = nn.ModuleList(_Block() for _ in range(2))
+        self.chain = nn.Sequential(*(_Block(norm=norm, drop=drop) for _ in range(9)))
+        self.list = nn.ModuleList(_Block(norm=norm, drop=drop) for _ in range(2))
         self.last = nn.Linear(16, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -180,10 +204,12 @@ class _Deep(nn.Module):
         return self.last(x)
 
 
-def _deep(env: Env, how: Any, *, samples: int = 61, **knobs: Any) -> Figures:
+def _deep(
+    env: Env, how: Any, *, samples: int = 61, norm: bool = True, drop: float = 0.3, **knobs: Any
+) -> Figures:
     torch.manual_seed(0)
     with env.block(knobs={"recompute": how, **knobs}) as strategy:
-        model = _Deep()
+        model = _Deep(norm=norm, drop=drop)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
         train(model, optimizer, loader(samples), epochs=2)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
@@ -191,6 +217,7 @@ def _deep(env: Env, how: Any, *, samples: int = 61, **knobs: Any) -> Figures:
             step(*batch)
         blocks = [*model.chain, *model.list]
         times = [block.times for block in blocks]
+        noted = [*itertools.chain(*(block.noted for block in blocks))]
         with torch.no_grad():
             model(arrays(4)[0])
     return {
@@ -198,6 +225,8 @@ def _deep(env: Env, how: Any, *, samples: int = 61, **knobs: Any) -> Figures:
         "again": [n // 12 - 1 for n in times],
         "evaluated": [b.times - n for b, n in zip(blocks, times, strict=True)],
         "saved": _saved(model),
+        "times": times,
+        "dropped": Counter(mask for mask in noted if any(mask)),
     }
 
 
@@ -228,6 +257,26 @@ def recomputed(env: Env) -> Figures:
 @CASES.add(*WITH_DREAM)
 def recomputed_in_micro_batches(env: Env) -> Figures:
     return {name: _deep(env, HOW[name], samples=64, accumulate=2) for name in ("none", "all")}
+
+
+@CASES.add("cell")
+def recomputed_in_threads(env: Env) -> Figures:
+    """Copies of a model share a generator, and some wait for one another."""
+    calm: Figures = {"norm": False, "drop": 0.0}
+    local: Figures = {"drop": 0.0, "sync_batch_norm": False}
+    return {
+        "hows": {name: _deep(env, how, **calm) for name, how in HOW.items()},
+        "local": {name: _deep(env, HOW[name], **local) for name in ("none", "all")},
+        "dropped": _deep(env, True, norm=False)["dropped"],
+        "met": refusal(lambda: _deep(env, True)),
+        "cut": refusal(lambda: _trained_chain(env)),
+    }
+
+
+def _trained_chain(env: Env) -> None:
+    with env.block(knobs={"recompute": "sqrt"}):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 4))
+        train(model, momentum(model.parameters()), loader(16), epochs=1)
 
 
 @CASES.add(*WITH_DREAM)

@@ -131,11 +131,13 @@ LEVELS = tuple(f"in_precision_{name}" for name in ("float16", "O0", "O2", "O3"))
 KNOBS = frozenset(
     {
         *LEVELS,
+        "cast_but_for_norms",
         "a_step_that_overflows_on_one_rank",
         "clipped_in_float16",
         "scaling_refused",
         "recomputed",
         "recomputed_in_micro_batches",
+        "recomputed_in_threads",
         "recompute_refused",
         "compressed",
         "adasum",
@@ -155,8 +157,6 @@ KNOBS = frozenset(
 _REPLICAS = frozenset({"single", "mirrored", "multi_worker_mirrored", "horovod"})
 _TRAVELLING = frozenset({"compressed", "adasum", "knobs_of_ddp"})
 """What says something of replicas under DDP only."""
-_MASTERED = frozenset({"in_precision_O2", "scaling_refused"})
-"""What steps on float32 copies of a model's own parameters."""
 _IN_BUCKETS = frozenset({"communications_of_an_update"})
 """What counts sums over ranks, and is for those who have no others than those of gradients."""
 _IN_ONE_PROCESS = frozenset(
@@ -169,12 +169,18 @@ _IN_ONE_PROCESS = frozenset(
         "a_step_that_overflows_on_one_rank",
         "clipped_in_float16",
         "scaling_refused",
+        "recomputed_in_threads",
+        "recompute_refused",
         "knobs_refused",
         "an_update_left_early",
     }
 )
-"""What threads that share a random generator can honour."""
-_NORMALISED = {"batch_norm_over_all_ranks", "batch_norm_and_a_count_of_zero"}
+"""What is no matter of ranks."""
+_NORMALISED = {
+    "batch_norm_over_all_ranks",
+    "batch_norm_and_a_count_of_zero",
+    "cast_but_for_norms",
+}
 """What takes threads that wait for one another."""
 
 
@@ -182,6 +188,8 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
     """Whether a cell has the options that a case of KNOBS is about."""
     if case == "knobs_a_split_cannot_honour":
         return strategy not in _REPLICAS and not ("zero=1" in options or "split=pipe" in options)
+    if case == "recomputed_in_threads":
+        return strategy == "data_parallel" or "split=layers" in options
     if strategy in _REPLICAS:
         return True
     if case in _TRAVELLING:
@@ -194,7 +202,7 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
         return True
     if "zero=" in options or "split=tensor" in options:
         more = "split=tensor" in options or "data=" in options
-        return case not in (_MASTERED | _IN_BUCKETS if more else _MASTERED)
+        return not (more and case in _IN_BUCKETS)
     return False
 
 

@@ -106,7 +106,7 @@ def _in_precision(name: str) -> Callable[[Env], Figures]:
     return run
 
 
-for _name in ("bfloat16", "float16", "O0", "O3"):
+for _name in ("bfloat16", "float16", "O0", "O2", "O3"):
     _case = _in_precision(_name)
     _case.__name__ = f"owned_in_{_name}"
     CASES.add(*WITH_DREAM)(_case)
@@ -144,7 +144,6 @@ def owned_knobs_refused(env: Env) -> Figures:
 
     return {
         "sqrt": made(recompute="sqrt"),
-        "cast": made(precision="O2"),
         "norm": made(sync_batch_norm=True),
         "name": made(recompute=["nine"]),
     }

@@ -113,10 +113,8 @@ def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
 
 @over("knobs_a_split_cannot_honour")
 def test_what_a_split_cannot_honour_is_refused_by_name(job: Job, case: str) -> None:
-    one_process = job.cell.processes == 1
-    refused = {"recompute": "recompute=True"} if one_process else {"precision": "precision='O2'"}
-    if "split=layers" in job.cell.options:  # rows of devices do not meet
-        refused["sync_batch_norm"] = "sync_batch_norm=True"
+    rows = "split=layers" in job.cell.options  # of devices, which do not meet
+    refused = {"sync_batch_norm": "sync_batch_norm=True"} if rows else {}
     for rank in job.figures(case):
         for name, refusal in rank.items():
             if name in refused:

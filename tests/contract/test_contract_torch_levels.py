@@ -49,6 +49,19 @@ def test_a_level_is_that_of_one_device(job: Job, oracle: Job, case: str) -> None
         assert rank["values"] == pytest.approx(one["values"], abs=max(1e-6, 10 * noise))
 
 
+@over("cast_but_for_norms")
+def test_norms_keep_their_type(job: Job, oracle: Job, case: str) -> None:
+    """As near to one device in O2 as that is to itself in float32."""
+    (one,) = oracle.figures(case, "single")
+    ranks = job.figures(case)
+    assert_identical([rank["parameters"] for rank in ranks])
+    limit = difference(one["parameters"], one["uncast"])
+    assert 0 < limit < 2e-2
+    assert_close(ranks[0]["parameters"], one["parameters"], limit)
+    assert all(rank["whole"] == one["whole"] for rank in ranks)
+    assert len(one["whole"]) == 6
+
+
 @over("a_step_that_overflows_on_one_rank")
 def test_a_step_skipped_on_one_rank_is_skipped_on_all(job: Job, oracle: Job, case: str) -> None:
     for level in job.figures(case)[0]["found"]:
@@ -95,6 +108,38 @@ def test_what_is_recomputed_is_not_kept(job: Job, case: str) -> None:
         assert all(found["evaluated"] == [1] * 11 for found in rank.values())
         saved = {how: found["saved"] for how, found in rank.items()}
         assert saved["all"] < saved["sqrt"] < saved["named"] < saved["none"]
+
+
+@over("recomputed_in_threads")
+def test_copies_in_threads_recompute_to_the_same_bits(job: Job, case: str) -> None:
+    (found,) = job.figures(case)
+    for group in (found["hows"], found["local"]):
+        for each in group.values():
+            assert_close(each["parameters"], group["none"]["parameters"], 0.0)
+    times = {how: each["times"] for how, each in found["hows"].items()}
+    for index, once in enumerate(times["none"]):
+        assert times["all"][index] > 1.8 * once
+        assert (times["named"][index] > 1.8 * once) == (index in (1, 9))
+        assert (times["sqrt"][index] > 1.8 * once) == (index < 6)
+
+
+@over("recomputed_in_threads")
+def test_what_a_thread_draws_is_drawn_again(job: Job, case: str) -> None:
+    """Every mask twice, whatever other threads draw meanwhile."""
+    (found,) = job.figures(case)
+    assert len(found["dropped"]) > 100
+    assert {*found["dropped"].values()} == {2}
+
+
+@over("recomputed_in_threads")
+def test_what_threads_cannot_recompute_is_refused(job: Job, case: str) -> None:
+    (found,) = job.figures(case)
+    if job.cell.strategy == "data_parallel":
+        assert_raised(found["met"], "Unsupported", "'chain.0'", "sync_batch_norm=False", "mirrored")
+        assert found["cut"]["types"] == []
+    else:
+        assert found["met"]["types"] == []
+        assert_raised(found["cut"], "ConfigurationError", "Sequential", "recompute=True")
 
 
 @over("recompute_refused")

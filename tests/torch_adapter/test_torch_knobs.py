@@ -1,4 +1,4 @@
-"""Adasum of four, and master weights."""
+"""Adasum of four, master weights, and draws that are kept."""
 
 from __future__ import annotations
 
@@ -44,3 +44,12 @@ def test_states_of_a_model_with_masters_are_read_again() -> None:
     whole, resumed = torch_knobs.resumed()
     for a, b in zip(whole, resumed, strict=True):
         assert np.abs(a - b).max() <= 2e-3
+
+
+def test_what_was_drawn_is_drawn_again_whoever_drew_since() -> None:
+    assert torch_knobs.drawn_again() == [0.0] * 8
+
+
+def test_weights_that_are_loaded_in_pieces_are_stepped_from() -> None:
+    for rank in dream.launch(torch_knobs.loaded_in_pieces, n=2, framework="torch", timeout=120):
+        assert rank == [0.0] * 4

@@ -1,8 +1,10 @@
-"""What ranks do whose gradients become one by Adasum, and a process with master weights."""
+"""What ranks do whose gradients become one by Adasum, and processes with master weights."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import dream
+from dream.adapters.pytorch.knobs.again import again_in_threads
 
 
 def adasum() -> dict[str, Any]:
@@ -65,3 +68,35 @@ def resumed() -> tuple[list[Any], list[Any]]:
             later.step()
         assert {s["momentum_buffer"].dtype for s in later.state.values()} == {torch.float32}
     return whole, [p.detach().float().numpy() for p in model.parameters()]
+
+
+def drawn_again() -> list[float]:
+    """How far two backward passes through layers that draw are off where these are recomputed, and
+    others have drawn from the generator since."""
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.RReLU(), nn.Linear(4, 4))
+    x = torch.ones(8, 4)
+
+    def passes(run: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        output = run(x).square().sum()
+        torch.rand(100)
+        weights = [*layers.parameters()]
+        twice = (torch.autograd.grad(output, weights, retain_graph=True) for _ in range(2))
+        return [gradient for gradients in twice for gradient in gradients]
+
+    kept, again = passes(layers), passes(partial(again_in_threads, layers, []))
+    return [float((a - b).abs().max()) for a, b in zip(kept, again, strict=True)]
+
+
+def loaded_in_pieces() -> list[float]:
+    """What becomes of weights that are loaded where each rank has pieces and their masters."""
+    with dream.strategy("sharded", framework="torch", zero=3, precision="O2"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(2):
+            state = {name: torch.full(p.shape, 0.5) for name, p in model.named_parameters()}
+            model.load_state_dict(state)
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        pieces: list[Any] = [*model.parameters()]
+        return [float((p.full_tensor().float() - 0.5).abs().max()) for p in pieces]

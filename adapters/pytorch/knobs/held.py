@@ -15,7 +15,7 @@ from dream.adapters.pytorch.local import local_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class Left:
     """A gradient as it was left. version: grows with each change in place; torch does not count
     those of a cut tensor, so of these there is the sum of the rank's piece too."""
 
@@ -24,11 +24,11 @@ class _Left:
     piece: torch.Tensor | None
 
     @classmethod
-    def of(cls, gradient: torch.Tensor | None) -> _Left:
+    def of(cls, gradient: torch.Tensor | None) -> Left:
         if gradient is None:
             return cls(None, 0, None)
         piece = local_of(gradient)
-        return cls(gradient, gradient._version, None if piece is gradient else piece.detach().sum())
+        return cls(gradient, gradient._version, None if piece is gradient else _sum(piece))
 
     def stays(self, now: torch.Tensor | None) -> bool:
         """Whether that is what the parameter has still."""
@@ -36,8 +36,12 @@ class _Left:
             return False
         if now is None:
             return True
-        same = self.piece is None or self.piece.allclose(local_of(now).sum(), 0, 0, equal_nan=True)
+        same = self.piece is None or self.piece.allclose(_sum(local_of(now)), 0, 0, equal_nan=True)
         return now._version <= self.version and same
+
+
+def _sum(piece: torch.Tensor) -> torch.Tensor:
+    return piece.detach().sum(dtype=torch.float64)
 
 
 @final
@@ -45,7 +49,7 @@ class Held:
     """Notes each gradient as backward leaves it."""
 
     def __init__(self) -> None:
-        self._left: dict[nn.Parameter, _Left] = {}
+        self._left: dict[nn.Parameter, Left] = {}
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> list[RemovableHandle]:
         """Note the gradients of these; until the handles are removed."""
@@ -81,4 +85,4 @@ class Held:
             self._note(parameter)
 
     def _note(self, parameter: nn.Parameter) -> None:
-        self._left[parameter] = _Left.of(parameter.grad)
+        self._left[parameter] = Left.of(parameter.grad)

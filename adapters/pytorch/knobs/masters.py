@@ -3,34 +3,50 @@ roundings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import final
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dream.adapters.pytorch.local import local_of
+
 
 @final
 class _Master:
-    """version: of the parameter when it was last this one's rounding."""
+    """value: of a parameter, or of this rank's piece of one. version: of the parameter when it was
+    last this one's rounding."""
 
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self.value = nn.Parameter(parameter.detach().float().clone())
+    def __init__(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
+        self.value = nn.Parameter(value)
         self.version = parameter._version
 
     def take(self, parameter: nn.Parameter, scale: float) -> None:
         """The parameter's gradient, and its values where weights were loaded."""
-        if self.version != parameter._version:
-            self.value.data.copy_(parameter.data)
+        if not self._rounds_to(parameter):
+            _copy(parameter, self.value)
         gradient = parameter.grad
         self.value.grad = None if gradient is None else gradient.float().div_(scale)
 
     def give(self, parameter: nn.Parameter) -> None:
-        parameter.data.copy_(self.value.data)
+        _copy(self.value, parameter)
         self.version = parameter._version
         self.value.grad = None
+
+    def _rounds_to(self, parameter: nn.Parameter) -> bool:
+        """Whether nobody has written into the parameter. Torch counts no changes of a piece."""
+        piece = local_of(parameter)
+        if piece is parameter:
+            return self.version == parameter._version
+        return torch.equal(piece, local_of(self.value).to(piece.dtype))
+
+
+@torch.no_grad()
+def _copy(of: nn.Parameter, to: nn.Parameter) -> None:
+    local_of(to).data.copy_(local_of(of))
 
 
 @final
@@ -44,7 +60,18 @@ class Masters:
 
     def keep(self, parameter: nn.Parameter) -> None:
         """The values of a parameter that is about to be cast."""
-        self._of[parameter] = _Master(parameter)
+        self._of[parameter] = _Master(parameter, parameter.detach().float().clone())
+
+    def move(
+        self,
+        old: nn.Parameter,
+        new: nn.Parameter,
+        cut: Callable[[torch.Tensor, nn.Parameter], torch.Tensor],
+    ) -> None:
+        """A parameter was cut. cut: a tensor like the old one -> its piece that is like the new."""
+        master: _Master | None = self._of.pop(old, None)
+        if master is not None:
+            self._of[new] = _Master(new, cut(master.value.detach(), new))
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter | None:
         master: _Master | None = self._of.get(parameter)

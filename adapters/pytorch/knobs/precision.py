@@ -55,6 +55,10 @@ class Precision:
             if not (self._keeps_norms and isinstance(part, _BatchNorm)):
                 self._cast(part, self._model)
 
+    def apart(self, module: nn.Module) -> list[nn.Module]:
+        """The parts that keep a type of their own."""
+        return [m for m in module.modules() if self._keeps_norms and isinstance(m, _BatchNorm)]
+
     def call(
         self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

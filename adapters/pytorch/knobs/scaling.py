@@ -14,6 +14,7 @@ from torch import nn
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._precision import GROWTH_INTERVAL, INITIAL_SCALE
+from dream.adapters.pytorch.knobs.held import Left
 from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.patches import Patches
@@ -42,7 +43,7 @@ class Scaling:
         self._open = False
         self._good = 0
         self._judged = self._late = False
-        self._half: dict[nn.Parameter, tuple[torch.Tensor, int]] = {}
+        self._half: dict[nn.Parameter, Left] = {}
 
     @property
     def own(self) -> float:
@@ -94,9 +95,8 @@ class Scaling:
                 "A loss is scaled for float16 in the block only. Received: an optimizer's step "
                 "after it. Keep the loop in the block, or use the step of strategy.train_step."
             )
-        for parameter, (gradient, version) in self._half.items():
-            now = parameter.grad
-            if now is not None and (now is not gradient or now._version != version):
+        for parameter, left in self._half.items():
+            if parameter.grad is not None and not left.stays(parameter.grad):
                 raise ConfigurationError(
                     "A gradient in float16 is scaled until the optimizer's step, and was changed "
                     f"before it. Received: a parameter of shape {tuple(parameter.shape)}. Clip by "
@@ -138,8 +138,15 @@ class Scaling:
         finally:
             _multiply(parameters, 1.0 / self.own)
             self.changed()
-            half = [p for p in parameters if p.grad is not None and _is_half(p)]
-            self._half.update({p: (p.grad, p.grad._version) for p in half if p.grad is not None})
+            self._note(parameters)
+
+    def renote(self) -> None:
+        """What changed gradients since is dream's own."""
+        self._note([*self._half])
+
+    def _note(self, parameters: list[nn.Parameter]) -> None:
+        half = [p for p in parameters if p.grad is not None and _is_half(p)]
+        self._half.update({p: Left.of(p.grad) for p in half})
 
 
 @torch.no_grad()

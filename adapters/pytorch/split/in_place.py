@@ -38,14 +38,10 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O0", "O1", "O3"),
+    "precision": (),
     "recompute": (),
     "sync_batch_norm": (),
 }
-_INSTEAD = (
-    "O2 steps on float32 copies of a model's own parameters, of which no rank has all: use "
-    "precision='float16' or 'bfloat16', or 'mirrored'."
-)
 
 
 class InPlace(SplitAdapter):
@@ -76,7 +72,7 @@ class InPlace(SplitAdapter):
         """What splits a module and takes its calls."""
 
     def _check_knobs(self) -> None:
-        self._knobs.only(_HONOURED, f"A model that {self._plan.spec.name!r} splits", _INSTEAD)
+        self._knobs.only(_HONOURED, f"A model that {self._plan.spec.name!r} splits")
 
     def _spread(self) -> Spread:
         return Parts(self._place.world)

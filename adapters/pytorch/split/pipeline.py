@@ -16,11 +16,12 @@ from dream._errors import ConfigurationError
 from dream.adapters.pytorch import evaluation, randomness, state
 from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.knobs.cut import cuts_of
+from dream.adapters.pytorch.knobs.recompute import recompute
 from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.passes import step_of
 from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.split.base import SplitAdapter
-from dream.adapters.pytorch.split.computed import recompute_named, refuse_chains
+from dream.adapters.pytorch.split.computed import refuse_chains
 from dream.adapters.pytorch.split.feed import rows_of
 from dream.adapters.pytorch.split.gradients import Staged
 from dream.adapters.pytorch.split.parts import Parts, start_as_rank_0
@@ -44,15 +45,11 @@ _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
     "clip_norm": (),
     "clip_value": (),
-    "precision": ("bfloat16", "float16", "O0", "O1", "O3"),
+    "precision": (),
     "recompute": (),
     "sync_batch_norm": (False,),
 }
-_INSTEAD = (
-    "Its layers see microbatches, so there is no BatchNorm in it; and O2 steps on float32 copies "
-    "of parameters, of which each rank has its stages' alone. Use precision='float16' or "
-    "'bfloat16', or 'mirrored'."
-)
+_INSTEAD = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."
 
 
 @final
@@ -118,7 +115,9 @@ class Pipeline(SplitAdapter):
         parts = Parts(model, pipeline.owners(), self._place.model.rank)
         parts.drop_others()
         _own_step(model)
-        recompute_named(model, self._knobs.recompute, pipeline.stages.opened)
+        if self._knobs.recompute is not True:  # which is each stage's business
+            opened = {"", *stages.opened}
+            recompute(model, self._knobs.recompute, torch.is_grad_enabled, opened=opened)
         set_slot(model, Prepared(pipeline))
         randomness.offset_by(self._topology.rank)
         self._made.append((pipeline, parts))

@@ -23,7 +23,7 @@ from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse
 from dream.adapters.pytorch.split.meta import is_meta
-from dream.adapters.pytorch.split.root import Forward, SplitRoot, claim
+from dream.adapters.pytorch.split.root import Forward, SplitRoot, claim, cut_like
 from dream.communication import Communicator
 
 MakeRoot = Callable[[nn.Module, "Room", Forward | None], SplitRoot]
@@ -74,6 +74,7 @@ class Room:
         self._draws = draws
         self._make = make
         self._begun = False
+        self._masters = None if precision is None else precision.masters
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`Module.__init__` that has the module's calls looked at."""
@@ -91,8 +92,19 @@ class Room:
 
     def cast(self, module: nn.Module) -> None:
         """A module that is about to be cut is in its precision's type."""
-        if self.precision is not None:
-            self.precision.cast(module)
+        if self.precision is None:
+            return
+        if self._masters is not None and is_meta(module):
+            raise Unsupported(
+                "Master weights are kept of a model's first values, which are not there yet. "
+                f"Received: precision='O2' and {type(module).__name__} on the meta device. Make it "
+                "on its real device, or use precision='float16'."
+            )
+        self.precision.cast(module)
+
+    def apart(self, module: nn.Module) -> list[nn.Module]:
+        """The parts whose parameters are of another type than the rest."""
+        return [] if self.precision is None else self.precision.apart(module)
 
     def split(self, module: nn.Module) -> SplitRoot:
         """The module's root, made on first use; what was put in since is split too."""
@@ -120,8 +132,13 @@ class Room:
         return [parameter for root in self.roots for parameter in root.gathering]
 
     def parts(self) -> dict[int, SplitRoot]:
-        """The root of each parameter that is split, by the parameter's id."""
-        return {key: root for root in self.roots for key in root.parts}
+        """The root of each parameter that is split, by the parameter's id, or its master's."""
+        found = {key: root for root in self.roots for key in root.parts}
+        if self._masters is not None:
+            for root in self.roots:
+                masters = map(self._masters.of, root.parts.values())
+                found |= {id(master): root for master in masters if master is not None}
+        return found
 
     def rest(self) -> None:
         """Have every module's parameters be parts."""
@@ -149,6 +166,8 @@ class Room:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter is not old[name]:
                 self.replaced[old[name]] = parameter
+                if self._masters is not None:
+                    self._masters.move(old[name], parameter, cut_like)
         if not self._begun:
             self._begun = True
             randomness.offset_by(self._draws)

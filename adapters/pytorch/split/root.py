@@ -222,10 +222,15 @@ def cut_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -
     for name, parameter in module.named_parameters():
         value: Any = state.get(prefix + name)
         if isinstance(parameter, DTensor) and type(value) in (torch.Tensor, nn.Parameter):
-            mesh, placements = parameter.device_mesh, parameter.placements
-            state[prefix + name] = distribute_tensor(
-                value.detach(), mesh, placements, src_data_rank=None
-            )
+            state[prefix + name] = cut_like(value.detach(), parameter)
+
+
+def cut_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A tensor spread over the ranks as a parameter is."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
 
 
 def claim(root: SplitRoot) -> None:

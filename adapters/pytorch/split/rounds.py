@@ -52,6 +52,8 @@ class Rounds(Passes):
                 self._value = self._value + self._round(batch, counts, weight)
         if last:
             self._value = gradients.average(self._parts.parameters, self._value, self._data)
+            if self._scaling is not None:
+                self._scaling.renote()
 
     def told(self) -> torch.Tensor:
         return self._value.to(torch.get_default_dtype())

@@ -54,7 +54,7 @@ class ShardedRoot(SplitRoot):
         blueprints = Blueprints(self.module) if is_meta(self.module) else None
         self.room.cast(self.module)
         whole = not any(isinstance(part, FSDPModule) for part in self.module.modules())
-        for unit in units_of(self.module):
+        for unit in (*self.room.apart(self.module), *units_of(self.module)):
             self._shard(unit, reshard=self._reshard)
         if callable_itself(self.module) and (whole or _unsharded(self.module)):
             self._shard(self.module, reshard=None if self._reshard else False)

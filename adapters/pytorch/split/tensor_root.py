@@ -63,9 +63,10 @@ class TensorRoot(SplitRoot):
         self._compared = False
 
     def cut(self) -> None:
-        if not any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
-            blueprints = Blueprints(self.module) if is_meta(self.module) else None
-            self.room.cast(self.module)
+        whole = not any(isinstance(parameter, DTensor) for parameter in self.module.parameters())
+        blueprints = Blueprints(self.module) if whole and is_meta(self.module) else None
+        self.room.cast(self.module)
+        if whole:
             self._cut(plan_of(self.module, self._asked, self._mesh.size()))
             if blueprints is not None:
                 blueprints.fill(self.module, self._device, self.room.world)
