@@ -54,8 +54,8 @@ class Trial:
         """What the others said; whatever is left of the ranks is ended."""
         size = len(self.children)
         texts = [_read(self.readers[rank]) for rank in range(size) if rank != self.victim]
-        os.kill(self.children[self.victim], signal.SIGKILL)
         for child in self.children:
+            os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         for reader in self.readers:
             os.close(reader)
