@@ -127,6 +127,10 @@ def owned_overflow(env: Env) -> Figures:
 HOW: dict[str, Any] = {"none": False, "all": True, "named": ["2", "7"]}
 
 
+def _in_chains() -> nn.Sequential:
+    return nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 4))
+
+
 @CASES.add(*WITH_DREAM)
 def owned_recomputed(env: Env) -> Figures:
     """Each way beside none at all, in this rank, with dropout."""
@@ -146,4 +150,5 @@ def owned_knobs_refused(env: Env) -> Figures:
         "sqrt": made(recompute="sqrt"),
         "norm": made(sync_batch_norm=True),
         "name": made(recompute=["nine"]),
+        "followed": refusal(lambda: env.strategy(recompute=["0"]).prepare(_in_chains())),
     }

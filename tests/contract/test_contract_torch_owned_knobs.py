@@ -87,3 +87,4 @@ def test_what_a_pipeline_cannot_honour_is_refused(job: Job, case: str) -> None:
         assert_raised(rank["sqrt"], "Unsupported", "recompute='sqrt'", "recompute=True")
         assert_raised(rank["norm"], "Unsupported", "sync_batch_norm=True", "mirrored")
         assert_raised(rank["name"], "ConfigurationError", "'nine'")
+        assert_raised(rank["followed"], "ConfigurationError", "['0']", "Sequential is", "inside it")

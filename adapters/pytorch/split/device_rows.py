@@ -16,7 +16,7 @@ from dream.adapters.pytorch import data_parallel
 from dream.adapters.pytorch.copies import Copied, M, connected, copy_of, leaf
 from dream.adapters.pytorch.split.flow import Flow
 from dream.adapters.pytorch.split.flowing import Device, flow_through
-from dream.adapters.pytorch.split.tracing import Call, call_of, state_key, trace
+from dream.adapters.pytorch.split.tracing import Call, call_of, looked_into, state_key, trace
 from dream.adapters.pytorch.team import Scored, Team
 from dream.adapters.pytorch.workers import results, submit
 
@@ -80,7 +80,7 @@ class Rows(Team):
         self.settle(module).flow(call_of(module, args, kwargs))
 
     def opened(self, module: nn.Module) -> Collection[str]:
-        return {"", *self.settle(module).opened}
+        return looked_into(module, self.settle(module).opened)
 
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
         kind = connected if torch.is_grad_enabled() else leaf

@@ -40,6 +40,7 @@ from dream.adapters.pytorch.split.rounds import Rounds
 from dream.adapters.pytorch.split.saving import refusing_parts
 from dream.adapters.pytorch.split.stages import Stages, evened, named, parameters_of
 from dream.adapters.pytorch.split.timing import measured_on
+from dream.adapters.pytorch.split.tracing import looked_into
 
 _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
@@ -116,7 +117,7 @@ class Pipeline(SplitAdapter):
         parts.drop_others()
         _own_step(model)
         if self._knobs.recompute is not True:  # which is each stage's business
-            opened = {"", *stages.opened}
+            opened = looked_into(model, stages.opened)
             recompute(model, self._knobs.recompute, torch.is_grad_enabled, opened=opened)
         set_slot(model, Prepared(pipeline))
         randomness.offset_by(self._topology.rank)

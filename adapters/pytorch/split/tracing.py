@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -100,6 +100,16 @@ class Layers(fx.Tracer):
         return type(m).forward is not nn.Sequential.forward and (
             module_qualified_name not in self.opened
         )
+
+
+def looked_into(model: nn.Module, opened: Collection[str]) -> set[str]:
+    """The names of the modules that are followed inside, or never called, as lists are."""
+    found = {""}
+    for name, module in model.named_modules():
+        follows = type(module).forward in (nn.Sequential.forward, nn.Module.forward)
+        if (follows or name in opened) and name.rpartition(".")[0] in found:
+            found.add(name)
+    return found
 
 
 def trace(model: nn.Module, call: Call, opened: frozenset[str]) -> fx.Graph:
