@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dream._resync import Resyncs
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
 from dream.asynchronous.staleness import Staleness
 from dream.communication import Communicator
+from dream.mixed.resync import Resyncs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dream import _choice, _mixed, _registry, cluster
+from dream import _choice, _registry, cluster
 from dream._errors import ConfigurationError
 from dream._log import speak_as
 from dream.communication import Communicator, Loop, Members
+from dream.mixed import ranks
 
 
 def communicator(
@@ -27,8 +28,8 @@ def communicator(
             "A communicator stands on a framework's transport. Received: framework=None, and "
             "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
         )
-    everybody = _mixed.told(place, chosen, f"communicator({reduction!r}, check={check})")
-    reduction = _mixed.reduction(reduction, everybody)
+    everybody = ranks.told(place, chosen, f"communicator({reduction!r}, check={check})")
+    reduction = ranks.reduction(reduction, everybody)
     connect = _registry.reduction(chosen, reduction)
     wire = Loop() if place.alone else connect(place, reduction)
     return Communicator(wire, _registry.tensors(chosen), Members.all_of(place), check=check)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._precision import PRECISIONS
+from dream.knobs.precision import PRECISIONS
 
 Framework = Literal["torch", "tensorflow"]
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow")
@@ -122,7 +122,7 @@ _SYNC_BATCH_NORM = Option(
 )  # fmt: skip
 KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
 """How an update is made: the same meaning under every synchronous strategy. What an adapter cannot
-honour, it refuses by name when the strategy is made (`_knobs.Knobs.only`)."""
+honour, it refuses by name when the strategy is made (`knobs.update.Knobs.only`)."""
 
 TRAVEL = (
     Option(

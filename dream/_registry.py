@@ -16,15 +16,15 @@ _SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "single"): f"{_TORCH}.choosing:single",
-    ("torch", "mirrored"): f"{_TORCH}.synchronous:Synchronous",
-    ("torch", "multi_worker_mirrored"): f"{_TORCH}.synchronous:Synchronous",
-    ("torch", "horovod"): f"{_TORCH}.synchronous:Synchronous",
-    ("torch", "data_parallel"): f"{_TORCH}.replicated:DataParallel",
+    ("torch", "mirrored"): f"{_TORCH}.ddp.synchronous:Synchronous",
+    ("torch", "multi_worker_mirrored"): f"{_TORCH}.ddp.synchronous:Synchronous",
+    ("torch", "horovod"): f"{_TORCH}.ddp.synchronous:Synchronous",
+    ("torch", "data_parallel"): f"{_TORCH}.one_process.replicated:DataParallel",
     ("torch", "model_parallel"): f"{_TORCH}.split.choosing:model_parallel",
     ("torch", "hybrid"): f"{_TORCH}.split.choosing:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.split.choosing:sharded",
     ("torch", "parameter_server"): f"{_TORCH}.asynchronous.parameter_server:ParameterServer",
-    ("torch", "local_sgd"): f"{_TORCH}.local_sgd:LocalSgd",
+    ("torch", "local_sgd"): f"{_TORCH}.asynchronous.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
@@ -69,20 +69,20 @@ PROBES: Mapping[str, str] = {
 """The Probe of a flavour of models, built from a model and a batch."""
 
 GRADIENTS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.keras_gradients:differentiate",
-    "tensorflow": f"{_TENSORFLOW}.keras_gradients:differentiate",
+    "torch": f"{_TORCH}.keras.gradients:differentiate",
+    "tensorflow": f"{_TENSORFLOW}.keras.gradients:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
 
 OBSERVERS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.observing:observe",
+    "torch": f"{_TORCH}.verify.observing:observe",
     "tensorflow": f"{_TENSORFLOW}.observing:observe",
 }
 """What tells a Recorder of a framework's own training loops."""
 
 TRAITS: Mapping[str, str] = {
-    "keras.src.models.model.Model": "dream.adapters.keras.traits:traits",
-    "torch.nn.modules.module.Module": f"{_TORCH}.traits:traits",
+    "keras.src.models.model.Model": "dream.adapters.keras.verify.traits:traits",
+    "torch.nn.modules.module.Module": f"{_TORCH}.verify.traits:traits",
 }
 """What a model is like, for a Recorder; by the model's base class, the first that fits."""
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _knobs, _options
+from dream import _options
 from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
 from dream._options import FRAMEWORKS, Framework, Option
+from dream.knobs.update import check as check_update
 
 __all__ = ["COMMON", "FRAMEWORKS", "SEED", "SPECS", "Framework", "Option", "Spec", "find"]
 
@@ -53,7 +54,7 @@ class Spec:
         """Every option with its value: the given ones checked, the others at their default."""
         checked = {name: self.option(name).check(value) for name, value in given.items()}
         options = {o.name: o.default for o in self.options} | checked
-        _knobs.check(options)
+        check_update(options)
         return MappingProxyType(options)
 
     def check_framework(

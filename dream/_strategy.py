@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _mixed, _partition, _registry, _tracked, cluster, recording
+from dream import _choice, _framework, _registry, cluster, recording
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
@@ -16,6 +16,8 @@ from dream._spec import Framework
 from dream._topology import Cluster, Topology
 from dream.asynchronous.staleness import Staleness
 from dream.communication import Communicator
+from dream.data import partition, tracked
+from dream.mixed import ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,7 +211,7 @@ class Strategy:
     def order(self, samples: int, epoch: int = 0) -> NDArray[np.int64]:
         """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
         for those who feed `train_step` from data of their own."""
-        return _partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
+        return partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
 
     def progress(
         self, batches: Iterable[Any], *, name: str = "", tensorboard: str | None = None
@@ -225,7 +227,7 @@ class Strategy:
         shown = self.topology.rank == 0
         return loop.Progress(
             batches, name=name, shown=shown, parts=self.topology.num_replicas,
-            track=_tracked.found_in(batches), loss=lambda: self._last_value,
+            track=tracked.found_in(batches), loss=lambda: self._last_value,
             board=board.Board(tensorboard) if shown and tensorboard is not None else None,
         )  # fmt: skip
 
@@ -236,12 +238,12 @@ class Strategy:
         data: a DataLoader of the block, a dataset that `prepare` gave, or a Keras model that `fit`
             trains. A batch counts once it is handed out.
         """
-        return _tracked.track_of(data).state()
+        return tracked.track_of(data).state()
 
     def load_data_state(self, data: Any, state: Mapping[str, Any]) -> None:
         """Have training go on from there, each sample once. Call it on every rank, before the
         first batch."""
-        _tracked.track_of(data).load(state)
+        tracked.track_of(data).load(state)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of
@@ -274,9 +276,9 @@ class Strategy:
             )
         self._framework = framework
         spec, choice = self._choice.spec, self._choice
-        words = _mixed.block_words(spec.name, choice.reduction, self._seed, choice.given)
-        everybody = _mixed.told(self._place, framework, words)
-        reduction = _mixed.reduction(choice.reduction, everybody)
+        words = ranks.block_words(spec.name, choice.reduction, self._seed, choice.given)
+        everybody = ranks.told(self._place, framework, words)
+        reduction = ranks.reduction(choice.reduction, everybody)
         for each in dict.fromkeys(everybody):
             spec.check_framework(choice.given, each, reduction)
         options = spec.resolve(choice.given)
@@ -288,7 +290,7 @@ class Strategy:
             devices=choice.devices,
             seed=self._seed,
             options=options,
-            resyncs=_mixed.resyncs(everybody, options),
+            resyncs=ranks.resyncs(everybody, options),
         )
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter

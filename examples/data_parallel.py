@@ -15,7 +15,12 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-from dream.adapters.pytorch.data_parallel import gather, parallel_apply, replicate, scatter
+from dream.adapters.pytorch.one_process.data_parallel import (
+    gather,
+    parallel_apply,
+    replicate,
+    scatter,
+)
 
 images, labels = load_digits(return_X_y=True)
 x, x_test, y, y_test = train_test_split(

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from dream.adapters.horovod import _cache, _recipe, _sdist, _tools
+from dream.adapters.horovod._failure import failed
+from dream.adapters.horovod._key import BuildKey
+from dream.adapters.horovod._progress import Progress
 from dream.cluster.user import inherited
-
-from . import _cache, _recipe, _sdist, _tools
-from ._failure import failed
-from ._key import BuildKey
-from ._progress import Progress
 
 _PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 _IMPORTS = {"torch": "horovod.torch.mpi_lib_v2", "tensorflow": "horovod.tensorflow.mpi_ops"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from . import _recipe
+from dream.adapters.horovod import _recipe
 
 FRAMEWORKS = {
     "torch": ("torch",),

@@ -9,10 +9,9 @@ import tarfile
 from pathlib import Path
 
 from dream._errors import NotInstalled
-
-from . import _cache
-from ._failure import excerpt
-from ._recipe import EXTRA, SDIST, SHA256, VERSION
+from dream.adapters.horovod import _cache
+from dream.adapters.horovod._failure import excerpt
+from dream.adapters.horovod._recipe import EXTRA, SDIST, SHA256, VERSION
 
 
 def unpack(cache: Path, into: Path) -> Path:

@@ -7,8 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dream._errors import NotInstalled
-
-from ._key import FRAMEWORKS, BuildKey, parse, present_key
+from dream.adapters.horovod._key import FRAMEWORKS, BuildKey, parse, present_key
 
 _LIBRARIES = {"torch": "torch/mpi_lib_v2*", "tensorflow": "tensorflow/mpi_lib*"}
 

@@ -13,7 +13,7 @@ from dream.adapters.horovod._buckets import Buckets
 from dream.adapters.horovod._groups import group_of
 from dream.adapters.horovod._ring import stand_in
 from dream.adapters.horovod._travel import check_device, wait
-from dream.adapters.pytorch.hooks import GradientHook, TorchWire
+from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
 from dream.communication.wire import Combine, Length
 
 _OPS: dict[Combine, Any] = {

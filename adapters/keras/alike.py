@@ -10,12 +10,12 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from dream._alike import Account, kind
 from dream._layout import Layout
 from dream._spec import Framework
 from dream.adapters.keras import metrics
 from dream.adapters.keras.steps import statistics_of
 from dream.communication import Communicator
+from dream.mixed.alike import Account, kind
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 

@@ -8,11 +8,11 @@ from typing import Any, final
 
 import keras
 
-from dream._resync import Resync
 from dream.adapters.keras import private, private_backup
+from dream.adapters.keras.data.standing import FIT_EPOCH, Standing, listed
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.standing import FIT_EPOCH, Standing, listed
 from dream.adapters.keras.start import same_weights
+from dream.mixed.resync import Resync
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dream._knobs import Knobs
-from dream._resync import Resyncs
 from dream._spec import Framework
-from dream.adapters.keras.exchange import Exchange
-from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.communication import Communicator
+from dream.knobs.update import Knobs
+from dream.mixed.resync import Resyncs
 
 SHARE = "dream.share"
 BATCH = "dream.batch"

@@ -8,16 +8,17 @@ from typing import Any, final
 
 import keras
 
-from dream import _alike
-from dream._alike import Account
 from dream._errors import Unsupported
-from dream._in_order import InOrder
-from dream._resync import Resync
-from dream.adapters.keras import alike, canonical
+from dream.adapters.keras import alike
 from dream.adapters.keras.calling import predict
-from dream.adapters.keras.calls import recorded
+from dream.adapters.keras.canonical import model as canonical
+from dream.adapters.keras.canonical.calls import recorded
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.steps import statistics_of
+from dream.mixed import alike as likeness
+from dream.mixed.alike import Account
+from dream.mixed.in_order import InOrder
+from dream.mixed.resync import Resync
 from dream.porting import arrays
 
 Gradients = Sequence[Any]
@@ -80,7 +81,7 @@ class Canonical(Form):
         layout = self._order.layout(self._order.names)
         summed = [*self._layout(self._model.trainable_variables), *self._layout(states)]
         mine = Account(engine.framework, "step", layout, summed, alike.states_layout(optimizers))
-        if _alike.agree(engine.communicator, mine):
+        if likeness.agree(engine.communicator, mine):
             self._states = [v for optimizer in optimizers for v in optimizer.variables]
         self.take_rank_0s(engine)
 

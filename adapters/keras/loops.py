@@ -12,13 +12,13 @@ from typing import Any, final
 import keras
 
 from dream._errors import Unsupported
-from dream._resync import Resync
 from dream.adapters.keras import callbacks, optimizer, private, start
-from dream.adapters.keras.data import Dealt
+from dream.adapters.keras.data.adapter import Dealt
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras.data.standing import Standing, counting
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.prediction import predict
-from dream.adapters.keras.sources import Arrays, Batches, Passes, find
-from dream.adapters.keras.standing import Standing, counting
+from dream.mixed.resync import Resync
 
 Arguments = dict[str, Any]
 _CACHED = "_use_cached_eval_dataset"

@@ -12,9 +12,10 @@ from typing import Any
 
 import keras
 
-from dream import _tracked
-from dream.adapters.keras import loops, optimizer, recomputing, saving, start, steps
+from dream.adapters.keras import loops, optimizer, saving, start, steps
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.knobs import recomputing
+from dream.data import tracked
 
 
 def distribute(model: Any, engine: Engine) -> Any:
@@ -23,7 +24,7 @@ def distribute(model: Any, engine: Engine) -> Any:
         return model
     engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
     state = loops.State(engine)
-    _tracked.mark(model, state.standing)
+    tracked.mark(model, state.standing)
     recomputing.adopt_when_called(model, engine)
     for name, loop in loops.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):

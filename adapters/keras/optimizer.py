@@ -14,9 +14,10 @@ from weakref import WeakSet
 import keras
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import clipping, exchange, private, step
-from dream.adapters.keras.digest import digest_of
+from dream.adapters.keras import private, step
+from dream.adapters.keras.data.digest import digest_of
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.knobs import clipping, exchange
 
 
 def take(optimizer: Any, engine: Engine) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 
 from dream import _registry
 from dream._errors import Unsupported
-from dream.adapters.keras import canonical
-from dream.adapters.keras.between import between
-from dream.adapters.keras.calls import Call, recorded
+from dream.adapters.keras.canonical import model as canonical
+from dream.adapters.keras.canonical.between import between
+from dream.adapters.keras.canonical.calls import Call, recorded
 from dream.adapters.keras.private import tree
 from dream.porting import placing
 from dream.porting.arrays import OPS

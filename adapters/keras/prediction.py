@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream.adapters.keras import private
+from dream.adapters.keras.data.sources import Arrays, Passes, find
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.sources import Arrays, Passes, find
 
 
 def predict(model: Any, state: Any, given: dict[str, Any]) -> Any:

@@ -7,12 +7,13 @@ from typing import Any
 
 import keras
 
-from dream._alike import agree as agree_with
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
 from dream._log import logger
-from dream.adapters.keras import alike, batch_norm, metrics, private, recomputing
+from dream.adapters.keras import alike, metrics, private
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.knobs import batch_norm, recomputing
+from dream.mixed.alike import agree as agree_with
 
 
 def prepare(model: Any, engine: Engine, example: Any) -> None:

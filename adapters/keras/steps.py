@@ -11,8 +11,9 @@ from typing import Any
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import accumulating, batch_norm, metrics, optimizer, private, step
+from dream.adapters.keras import metrics, optimizer, private, step
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
+from dream.adapters.keras.knobs import accumulating, batch_norm
 
 Logs = dict[str, Any]
 

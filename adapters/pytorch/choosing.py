@@ -6,12 +6,12 @@ import torch
 
 from dream import _registry
 from dream._adapter import Adapter, Plan
-from dream._knobs import Knobs
 from dream._topology import Cluster
 from dream.adapters.pytorch import collectives
-from dream.adapters.pytorch.hooks import TorchWire
+from dream.adapters.pytorch.ddp.hooks import TorchWire
+from dream.adapters.pytorch.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.single import Single
-from dream.adapters.pytorch.synchronous import Synchronous
+from dream.knobs.update import Knobs
 from dream.shared_memory.groups import serves
 
 

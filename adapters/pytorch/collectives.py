@@ -14,8 +14,8 @@ from torch.distributed import ProcessGroup
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
+from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
-from dream.adapters.pytorch.hooks import GradientHook, TorchWire
 from dream.communication.wire import Combine, Length
 
 LATE = timedelta(minutes=30)

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from dream._adapter import Metric
-from dream._batch import split
 from dream._errors import ConfigurationError
-from dream._order import Targets
-from dream._resync import Resyncs
-from dream.adapters.pytorch.dealt import dealt_of
+from dream.adapters.pytorch.data.dealt import dealt_of
 from dream.communication import Communicator
+from dream.data.batch import split
+from dream.mixed.order import Targets
+from dream.mixed.resync import Resyncs
 
 ELSEWHERE = object()
 """A prediction that another rank has, which takes its figures."""

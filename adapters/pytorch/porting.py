@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dream.adapters.pytorch import canonical
-from dream.adapters.pytorch.calls import called, whole_attention
+from dream.adapters.pytorch.canonical import model as canonical
+from dream.adapters.pytorch.canonical.calls import called, whole_attention
 from dream.porting import placing
 from dream.porting.arrays import OPS
 from dream.porting.convert import to_canonical

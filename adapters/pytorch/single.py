@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving, state
-from dream.adapters.pytorch.keras_entry import KerasEntry
-from dream.adapters.pytorch.loader import Dealer
+from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.keras.entry import KerasEntry
 from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.step import plain_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import count_of

@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._adapter import Step
-from dream._batch import split
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.ddp.root import Root
 from dream.adapters.pytorch.knobs.scaling import Scaling
-from dream.adapters.pytorch.mixed_root import MixedRoot
+from dream.adapters.pytorch.mixed.root import MixedRoot
+from dream.adapters.pytorch.mixed.told_loss import ToldLoss
 from dream.adapters.pytorch.passes import Batch, Passes
-from dream.adapters.pytorch.root import Root
-from dream.adapters.pytorch.told_loss import ToldLoss
+from dream.data.batch import split
 
 
 def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

@@ -12,20 +12,20 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream import _tuning
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._knobs import Knobs
 from dream._topology import Topology
-from dream.adapters.keras import clipping, recomputing
-from dream.adapters.keras.exchange import check_unscaled
-from dream.adapters.keras.precision import check_scaled
+from dream.adapters.keras.knobs import clipping, recomputing
+from dream.adapters.keras.knobs.exchange import check_unscaled
+from dream.adapters.keras.knobs.precision import check_scaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
-from dream.adapters.tensorflow.keras_block import open_block
+from dream.adapters.tensorflow.keras.block import open_block
 from dream.adapters.tensorflow.replicas import Replicas
 from dream.adapters.tensorflow.tapes import loops_refused
 from dream.communication import Communicator
+from dream.knobs import tuning
+from dream.knobs.update import Knobs
 
 
 class TensorFlowAdapter(Adapter):
@@ -36,7 +36,7 @@ class TensorFlowAdapter(Adapter):
         self._knobs = Knobs.of(plan.options)
         if plan.mixed and mixed.breaks(self._knobs):
             raise mixed.no_knobs(self._knobs)
-        self._tell_tuning = _tuning.begin(plan)
+        self._tell_tuning = tuning.begin(plan)
         self._who = self._replicas(plan)
         self._open = ExitStack()
         self._block = open_block(plan, self._who)

@@ -9,12 +9,12 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from dream import _tracked
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
-from dream._order import Targets
-from dream._position import Position, check_long_enough, check_read_again
-from dream._resync import Resyncs
 from dream.communication import Communicator
+from dream.data import tracked
+from dream.data.position import Position, check_long_enough, check_read_again
+from dream.mixed.order import Targets
+from dream.mixed.resync import Resyncs
 
 Cut = Callable[[Any], Any]
 _GLANCE = 1024
@@ -46,7 +46,7 @@ class Dealt:
         self._begun = self._ended = 0
         self._going_on = False
         self._position = Position()
-        _tracked.mark(self, self)
+        tracked.mark(self, self)
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from dream._errors import Desynchronized
 from dream._spec import Framework
+from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.sources import Arrays, Batches
 from dream.adapters.tensorflow import folding
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.global_moments import global_moments

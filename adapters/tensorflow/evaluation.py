@@ -9,16 +9,16 @@ from typing import Any
 import tensorflow as tf
 
 from dream._adapter import Metric
-from dream._batch import split
 from dream._errors import ConfigurationError
-from dream._order import Targets
-from dream._resync import Resyncs
 from dream.adapters.keras.calling import check_metric, predict
 from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.dealing import Cut, Dealt, targets_of
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.communication import Communicator
+from dream.data.batch import split
+from dream.mixed.order import Targets
+from dream.mixed.resync import Resyncs
 
 Metrics = tuple[tuple[str, Metric], ...]
 Run = Callable[..., list[tf.Tensor]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dream._adapter import Step
-from dream._batch import split
 from dream._errors import Unsupported
-from dream._knobs import Knobs
-from dream._resync import Resync
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
 from dream.adapters.tensorflow import calling, starting, training
+from dream.data.batch import split
+from dream.knobs.update import Knobs
+from dream.mixed.resync import Resync
 
 
 def step(model: Any, optimizer: Any, local: training.LocalStep, block: KerasBlock) -> Step:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras.traits import traits
+from dream.adapters.keras.verify.traits import traits
 from dream.recording.recorder import Recorder
 
 _TELLING = "EagerPyFunc"

@@ -9,13 +9,13 @@ import tensorflow as tf
 from dream import _registry
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
-from dream._knobs import Knobs
 from dream._topology import Topology
-from dream.adapters.keras.exchange import Exchange
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.adapters.tensorflow.travel import choosing as travelling
 from dream.communication import Communicator, Loop, Members
+from dream.knobs.update import Knobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._batch import split
 from dream._errors import ConfigurationError
 from dream._layout import check_same
 from dream.adapters.keras.alike import unnumbered
 from dream.adapters.keras.calling import predict
 from dream.adapters.tensorflow import calling
 from dream.communication import Communicator
+from dream.data.batch import split
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:

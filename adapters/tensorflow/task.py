@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 import dream
-from dream.adapters.keras import task_networks as networks
+from dream.adapters.keras.tasks import networks
 from dream.compare import tasks
 from dream.compare.meter import Learned, Meter
 from dream.compare.settings import Job

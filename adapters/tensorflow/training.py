@@ -13,19 +13,19 @@ from typing import Any
 import tensorflow as tf
 
 from dream._adapter import Step
-from dream._batch import split
 from dream._errors import ConfigurationError
-from dream.adapters.keras import batch_norm
 from dream.adapters.keras.calling import check_loss, predict
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.exchange import Exchange, exchanged
 from dream.adapters.keras.form import AsItIs, Form
+from dream.adapters.keras.knobs import batch_norm
+from dream.adapters.keras.knobs.exchange import Exchange, exchanged
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
 from dream.adapters.tensorflow import calling, folding
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.keras_private import unscaled_losses
+from dream.adapters.tensorflow.keras.private import unscaled_losses
 from dream.adapters.tensorflow.tracing import Compiled
+from dream.data.batch import split
 
 Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 """The sum of each tensor over the parts."""

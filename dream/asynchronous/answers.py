@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import Desynchronized
-
-from .coordinator import Coordinator, Key
-from .deals import Epoch
-from .frames import Frame, Kind
-from .guests import Guest, Guests
-from .holding import Holding
-from .parts import Part, Parts
+from dream.asynchronous.coordinator import Coordinator, Key
+from dream.asynchronous.deals import Epoch
+from dream.asynchronous.frames import Frame, Kind
+from dream.asynchronous.guests import Guest, Guests
+from dream.asynchronous.holding import Holding
+from dream.asynchronous.parts import Part, Parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 from dream import cluster
 from dream._errors import WorkerFailed
 from dream._topology import Cluster
-
-from .coordinator import Key
-from .deals import Epoch
-from .door import gone
-from .frames import Frame, Kind
-from .lines import Lines
-from .messages import Answer, Lease, Push, Shard
-from .roles import Roles
-from .staleness import Staleness
+from dream.asynchronous.coordinator import Key
+from dream.asynchronous.deals import Epoch
+from dream.asynchronous.door import gone
+from dream.asynchronous.frames import Frame, Kind
+from dream.asynchronous.lines import Lines
+from dream.asynchronous.messages import Answer, Lease, Push, Shard
+from dream.asynchronous.roles import Roles
+from dream.asynchronous.staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from dream._errors import Desynchronized
-
-from .clocks import Clocks
-from .deals import Deal, Epoch
-from .staleness import Staleness
+from dream.asynchronous.clocks import Clocks
+from dream.asynchronous.deals import Deal, Epoch
+from dream.asynchronous.staleness import Staleness
 
 Key = tuple[int, int]
 """A loader's number and its epoch."""

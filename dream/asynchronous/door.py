@@ -14,8 +14,7 @@ from typing import Literal, final
 from dream import cluster
 from dream._errors import WorkerFailed
 from dream._topology import Cluster
-
-from .frames import Channel
+from dream.asynchronous.frames import Channel
 
 _HELLO = struct.Struct("<32sIB")
 _HELLO_SECONDS = 10.0

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from dream._log import logger
-
-from .coordinator import Coordinator
-from .frames import Channel, Frame, Kind
+from dream.asynchronous.coordinator import Coordinator
+from dream.asynchronous.frames import Channel, Frame, Kind
 
 WAIT_SECONDS = 1.0
 """How often a worker that is kept waiting is told so."""

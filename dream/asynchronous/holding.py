@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from dream._log import logger
-
-from .coordinator import Coordinator
-from .owner import Owner
-from .parts import Part
-from .snapshots import Snapshots
+from dream.asynchronous.coordinator import Coordinator
+from dream.asynchronous.owner import Owner
+from dream.asynchronous.parts import Part
+from dream.asynchronous.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,9 @@ from typing import final
 from dream import _errors, cluster
 from dream._errors import DreamError, WorkerFailed
 from dream._topology import Cluster
-
-from .door import knock
-from .frames import Channel, Frame, Kind
-from .roles import Roles
+from dream.asynchronous.door import knock
+from dream.asynchronous.frames import Channel, Frame, Kind
+from dream.asynchronous.roles import Roles
 
 BEAT_SECONDS = 1.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .coordinator import Key
+from dream.asynchronous.coordinator import Key
 
 
 @dataclass(frozen=True, slots=True)

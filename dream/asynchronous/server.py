@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 from dream import cluster
 from dream._errors import DreamError, WorkerFailed
 from dream._topology import Cluster
-
-from .answers import FRESH, Answers
-from .coordinator import Coordinator
-from .door import Door, Purpose, knock
-from .frames import Channel, Frame, Kind
-from .guests import Guest, Guests
-from .holding import Holding, Rules
-from .owner import Owner
-from .roles import Roles
+from dream.asynchronous.answers import FRESH, Answers
+from dream.asynchronous.coordinator import Coordinator
+from dream.asynchronous.door import Door, Purpose, knock
+from dream.asynchronous.frames import Channel, Frame, Kind
+from dream.asynchronous.guests import Guest, Guests
+from dream.asynchronous.holding import Holding, Rules
+from dream.asynchronous.owner import Owner
+from dream.asynchronous.roles import Roles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,11 +10,10 @@ from typing import NoReturn
 from dream import cluster
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
-
-from .holding import Rules
-from .owner import Owner
-from .roles import Roles
-from .server import Server
+from dream.asynchronous.holding import Rules
+from dream.asynchronous.owner import Owner
+from dream.asynchronous.roles import Roles
+from dream.asynchronous.server import Server
 
 
 def serve(place: Cluster, roles: Roles, rules: Rules, owner: Owner) -> NoReturn:

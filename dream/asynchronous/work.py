@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
-
-from .client import Client
-from .coordinator import Key
-from .deals import Epoch
-from .messages import Answer, Lease, Push
+from dream.asynchronous.client import Client
+from dream.asynchronous.coordinator import Key
+from dream.asynchronous.deals import Epoch
+from dream.asynchronous.messages import Answer, Lease, Push
 
 
 @final

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dream._topology import Cluster
-
-from . import horovod, tf_config, torchrun
-from ._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
-from .exchange import (
+from dream.cluster import horovod, tf_config, torchrun
+from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
+from dream.cluster.exchange import (
     exchange,
     exchange_endpoints,
     found,
@@ -24,7 +23,7 @@ from .exchange import (
     post,
     posted,
 )
-from .export import (
+from dream.cluster.export import (
     export_dtensor,
     export_horovod,
     export_tf_config,
@@ -32,8 +31,8 @@ from .export import (
     horovod_environment,
     tf_config_text,
 )
-from .ports import reserve
-from .rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
+from dream.cluster.ports import reserve
+from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
 __all__ = [
     "STALL_SECONDS",

@@ -8,11 +8,10 @@ from functools import cache
 
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
-
-from . import _names
-from ._read import endpoint, is_loopback
-from .ports import Reservation, own_address, reserve
-from .rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
+from dream.cluster import _names
+from dream.cluster._read import endpoint, is_loopback
+from dream.cluster.ports import Reservation, own_address, reserve
+from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
 
 
 def meet(cluster: Cluster, name: str) -> None:

@@ -8,10 +8,9 @@ import os
 from collections.abc import Sequence
 
 from dream._topology import Cluster, Endpoint
-
-from .ports import interface_toward
-from .rendezvous import startup_seconds
-from .tf_config import TF_CONFIG
+from dream.cluster.ports import interface_toward
+from dream.cluster.rendezvous import startup_seconds
+from dream.cluster.tf_config import TF_CONFIG
 
 _DEFAULTS = {
     "HOROVOD_DYNAMIC_PROCESS_SETS": "1",

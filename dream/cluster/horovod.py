@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
-
-from ._read import LARGEST_PORT, integer, port, require
+from dream.cluster._read import LARGEST_PORT, integer, port, require
 
 _SOURCE = "Horovod's launcher"
 _PLACE = (

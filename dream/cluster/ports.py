@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 
-from ._read import is_loopback
+from dream.cluster._read import is_loopback
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux

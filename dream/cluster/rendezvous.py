@@ -11,9 +11,8 @@ from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Cluster, Endpoint
-
-from . import _names
-from .store import Store
+from dream.cluster import _names
+from dream.cluster.store import Store
 
 _SECONDS_PER_CALL = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1

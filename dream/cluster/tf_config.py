@@ -16,9 +16,8 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
-
-from . import _names
-from ._read import LARGEST_PORT, endpoint, port, require
+from dream.cluster import _names
+from dream.cluster._read import LARGEST_PORT, endpoint, port, require
 
 TF_CONFIG = "TF_CONFIG"
 _SOURCE = "TF_CONFIG"

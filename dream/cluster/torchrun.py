@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
-
-from . import _names, tf_config
-from ._read import LARGEST_PORT, endpoint, integer, is_loopback, port, require
+from dream.cluster import _names, tf_config
+from dream.cluster._read import LARGEST_PORT, endpoint, integer, is_loopback, port, require
 
 RANK = "RANK"
 LOCAL_RANK = "LOCAL_RANK"

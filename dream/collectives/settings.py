@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from dream._errors import ConfigurationError, unknown
-
-from .cost import ELEMENT, FACTORS, SENT
+from dream.collectives.cost import ELEMENT, FACTORS, SENT
 
 
 @dataclass(frozen=True, slots=True)

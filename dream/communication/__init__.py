@@ -5,12 +5,12 @@ can do with its own tensors. Before a byte moves, the ranks compare on a `Board`
 about to do. `Links` carry what goes from one rank to another.
 """
 
-from .communicator import Communicator
-from .handle import Handle
-from .hierarchical import Hierarchical
-from .members import Members
-from .tensors import Tensors
-from .wire import Loop, Op, Tensor, Wire
+from dream.communication.communicator import Communicator
+from dream.communication.handle import Handle
+from dream.communication.hierarchical import Hierarchical
+from dream.communication.members import Members
+from dream.communication.tensors import Tensors
+from dream.communication.wire import Loop, Op, Tensor, Wire
 
 __all__ = [
     "Communicator",

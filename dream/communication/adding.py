@@ -6,12 +6,11 @@ from collections.abc import Hashable
 from typing import final
 
 from dream._errors import unknown
-
-from .agreement import Agreement
-from .call import Call, Said
-from .dtypes import carried
-from .tensors import Tensors
-from .wire import OPS, Native, Op
+from dream.communication.agreement import Agreement
+from dream.communication.call import Call, Said
+from dream.communication.dtypes import carried
+from dream.communication.tensors import Tensors
+from dream.communication.wire import OPS, Native, Op
 
 
 @final

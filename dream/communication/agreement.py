@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from .board import Board
-from .call import Call, Said, Shape
-from .composed import Composed
-from .members import Members
-from .tensors import Tensors
-from .wire import Length, Native
+from dream.communication.board import Board
+from dream.communication.call import Call, Said, Shape
+from dream.communication.composed import Composed
+from dream.communication.members import Members
+from dream.communication.tensors import Tensors
+from dream.communication.wire import Length, Native
 
 
 @final

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from .peers import Parcel, Peers
-from .wire import Combine
+from dream.communication.peers import Parcel, Peers
+from dream.communication.wire import Combine
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dream import cluster
 from dream._errors import Desynchronized, WorkerFailed
-
-from .call import Call
+from dream.communication.call import Call
 
 
 class Board(ABC):

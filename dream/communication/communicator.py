@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from dream._errors import ConfigurationError
-
-from . import objects, scattering
-from .adding import Adding
-from .agreement import Agreement
-from .call import Said
-from .composed import Composed
-from .dtypes import check_moves
-from .handle import Handle
-from .members import Members
-from .post import Post
-from .tensors import Tensors
-from .tracing import as_written
-from .wire import Native, Op, Tensor, Wire
+from dream.communication import objects, scattering
+from dream.communication.adding import Adding
+from dream.communication.agreement import Agreement
+from dream.communication.call import Said
+from dream.communication.composed import Composed
+from dream.communication.dtypes import check_moves
+from dream.communication.handle import Handle
+from dream.communication.members import Members
+from dream.communication.post import Post
+from dream.communication.tensors import Tensors
+from dream.communication.tracing import as_written
+from dream.communication.wire import Native, Op, Tensor, Wire
 
 
 @final

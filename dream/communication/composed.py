@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast, final
 
-from .dtypes import SIZES
-from .pack import Pack
-from .tensors import Tensors
-from .wire import Combine, Length, Native, Op, Wire
+from dream.communication.dtypes import SIZES
+from dream.communication.pack import Pack
+from dream.communication.tensors import Tensors
+from dream.communication.wire import Combine, Length, Native, Op, Wire
 
 
 @final

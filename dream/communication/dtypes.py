@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dream._errors import Unsupported
-
-from .wire import Op
+from dream.communication.wire import Op
 
 CARRIED = {
     "float16": "float32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from .wire import Combine, Length, Native, Wire
+from dream.communication.wire import Combine, Length, Native, Wire
 
 
 @final

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from dream import cluster
 from dream._topology import Cluster
-
-from .board import Board
-from .links import links_of
-from .mesh import Mesh
-from .page import Page, words_needed
+from dream.communication.board import Board
+from dream.communication.links import links_of
+from dream.communication.mesh import Mesh
+from dream.communication.page import Page, words_needed
 
 _TOKEN = 16
 

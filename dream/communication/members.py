@@ -8,10 +8,9 @@ from functools import cached_property
 
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
-
-from .board import Board
-from .links import Links, links_of
-from .meeting import board_of
+from dream.communication.board import Board
+from dream.communication.links import Links, links_of
+from dream.communication.meeting import board_of
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import final
 
 from dream._errors import WorkerFailed
-
-from .board import Board, absence, departure, disagreement
-from .call import Call
-from .links import Links
+from dream.communication.board import Board, absence, departure, disagreement
+from dream.communication.call import Call
+from dream.communication.links import Links
 
 _HEAD = struct.Struct("<QQHH")
 """turn, digest, number of bytes, number of numbers."""

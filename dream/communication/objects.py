@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .communicator import Communicator
+    from dream.communication.communicator import Communicator
 
 
 def all_gather(communicator: Communicator, value: object) -> list[Any]:

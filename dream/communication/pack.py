@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .tensors import Tensors
-from .wire import Native
+from dream.communication.tensors import Tensors
+from dream.communication.wire import Native
 
 _SMALL = 1 << 16
 """Elements below which a tensor shares a buffer; a larger one is not worth copying."""

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from .board import Board, absence, departure, disagreement
-from .call import DIGEST_BITS, MOST_BYTES, Call
+from dream.communication.board import Board, absence, departure, disagreement
+from dream.communication.call import DIGEST_BITS, MOST_BYTES, Call
 
 _WORD = 8
 _TEXT_WORDS = MOST_BYTES // _WORD + 1

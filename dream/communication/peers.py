@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from dream._errors import Desynchronized
-
-from .links import Links
+from dream.communication.links import Links
 
 _HEAD = struct.Struct("<?B16sBQ")
 """whether an answer is waited for, length of the dtype's name, the name, dims, bytes."""

@@ -6,16 +6,15 @@ from functools import cached_property
 from typing import Any, final
 
 from dream._errors import ConfigurationError, unknown
-
-from .agreement import Agreement
-from .algorithms import ALGORITHMS, Exchange
-from .call import Said
-from .dtypes import carried, check_moves
-from .handle import Handle
-from .members import Members
-from .peers import Expected, Parcel, Peers
-from .tensors import Tensors
-from .wire import OPS, Native, Op, Tensor
+from dream.communication.agreement import Agreement
+from dream.communication.algorithms import ALGORITHMS, Exchange
+from dream.communication.call import Said
+from dream.communication.dtypes import carried, check_moves
+from dream.communication.handle import Handle
+from dream.communication.members import Members
+from dream.communication.peers import Expected, Parcel, Peers
+from dream.communication.tensors import Tensors
+from dream.communication.wire import OPS, Native, Op, Tensor
 
 
 @final

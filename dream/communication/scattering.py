@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream._errors import ConfigurationError
-
-from .agreement import Agreement
-from .call import Said, in_words
-from .dtypes import SIZES, check_moves
-from .members import Members
-from .tensors import Tensors
-from .wire import Length, Native, Tensor
+from dream.communication.agreement import Agreement
+from dream.communication.call import Said, in_words
+from dream.communication.dtypes import SIZES, check_moves
+from dream.communication.members import Members
+from dream.communication.tensors import Tensors
+from dream.communication.wire import Length, Native, Tensor
 
 _NAMES = [*SIZES]
 _MOST_DIMS = 12

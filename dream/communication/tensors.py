@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 
 from dream._errors import Unsupported
-
-from .wire import Combine, Length, Native, Tensor
+from dream.communication.wire import Combine, Length, Native, Tensor
 
 
 class Tensors(ABC):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import inf
 
 from dream._errors import ConfigurationError
-from dream._partition import check_batch_size
 from dream.compare.slow import Slow
 from dream.compare.tasks import DEFAULT
+from dream.data.partition import check_batch_size
 
 PROGRAMS: Mapping[str, str] = {
-    "torch": "dream.adapters.pytorch.task:train",
-    "owned": "dream.adapters.pytorch.task_steps:train",
-    "keras": "dream.adapters.keras.task:train",
+    "torch": "dream.adapters.pytorch.tasks.task:train",
+    "owned": "dream.adapters.pytorch.tasks.steps:train",
+    "keras": "dream.adapters.keras.tasks.task:train",
     "step": "dream.adapters.tensorflow.task:train",
 }
 """flavour -> `module:function(job, meter)`, run in every rank."""

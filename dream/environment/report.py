@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .facts import Facts
-from .tries import Tries, Try
+from dream.environment.facts import Facts
+from dream.environment.tries import Tries, Try
 
 
 def document(facts: Facts, tries: Tries) -> Facts:

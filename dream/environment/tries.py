@@ -11,11 +11,10 @@ from tempfile import TemporaryDirectory
 
 from dream import _here, _spec
 from dream._spec import FRAMEWORKS, Framework
+from dream.environment import worker
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
-
-from . import worker
 
 _RANKS = 2
 

@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .command import run_command, script_command
-from .job import Job, frameworks
+from dream.launch.command import run_command, script_command
+from dream.launch.job import Job, frameworks
 
 DEFAULT_PORT = 29500
 """Where node 0 serves the rendezvous of several hosts, unless told otherwise."""

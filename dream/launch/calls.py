@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
-
-from .command import explain
-from .job import Job, frameworks
-from .outcome import Outcome
-from .pickles import can_carry_main, dump, load
-from .start import run
+from dream.launch.command import explain
+from dream.launch.job import Job, frameworks
+from dream.launch.outcome import Outcome
+from dream.launch.pickles import can_carry_main, dump, load
+from dream.launch.start import run
 
 
 def call(

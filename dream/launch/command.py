@@ -14,12 +14,11 @@ from types import FrameType
 from dream._errors import ConfigurationError
 from dream._files import is_file
 from dream.cluster import _names
-
-from .ending import describe, ranks
-from .job import Job
-from .outcome import Outcome
-from .start import run
-from .watch import Events
+from dream.launch.ending import describe, ranks
+from dream.launch.job import Job
+from dream.launch.outcome import Outcome
+from dream.launch.start import run
+from dream.launch.watch import Events
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

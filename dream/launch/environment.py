@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dream import _mixed
 from dream._topology import Cluster
 from dream.cluster import _names, horovod_environment, tf_config_text
-
-from .job import Job
+from dream.launch.job import Job
+from dream.mixed import ranks
 
 _PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 """Prefixes of what another launcher may have left behind."""
@@ -79,7 +78,7 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
         framework = job.everybody[place.rank]
         requests[_names.FRAMEWORK] = framework
         requests[_names.FRAMEWORKS] = ",".join(job.everybody)
-        users = None if _mixed.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
+        users = None if ranks.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
         requests["KERAS_BACKEND"] = users or framework  # one for all cannot fit ranks of several
     return requests
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import final
 
-from .ending import Ending
+from dream.launch.ending import Ending
 
 RESTARTS = 3
 """How often a rank is started again before it is left dead."""

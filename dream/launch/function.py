@@ -24,7 +24,7 @@ def launch(
     env: added to this process's environment for the ranks.
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
-    from .calls import call  # on use: `import dream` stays quick
+    from dream.launch.calls import call  # on use: `import dream` stays quick
 
     return call(
         function,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .process import Process
+from dream.launch.process import Process
 
 _BUSY = 0.05
 """Share of a core below which a rank counts as waiting; heartbeats of idle frameworks need

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dream import _framework, _mixed, _spec
+from dream import _framework, _spec
 from dream._errors import ConfigurationError
 from dream._spec import Framework
-
-from .output import Show
+from dream.launch.output import Show
+from dream.mixed import ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _check_strategy(request: str, frameworks: tuple[Framework, ...], world_size:
     options = {key: value for key, value in given.items() if key not in _spec.COMMON}
     reduction = str(given.get("reduction", "auto"))
     spec.check_reduction(reduction)
-    _mixed.check_reduction(reduction, frameworks)
+    ranks.check_reduction(reduction, frameworks)
     for framework in dict.fromkeys(frameworks):
         spec.check_framework(options, framework, reduction)
 

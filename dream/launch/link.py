@@ -12,9 +12,8 @@ from typing import Any
 
 from dream.cluster import Rendezvous
 from dream.cluster.rendezvous import Missing
-
-from .ending import Ending
-from .job import Job
+from dream.launch.ending import Ending
+from dream.launch.job import Job
 
 FAULT, DONE = "fault", "done"
 _BEAT_SECONDS = 0.5

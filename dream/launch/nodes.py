@@ -13,8 +13,7 @@ from dream.cluster import Rendezvous, _names, startup_seconds
 from dream.cluster._read import is_loopback
 from dream.cluster.ports import own_address
 from dream.cluster.rendezvous import Missing
-
-from .job import Job
+from dream.launch.job import Job
 
 
 @dataclass(frozen=True, slots=True)

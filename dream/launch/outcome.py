@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from .ending import Cause
+from dream.launch.ending import Cause
 
 
 @dataclass(frozen=True, slots=True)

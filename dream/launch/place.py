@@ -11,9 +11,8 @@ from dream._topology import Cluster, Endpoint
 from dream.cluster import Rendezvous, reserve
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
-
-from .job import Job
-from .nodes import agree, common_token
+from dream.launch.job import Job
+from dream.launch.nodes import agree, common_token
 
 LOOPBACK = "127.0.0.1"
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .child import PARENT, REPORT, looks_like_a_victim
-from .ending import Ending
-from .output import Output
+from dream.launch.child import PARENT, REPORT, looks_like_a_victim
+from dream.launch.ending import Ending
+from dream.launch.output import Output
 
 CHILD = str(Path(__file__).with_name("child.py"))
 _STREAM_SECONDS = 0.5

@@ -14,17 +14,16 @@ from typing import final
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import _names
-
-from .environment import rank_environment
-from .expendable import Expendable
-from .guard import Guard
-from .job import Job
-from .link import Link
-from .outcome import Outcome
-from .output import Output
-from .place import Hosted, hosted
-from .process import Process
-from .watch import Events, Watch, next_event
+from dream.launch.environment import rank_environment
+from dream.launch.expendable import Expendable
+from dream.launch.guard import Guard
+from dream.launch.job import Job
+from dream.launch.link import Link
+from dream.launch.outcome import Outcome
+from dream.launch.output import Output
+from dream.launch.place import Hosted, hosted
+from dream.launch.process import Process
+from dream.launch.watch import Events, Watch, next_event
 
 _TERM_SECONDS = 2.0
 """Between SIGTERM and SIGKILL. TensorFlow catches the first, so the second always comes."""

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from .ending import Cause, Ending, find_cause, first_left
-from .expendable import Expendable
-from .idle import IdleWatch
-from .link import DONE, FAULT, Link
-from .outcome import Outcome
-from .process import Process
+from dream.launch.ending import Cause, Ending, find_cause, first_left
+from dream.launch.expendable import Expendable
+from dream.launch.idle import IdleWatch
+from dream.launch.link import DONE, FAULT, Link
+from dream.launch.outcome import Outcome
+from dream.launch.process import Process
 
 _GRACE_SECONDS = 1.0
 """How long reports are waited for when only victims are known: the first cause may be heard of

@@ -21,10 +21,9 @@ from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.job import Job
-
-from . import rates
-from .hardware import Hardware, Link
-from .sketch import Op
+from dream.plan import rates
+from dream.plan.hardware import Hardware, Link
+from dream.plan.sketch import Op
 
 SIZES = (4 << 10, 256 << 10, 1 << 20, 8 << 20)
 """Bytes of the all_reduces that the link is read from."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream.collectives.sizes import show
-
-from .forecast import Forecast
+from dream.plan.forecast import Forecast
 
 _CLOSE = 1.05
 """Forecasts nearer than that are alike, and the simpler strategy is taken."""

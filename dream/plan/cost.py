@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from math import ceil, log2
 
 from dream.collectives.cost import FACTORS
-
-from .hardware import Hardware, Link
+from dream.plan.hardware import Hardware, Link
 
 
 def ring_all_reduce(size: float, ranks: int, link: Link) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from .forecast import Forecast
-from .measure import Measured
-from .planned import Plan
-from .scaling import Point
+from dream.plan.forecast import Forecast
+from dream.plan.measure import Measured
+from dream.plan.planned import Plan
+from dream.plan.scaling import Point
 
 Figures = dict[str, object]
 

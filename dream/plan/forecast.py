@@ -8,14 +8,13 @@ from math import ceil
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
-
-from .candidates import Candidate
-from .hardware import Hardware
-from .memory import Memory, memory
-from .rehearsed import Rehearsals, memory_of, messages_of, time_of
-from .sketch import Op, Sketch
-from .timing import Time, time
-from .traffic import Message, given, sent, traffic
+from dream.plan.candidates import Candidate
+from dream.plan.hardware import Hardware
+from dream.plan.memory import Memory, memory
+from dream.plan.rehearsed import Rehearsals, memory_of, messages_of, time_of
+from dream.plan.sketch import Op, Sketch
+from dream.plan.timing import Time, time
+from dream.plan.traffic import Message, given, sent, traffic
 
 
 @final

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from dream._errors import Unsupported
-
-from .sketch import Kind, Op
+from dream.plan.sketch import Kind, Op
 
 
 @final

@@ -9,16 +9,15 @@ from typing import final
 
 from dream._files import write_json
 from dream._spec import Framework
+from dream.plan import document, overheads, planned, presets, report
+from dream.plan.asked import Asked
+from dream.plan.calibrate import Here
+from dream.plan.choice import best
+from dream.plan.hardware import Hardware, Machine
+from dream.plan.measure import RANKS, Measured, measure
+from dream.plan.planned import Plan
+from dream.plan.sketch import Told
 from dream.porting.process import Bench
-
-from . import document, overheads, planned, presets, report
-from .asked import Asked
-from .calibrate import Here
-from .choice import best
-from .hardware import Hardware, Machine
-from .measure import RANKS, Measured, measure
-from .planned import Plan
-from .sketch import Told
 
 
 @final

@@ -15,13 +15,12 @@ from dream._spec import Framework
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job as LaunchJob
-
-from . import rank
-from .asked import Asked
-from .calibrate import REDUCTIONS
-from .candidates import Candidate
-from .forecast import Forecast
-from .trial import Job, Trial
+from dream.plan import rank
+from dream.plan.asked import Asked
+from dream.plan.calibrate import REDUCTIONS
+from dream.plan.candidates import Candidate
+from dream.plan.forecast import Forecast
+from dream.plan.trial import Job, Trial
 
 RANKS = (1, 2, 4)
 MEMORY, TIME = 0.10, 0.25

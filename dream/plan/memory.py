@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import final
 
-from .candidates import Candidate
-from .sketch import Parameter, Sketch
+from dream.plan.candidates import Candidate
+from dream.plan.sketch import Parameter, Sketch
 
 
 @final

@@ -14,14 +14,13 @@ from typing import final
 from dream import _registry
 from dream._errors import ConfigurationError, Unsupported
 from dream._spec import Framework
-
-from . import planned
-from .asked import Asked, Training
-from .calibrate import Here
-from .candidates import Candidate, candidates
-from .forecast import Source, forecast, ops_of
-from .measure import run, slowest
-from .trial import Job, Trial
+from dream.plan import planned
+from dream.plan.asked import Asked, Training
+from dream.plan.calibrate import Here
+from dream.plan.candidates import Candidate, candidates
+from dream.plan.forecast import Source, forecast, ops_of
+from dream.plan.measure import run, slowest
+from dream.plan.trial import Job, Trial
 
 _BLOCK, _BLOCKS = 20, 3
 """Steps of a block, and how many the quickest is of."""

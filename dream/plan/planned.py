@@ -9,18 +9,17 @@ from functools import cache
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.plan import worker
+from dream.plan.asked import Asked, Training
+from dream.plan.candidates import Candidate, candidates, like
+from dream.plan.choice import sentence
+from dream.plan.forecast import Forecast, Source, forecast, ops_of
+from dream.plan.hardware import Hardware, Machine
+from dream.plan.measure import RANKS, can_run
+from dream.plan.scaling import Point, scaling
+from dream.plan.sketch import Told
 from dream.porting import building
 from dream.porting.process import Bench, bench
-
-from . import worker
-from .asked import Asked, Training
-from .candidates import Candidate, candidates, like
-from .choice import sentence
-from .forecast import Forecast, Source, forecast, ops_of
-from .hardware import Hardware, Machine
-from .measure import RANKS, can_run
-from .scaling import Point, scaling
-from .sketch import Told
 
 DEFAULT_BATCH = 32
 """Where neither the model nor the command says one."""

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dream._errors import unknown
-
-from .hardware import Hardware, Link
-from .sketch import Kind
+from dream.plan.hardware import Hardware, Link
+from dream.plan.sketch import Kind
 
 GB, GIB, TFLOP = 1e9, 1 << 30, 1e12
 FLOPS_REACHED = 0.5

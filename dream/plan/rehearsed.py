@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .candidates import Candidate
-from .hardware import Hardware
-from .memory import Memory
-from .sketch import Rehearsal, Sending
-from .timing import Time, paged, shown
-from .traffic import Message
+from dream.plan.candidates import Candidate
+from dream.plan.hardware import Hardware
+from dream.plan.memory import Memory
+from dream.plan.sketch import Rehearsal, Sending
+from dream.plan.timing import Time, paged, shown
+from dream.plan.traffic import Message
 
 Rehearsals = Sequence[Rehearsal]
 """Of the ranks that differ; one at least."""

@@ -13,12 +13,11 @@ from rich.text import Text
 from dream._screen import screen
 from dream.collectives.sizes import show as size
 from dream.launch.environment import cores
-
-from .candidates import KINDS
-from .forecast import Forecast
-from .measure import MEMORY, TIME, Measured, on_gloo
-from .planned import Plan
-from .scaling import Point
+from dream.plan.candidates import KINDS
+from dream.plan.forecast import Forecast
+from dream.plan.measure import MEMORY, TIME, Measured, on_gloo
+from dream.plan.planned import Plan
+from dream.plan.scaling import Point
 
 _WIDTH = 100
 

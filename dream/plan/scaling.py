@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
-
-from .candidates import Candidate, Kind, candidates
-from .choice import best
-from .forecast import Forecast, Source, forecast, ops_of
-from .hardware import Hardware, Machine
+from dream.plan.candidates import Candidate, Kind, candidates
+from dream.plan.choice import best
+from dream.plan.forecast import Forecast, Source, forecast, ops_of
+from dream.plan.hardware import Hardware, Machine
 
 _STAGES = 64
 """Of a pipeline at most: longer ones are rehearsed for minutes."""

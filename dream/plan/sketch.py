@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, final
 
-from .candidates import Candidate
-from .candidates import Kind as Strategy
+from dream.plan.candidates import Candidate
+from dream.plan.candidates import Kind as Strategy
 
 Phase = Literal["forward", "backward", "update"]
 Kind = Literal["matmul", "convolution", "other"]

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from .candidates import Candidate
-from .hardware import Hardware
-from .memory import bytes_of, shards
-from .sketch import Phase, Sketch
-from .traffic import Message
+from dream.plan.candidates import Candidate
+from dream.plan.hardware import Hardware
+from dream.plan.memory import bytes_of, shards
+from dream.plan.sketch import Phase, Sketch
+from dream.plan.traffic import Message
 
 
 @final

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal, final
 
-from . import cost
-from .candidates import Candidate
-from .hardware import Hardware
-from .memory import bytes_of, shards
-from .sketch import Sketch
+from dream.plan import cost
+from dream.plan.candidates import Candidate
+from dream.plan.hardware import Hardware
+from dream.plan.memory import bytes_of, shards
+from dream.plan.sketch import Sketch
 
 LENGTH = 8
 """Bytes: what ranks say of how much each gives to an all_gather."""

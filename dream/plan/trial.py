@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from .asked import Training
+from dream.plan.asked import Training
 
 
 @final

@@ -12,15 +12,14 @@ from numpy.typing import ArrayLike
 
 from dream._errors import ConfigurationError, unknown
 from dream._spec import FRAMEWORKS
-
-from . import building
-from .judge import judge
-from .match import match
-from .probe import Array, Inputs
-from .process import Bench, bench
-from .shake import Weights, shaken
-from .side import Side
-from .verdict import Report
+from dream.porting import building
+from dream.porting.judge import judge
+from dream.porting.match import match
+from dream.porting.probe import Array, Inputs
+from dream.porting.process import Bench, bench
+from dream.porting.shake import Weights, shaken
+from dream.porting.side import Side
+from dream.porting.verdict import Report
 
 Model = str | Callable[[], Any]
 

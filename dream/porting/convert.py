@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .description import Layer, Parameter
-from .steps import Ops, apply, inverse
+from dream.porting.description import Layer, Parameter
+from dream.porting.steps import Ops, apply, inverse
 
 What = Literal["value", "gradient"]
 

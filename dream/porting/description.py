@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from .steps import Shape, Steps, shape_after
+from dream.porting.steps import Shape, Steps, shape_after
 
 OTHER = "other"
 """The kind of a layer with parameters of its own that no adapter knows: its parameters have the

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dream._figures import finite
-
-from .gap import Gap
-from .settings import Setting
-from .verdict import Found, Report, Row
+from dream.porting.gap import Gap
+from dream.porting.settings import Setting
+from dream.porting.verdict import Found, Report, Row
 
 Figures = dict[str, Any]
 

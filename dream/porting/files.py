@@ -9,8 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from dream._errors import ConfigurationError
-
-from .probe import Array
+from dream.porting.probe import Array
 
 
 def batch(path: Path) -> dict[str, Array]:

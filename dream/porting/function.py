@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from .verdict import Report
+    from dream.porting.verdict import Report
 
 
 def port_check(
@@ -47,7 +47,7 @@ def port_check(
     Raises ConfigurationError where the layers do not match, Unsupported for a layer whose
     parameters no other framework can have, and WorkerFailed where a model cannot be built or run.
     """
-    from .check import Request, run  # on use: `import dream` loads no NumPy
+    from dream.porting.check import Request, run  # on use: `import dream` loads no NumPy
 
     request = Request.made(
         old, new, batch, mapping=map, tolerance=tolerance, loss=loss, seed=seed, as_is=as_is,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import gap, settings
-from .description import Layer
-from .gap import Gap
-from .match import Pair
-from .reasons import reasons
-from .side import Side
-from .verdict import Found, Report, Row
+from dream.porting import gap, settings
+from dream.porting.description import Layer
+from dream.porting.gap import Gap
+from dream.porting.match import Pair
+from dream.porting.reasons import reasons
+from dream.porting.side import Side
+from dream.porting.verdict import Found, Report, Row
 
 Array = NDArray[Any]
 

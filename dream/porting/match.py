@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from dream._errors import ConfigurationError, unknown
-
-from .description import OTHER, Description, Layer
+from dream.porting.description import OTHER, Description, Layer
 
 OPTIONAL = frozenset({"bias", "beta", "input_bias", "recurrent_bias", "query_bias", "key_bias",
                       "value_bias", "output_bias"})  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import OPS
-from .description import OTHER, Layer
-from .steps import apply, dense_order
+from dream.porting.arrays import OPS
+from dream.porting.description import OTHER, Layer
+from dream.porting.steps import apply, dense_order
 
 Array = NDArray[Any]
 

@@ -9,8 +9,8 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from .description import Description
-from .loss import Loss
+from dream.porting.description import Description
+from dream.porting.loss import Loss
 
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]

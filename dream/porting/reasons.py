@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .activations import identify
-from .recognition import CLOSE, close, of_values, permuted
-from .settings import Setting
-from .side import Side
-from .verdict import Found, Row
+from dream.porting.activations import identify
+from dream.porting.recognition import CLOSE, close, of_values, permuted
+from dream.porting.settings import Setting
+from dream.porting.side import Side
+from dream.porting.verdict import Found, Row
 
 
 def reasons(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import Row
+from dream.porting.verdict import Row
 
 Array = NDArray[Any]
 CLOSE = 1e-4

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dream._screen import screen
-
-from .gap import ROUNDINGS, Gap
-from .verdict import Found, Report
+from dream.porting.gap import ROUNDINGS, Gap
+from dream.porting.verdict import Found, Report
 
 
 def show(report: Report, console: Console | None = None) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from .description import Parameter
-from .match import Pair
-from .probe import Facts
-from .steps import Shape
+from dream.porting.description import Parameter
+from dream.porting.match import Pair
+from dream.porting.probe import Facts
+from dream.porting.steps import Shape
 
 Pads = tuple[tuple[int, int], ...]
 

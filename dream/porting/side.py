@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from .probe import Facts, Passes
-from .shake import Weights
+from dream.porting.probe import Facts, Passes
+from dream.porting.shake import Weights
 
 
 @final

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, final
 
-from .description import Layer
-from .gap import Gap
-from .settings import Setting
+from dream.porting.description import Layer
+from dream.porting.gap import Gap
+from dream.porting.settings import Setting
 
 Where = Literal["before", "in", "after"]
 
@@ -68,7 +68,7 @@ class Report:
     backends: tuple[str, str]
 
     def __str__(self) -> str:
-        from .report import text  # on use: rich is for who reads
+        from dream.porting.report import text  # on use: rich is for who reads
 
         return text(self)
 

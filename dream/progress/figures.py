@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, final
 
-from dream._tracked import Tracked
+from dream.data.tracked import Tracked
 
 
 @final

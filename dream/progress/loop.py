@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
-from dream._tracked import Tracked
+from dream.data.tracked import Tracked
 from dream.progress.board import Board
 from dream.progress.display import Display, display
 from dream.progress.figures import Figures

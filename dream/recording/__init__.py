@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from dream.recording.recorder import Recorder
 
 SEEN = (
     "Seen are backward() from a number, a GradientTape's gradient() of one, strategy.train_step, "
@@ -42,9 +42,8 @@ def begin() -> None:
     """Record from now on, as the environment asks. Called before the script starts."""
     global _active
     from dream import cluster
-
-    from .recorder import Recorder
-    from .request import Request
+    from dream.recording.recorder import Recorder
+    from dream.recording.request import Request
 
     text = cluster.requested_record()
     assert text is not None

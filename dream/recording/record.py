@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dream._files import write_whole
-
-from .pace import Pace
+from dream.recording.pace import Pace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

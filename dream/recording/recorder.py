@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, final
 from dream import _registry
 from dream._adapter import Adapter, Asynchronous
 from dream._topology import Cluster
-
-from . import reading, record
-from .pace import Clock, Pace
-from .reading import Traits
-from .record import Record, Step
-from .request import Request
-from .seeding import Seeding
+from dream.recording import reading, record
+from dream.recording.pace import Clock, Pace
+from dream.recording.reading import Traits
+from dream.recording.record import Record, Step
+from dream.recording.request import Request
+from dream.recording.seeding import Seeding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,10 +4,10 @@ It works on addresses and counts, so that any framework's CPU tensors and NumPy'
 it. `native/dream_shared.h` is the core's own interface, for those who are not Python.
 """
 
-from . import groups
-from .codes import CARRIES, OPERATIONS
-from .group import Group
-from .library import Status, status
-from .meeting import connect
+from dream.shared_memory import groups
+from dream.shared_memory.codes import CARRIES, OPERATIONS
+from dream.shared_memory.group import Group
+from dream.shared_memory.library import Status, status
+from dream.shared_memory.meeting import connect
 
 __all__ = ["CARRIES", "OPERATIONS", "Group", "Status", "connect", "groups", "status"]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
 from dream.communication.board import absence, departure, disagreement
 from dream.communication.call import Call
-
-from .codes import DTYPES, KINDS, OPERATIONS, Code
-from .library import Signature
+from dream.shared_memory.codes import DTYPES, KINDS, OPERATIONS, Code
+from dream.shared_memory.library import Signature
 
 _DTYPES = {code: name for name, code in DTYPES.items()}
 _OPERATIONS = {code: name for name, code in OPERATIONS.items()}

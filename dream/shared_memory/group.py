@@ -8,10 +8,9 @@ from os import strerror
 from typing import Any, final
 
 from dream._errors import DreamError, Unsupported
-
-from . import failures
-from .codes import DTYPES, KINDS, OPERATIONS, Code
-from .library import library
+from dream.shared_memory import failures
+from dream.shared_memory.codes import DTYPES, KINDS, OPERATIONS, Code
+from dream.shared_memory.library import library
 
 _AGAIN = int(Code.AGAIN)
 _DIRECT = 32 * 1024

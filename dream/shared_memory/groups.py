@@ -9,9 +9,8 @@ from functools import cache
 from dream._errors import NotInstalled, Unsupported
 from dream._log import logger
 from dream._topology import Cluster
-
-from .group import Group
-from .meeting import connect
+from dream.shared_memory.group import Group
+from dream.shared_memory.meeting import connect
 
 NAME = "shared_memory"
 

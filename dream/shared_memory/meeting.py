@@ -12,11 +12,10 @@ from typing import Any
 from dream import cluster
 from dream._errors import DreamError, NotInstalled, Unsupported
 from dream._topology import Cluster
-
-from . import memory
-from .group import Group
-from .library import library, status
-from .memory import Made
+from dream.shared_memory import memory
+from dream.shared_memory.group import Group
+from dream.shared_memory.library import library, status
+from dream.shared_memory.memory import Made
 
 Meet = Callable[[str, bytes], list[bytes]]
 """Every rank's word, in order, of a step of the meeting that has this name."""

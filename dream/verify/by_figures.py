@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import facts
-from .cause import Cause, Ruling
-from .judge import Judged
-from .runs import Ran
-from .tolerance import Tolerance
+from dream.verify import facts
+from dream.verify.cause import Cause, Ruling
+from dream.verify.judge import Judged
+from dream.verify.runs import Ran
+from dream.verify.tolerance import Tolerance
 
 SLICING = "the script deals out its data itself"
 SUM = "the loss is a sum over samples"

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import final
 
 from dream.recording.request import Change
-
-from . import facts, noise
-from .by_figures import FIGURES
-from .cause import Cause, Ruling
-from .cells import SINGLE, Cell
-from .judge import Judged, judge
-from .runs import Failed, Laboratory, Ran
+from dream.verify import facts, noise
+from dream.verify.by_figures import FIGURES
+from dream.verify.cause import Cause, Ruling
+from dream.verify.cells import SINGLE, Cell
+from dream.verify.judge import Judged, judge
+from dream.verify.runs import Failed, Laboratory, Ran
 
 ITSELF = "single is not deterministic"
 RANDOM = "random numbers in the model"

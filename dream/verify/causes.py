@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .by_figures import FIGURES
-from .by_runs import Suspects
-from .cause import Cause, Ruling
-from .judge import Judged
-from .runs import Laboratory, Ran
+from dream.verify.by_figures import FIGURES
+from dream.verify.by_runs import Suspects
+from dream.verify.cause import Cause, Ruling
+from dream.verify.judge import Judged
+from dream.verify.runs import Laboratory, Ran
 
 
 def find(judged: Judged, single: Ran, laboratory: Laboratory) -> list[Cause]:

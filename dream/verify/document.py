@@ -7,12 +7,11 @@ from typing import Any
 
 from dream import _here
 from dream._figures import finite
-
-from .cause import Cause
-from .gaps import Gap
-from .judge import Judged
-from .runs import Ran
-from .tolerance import NOISE, Tolerance
+from dream.verify.cause import Cause
+from dream.verify.gaps import Gap
+from dream.verify.judge import Judged
+from dream.verify.runs import Ran
+from dream.verify.tolerance import NOISE, Tolerance
 
 Figures = dict[str, Any]
 

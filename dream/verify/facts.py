@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from dream.recording.record import Record
-
-from .tolerance import Tolerance
+from dream.verify.tolerance import Tolerance
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

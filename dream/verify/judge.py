@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from . import gaps
-from .cells import Cell
-from .gaps import Gap
-from .noise import Noise
-from .runs import Failed, Outcome, Ran
-from .tolerance import NOISE, Tolerance
+from dream.verify import gaps
+from dream.verify.cells import Cell
+from dream.verify.gaps import Gap
+from dream.verify.noise import Noise
+from dream.verify.runs import Failed, Outcome, Ran
+from dream.verify.tolerance import NOISE, Tolerance
 
 
 class Verdict(StrEnum):

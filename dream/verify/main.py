@@ -14,14 +14,13 @@ from dream import _placing, recording
 from dream._errors import ConfigurationError
 from dream._files import write_json
 from dream._screen import screen
-
-from . import arguments, cells, document, noise, report
-from .arguments import Asked
-from .cause import Cause
-from .causes import find
-from .cells import SINGLE, Cell
-from .judge import Judged, Verdict, judge
-from .runs import Failed, Laboratory, Ran
+from dream.verify import arguments, cells, document, noise, report
+from dream.verify.arguments import Asked
+from dream.verify.cause import Cause
+from dream.verify.causes import find
+from dream.verify.cells import SINGLE, Cell
+from dream.verify.judge import Judged, Verdict, judge
+from dream.verify.runs import Failed, Laboratory, Ran
 
 Say = Callable[[str], None]
 

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dream.recording.request import Change
-
-from . import gaps
-from .runs import Failed, Laboratory, Outcome, Ran
-from .tolerance import Tolerance
+from dream.verify import gaps
+from dream.verify.runs import Failed, Laboratory, Outcome, Ran
+from dream.verify.tolerance import Tolerance
 
 
 @dataclass(frozen=True, slots=True)

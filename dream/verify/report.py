@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .cause import Cause, Ruling
-from .judge import Judged, Verdict
-from .runs import Ran
-from .tolerance import NOISE, Tolerance
+from dream.verify.cause import Cause, Ruling
+from dream.verify.judge import Judged, Verdict
+from dream.verify.runs import Ran
+from dream.verify.tolerance import NOISE, Tolerance
 
 Causes = Mapping[str, Sequence[Cause]]
 """By strategy."""

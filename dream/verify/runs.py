@@ -19,9 +19,8 @@ from dream.launch.job import Job
 from dream.recording import record
 from dream.recording.record import Record, Step
 from dream.recording.request import Change, Request
-
-from .arguments import Asked
-from .cells import SINGLE, Cell
+from dream.verify.arguments import Asked
+from dream.verify.cells import SINGLE, Cell
 
 if TYPE_CHECKING:
     from dream.recording.record import Arrays

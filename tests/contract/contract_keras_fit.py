@@ -28,7 +28,7 @@ from contract_keras_kit import (
 )
 from keras import layers
 
-from dream._partition import epoch_order
+from dream.data.partition import epoch_order
 
 
 def _fitted(

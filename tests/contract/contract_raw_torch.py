@@ -21,9 +21,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from dream import _partition
-from dream._partition import Share, epoch_order
-from dream.adapters.pytorch import sampling, saving
+from dream.adapters.pytorch import saving
+from dream.adapters.pytorch.data import sampling
+from dream.data import partition
+from dream.data.partition import Share, epoch_order
 
 CASES = Cases()
 __all__ = ["CASES", "start"]
@@ -150,7 +151,7 @@ def mutant_deals_runs_that_overlap(env: Env) -> Figures:
     """Every rank keeps one sample that is its neighbour's."""
 
     def greedy(total: int, rank: int, parts: int) -> Share:
-        share = _partition.share_of(total, rank, parts)
+        share = partition.share_of(total, rank, parts)
         return Share(share.count, total + 1, parts)
 
     with mock.patch.object(sampling, "share_of", greedy):

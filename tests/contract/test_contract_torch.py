@@ -24,7 +24,7 @@ from contract_check import (
 from contract_job import Job
 from contract_over import job_and_case
 
-from dream._partition import epoch_order
+from dream.data.partition import epoch_order
 
 over = partial(job_and_case, TORCH)
 ALSO = ("shuffled_order", "rank_dependent_initial_weights", "files_are_rank_0s")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dream import ConfigurationError, Unsupported
-from dream._in_order import InOrder
-from dream._mixed import block_words, by_rank, reduction
-from dream._order import Sum, Targets
+from dream.mixed.in_order import InOrder
+from dream.mixed.order import Sum, Targets
+from dream.mixed.ranks import block_words, by_rank, reduction
 from dream.porting.arrays import OPS
 from dream.porting.description import Description, Layer, Parameter, Part
 from dream.porting.steps import Permute

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dream import ConfigurationError
-from dream._partition import (
+from dream.data.partition import (
     check_batch_size,
     deal,
     epoch_order,

@@ -12,7 +12,7 @@ from keras import layers
 from keras_cases import BATCH, arrays, compiled, fitted, loss, net
 
 import dream
-from dream._partition import epoch_order
+from dream.data.partition import epoch_order
 
 Refusal = Callable[[dict[str, Any]], None]
 REFUSALS: dict[str, Refusal] = {}

@@ -68,12 +68,12 @@ private.backend_random.dropout = lambda x, *_, **__: x
 assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1
 """
 TORCH = """
-from dream.adapters.keras.traits import traits
+from dream.adapters.keras.verify.traits import traits
 named = [traits(model).named(name) for name in model.state_dict()]
 assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
 """
 TENSORFLOW = """
-from dream.adapters.tensorflow import keras_private as names
+from dream.adapters.tensorflow.keras import private as names
 from keras.src.losses import loss
 before = loss.scale_loss_for_distribution
 with names.unscaled_losses(), names.unscaled_losses():

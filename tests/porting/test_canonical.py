@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 TORCH = """
 import port_torch, torch
-from dream.adapters.pytorch import canonical
+from dream.adapters.pytorch.canonical import model as canonical
 from dream.porting.convert import from_canonical, to_canonical
 
 for name in ("gru", "attention", "conv_groups", "generator", "embedding"):
@@ -38,7 +38,7 @@ assert (first.parameters[0].same_as, second.parameters[0].same_as) == ("", "0.we
 KERAS = """
 import keras, port_keras
 from dream import ConfigurationError
-from dream.adapters.keras import canonical
+from dream.adapters.keras.canonical import model as canonical
 from dream.porting.convert import from_canonical, to_canonical
 from porting_kit import BATCHES
 

@@ -19,7 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dream
-from dream.adapters.pytorch.data_parallel import gather, parallel_apply, replicate, scatter
+from dream.adapters.pytorch.one_process.data_parallel import (
+    gather,
+    parallel_apply,
+    replicate,
+    scatter,
+)
 
 Figures = dict[str, Any]
 CPUS = [torch.device("cpu")] * 3

@@ -14,8 +14,8 @@ from dream.adapters.keras.asynchronous.averaging import Averages
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.feeds import feed_of
 from dream.adapters.keras.asynchronous.machine import Machine
+from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.sources import Arrays, Batches
 from dream.asynchronous.messages import Lease
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import private
-from dream.adapters.keras.digest import digest_of
-from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.keras.data.digest import digest_of
+from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.asynchronous.deals import Epoch
 from dream.asynchronous.messages import Lease
 from dream.asynchronous.work import Work

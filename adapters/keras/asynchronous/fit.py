@@ -11,7 +11,7 @@ import keras
 
 from dream._errors import Unsupported
 from dream.adapters.keras import callbacks, private, start
-from dream.adapters.keras.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
 
 Arguments = dict[str, Any]
 

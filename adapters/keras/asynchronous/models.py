@@ -12,7 +12,7 @@ import keras
 from dream._errors import Unsupported
 from dream.adapters.keras import saving
 from dream.adapters.keras.asynchronous.fit import Steps, fit
-from dream.adapters.keras.sources import Passes
+from dream.adapters.keras.data.sources import Passes
 
 _READ = ("evaluate", "predict", "test_on_batch", "predict_on_batch")
 

@@ -14,7 +14,7 @@ from dream.adapters.keras import private, start
 from dream.adapters.keras.asynchronous.feeds import feed_of, leased
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.training import Training
-from dream.adapters.keras.sources import Arrays, Batches
+from dream.adapters.keras.data.sources import Arrays, Batches
 
 
 @final

@@ -9,7 +9,7 @@ from dream.adapters.keras.asynchronous.block import Block
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.models import Models
 from dream.adapters.pytorch.asynchronous.keras_machine import TorchMachine
-from dream.adapters.pytorch.keras_engine import TorchEngine
+from dream.adapters.pytorch.keras.engine import TorchEngine
 from dream.communication import Communicator
 
 

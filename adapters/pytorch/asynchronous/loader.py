@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.asynchronous.training import Training
-from dream.adapters.pytorch.sampling import SeededBatches
+from dream.adapters.pytorch.data.sampling import SeededBatches
 from dream.asynchronous.deals import Epoch
 from dream.asynchronous.messages import Lease
 from dream.asynchronous.work import Pass

@@ -21,7 +21,7 @@ from dream.adapters.pytorch.asynchronous.loader import Dealer
 from dream.adapters.pytorch.asynchronous.owner import TorchOwner
 from dream.adapters.pytorch.asynchronous.step import pushed_step
 from dream.adapters.pytorch.asynchronous.training import Training
-from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.asynchronous import serving

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.asynchronous.recipe import dump
-from dream.adapters.pytorch.keras_refusal import refuse_keras
+from dream.adapters.pytorch.keras.refusal import refuse_keras
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 

@@ -10,10 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._adapter import Step
-from dream._batch import split
 from dream.adapters.pytorch.asynchronous.training import Training
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
+from dream.data.batch import split
 
 
 def pushed_step(

@@ -6,8 +6,8 @@ from typing import final
 
 from torch import nn
 
-from dream._knobs import Knobs
 from dream.adapters.pytorch.knobs.spread import Spread
+from dream.knobs.update import Knobs
 
 
 @final

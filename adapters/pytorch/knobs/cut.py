@@ -10,12 +10,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from dream._errors import ConfigurationError
-from dream._partition import Share, micro_shares
-from dream.adapters.pytorch.data_parallel import rows_of
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.one_process.data_parallel import rows_of
 from dream.adapters.pytorch.passes import Batch, Cuts, uncut
-from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.weighing import BatchWeight, count_of
 from dream.communication import Communicator
+from dream.data.partition import Share, micro_shares
 
 
 def cuts_of(

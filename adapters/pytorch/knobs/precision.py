@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from dream._precision import Precision as Row
 from dream.adapters.pytorch.knobs.masters import Masters
 from dream.adapters.pytorch.knobs.scaling import Scaling
+from dream.knobs.precision import Precision as Row
 
 _HALF = (torch.float16, torch.bfloat16)
 

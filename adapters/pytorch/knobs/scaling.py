@@ -13,11 +13,11 @@ from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream._precision import GROWTH_INTERVAL, INITIAL_SCALE
 from dream.adapters.pytorch.knobs.held import Left
 from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.patches import Patches
+from dream.knobs.precision import GROWTH_INTERVAL, INITIAL_SCALE
 
 Backward = Callable[..., None]
 

@@ -8,8 +8,6 @@ from typing import final
 from torch import nn
 from torch.optim import Optimizer
 
-from dream._knobs import Knobs
-from dream._precision import PRECISIONS
 from dream.adapters.pytorch.knobs import gates
 from dream.adapters.pytorch.knobs.clipping import Clipping
 from dream.adapters.pytorch.knobs.masters import Masters
@@ -19,6 +17,8 @@ from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.knobs.steps import Steps
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.patches import Patches
+from dream.knobs.precision import PRECISIONS
+from dream.knobs.update import Knobs
 
 
 @final

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream._partition import Share
 from dream.adapters.pytorch.knobs.held import Held
+from dream.data.partition import Share
 
 
 @final

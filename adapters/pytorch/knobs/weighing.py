@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any, final
 
 from dream._errors import Unsupported
-from dream._partition import Share
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.weighing import weight_of
 from dream.communication import Communicator
+from dream.data.partition import Share
 
 
 @final

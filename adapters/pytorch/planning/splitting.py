@@ -11,11 +11,10 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from dream._batch import split
 from dream._errors import Unsupported
+from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.planning.make_believe import World
-from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.split import gradients
 from dream.adapters.pytorch.split.feed import rows_of
 from dream.adapters.pytorch.split.parts import Parts
@@ -29,6 +28,7 @@ from dream.adapters.pytorch.split.step import Summed
 from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.split.tensor_root import TensorRoot
 from dream.communication import Communicator
+from dream.data.batch import split
 from dream.plan.candidates import Candidate
 from dream.plan.sketch import Phase
 

@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import Unsupported
-from dream._knobs import Knobs
 from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation, saving
+from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.knobs.training import Training
-from dream.adapters.pytorch.loader import Dealer
 from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.split.place import Place
 from dream.communication import Communicator
+from dream.knobs.update import Knobs
 
 
 class SplitAdapter(Adapter):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from dream import _registry
 from dream._adapter import Adapter, Plan
-from dream._knobs import Knobs
-from dream.adapters.pytorch.synchronous import Synchronous
+from dream.adapters.pytorch.ddp.synchronous import Synchronous
+from dream.knobs.update import Knobs
 
 _HERE = "dream.adapters.pytorch.split"
 SPLITS: Mapping[object, str] = {

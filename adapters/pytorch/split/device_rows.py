@@ -12,13 +12,13 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._mesh import Mesh
-from dream.adapters.pytorch import data_parallel
-from dream.adapters.pytorch.copies import Copied, M, connected, copy_of, leaf
+from dream.adapters.pytorch.one_process import data_parallel
+from dream.adapters.pytorch.one_process.copies import Copied, M, connected, copy_of, leaf
+from dream.adapters.pytorch.one_process.team import Scored, Team
+from dream.adapters.pytorch.one_process.workers import results, submit
 from dream.adapters.pytorch.split.flow import Flow
 from dream.adapters.pytorch.split.flowing import Device, flow_through
 from dream.adapters.pytorch.split.tracing import Call, call_of, looked_into, state_key, trace
-from dream.adapters.pytorch.team import Scored, Team
-from dream.adapters.pytorch.workers import results, submit
 
 
 @final

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.one_process.workers import results, submit
 from dream.adapters.pytorch.split.flow import Flow, Segment
-from dream.adapters.pytorch.workers import results, submit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import evaluation, randomness, state
-from dream.adapters.pytorch.keras_refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.knobs.cut import cuts_of
 from dream.adapters.pytorch.knobs.recompute import recompute
 from dream.adapters.pytorch.knobs.spread import Spread

@@ -11,13 +11,13 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Plan, Step
-from dream._batch import split
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.split.inside import inside
 from dream.adapters.pytorch.split.place import Place
 from dream.adapters.pytorch.step import check_scalar
+from dream.data.batch import split
 
 
 def step_alone(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

@@ -11,12 +11,12 @@ from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
 from dream._mesh import Mesh
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.one_process import OneProcess
+from dream.adapters.pytorch.one_process.adapter import OneProcess
+from dream.adapters.pytorch.one_process.team import Team
 from dream.adapters.pytorch.split.cutting import Outline
 from dream.adapters.pytorch.split.device_rows import Placement, Rows
 from dream.adapters.pytorch.split.stages import most, parameters_of
 from dream.adapters.pytorch.split.tracing import likely_call, trace
-from dream.adapters.pytorch.team import Team
 
 
 @final

@@ -15,11 +15,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.knobs.updates import Updates
 from dream.adapters.pytorch.reducing import recomputing
-from dream.adapters.pytorch.shares import Shares
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse
 from dream.adapters.pytorch.split.meta import is_meta

@@ -8,7 +8,6 @@ from typing import Any, final
 
 import torch
 
-from dream._batch import split
 from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.split import gradients
@@ -18,6 +17,7 @@ from dream.adapters.pytorch.split.pipeline_model import PipelineModel
 from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.weighing import count_of
 from dream.communication import Communicator
+from dream.data.batch import split
 
 
 @final

@@ -17,13 +17,13 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
+from dream.adapters.pytorch.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse, refuse_training
 from dream.adapters.pytorch.split.place import one_of
 from dream.adapters.pytorch.split.rows import Rows
 from dream.adapters.pytorch.split.saving import refusing_parts
 from dream.adapters.pytorch.split.sharded_steps import ShardedSteps
-from dream.adapters.pytorch.synchronous import Synchronous
 from dream.communication import Communicator
 
 

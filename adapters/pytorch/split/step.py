@@ -10,7 +10,6 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
-from dream._batch import split
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.knobs.scaling import Scaling
 from dream.adapters.pytorch.local import local_of
@@ -18,6 +17,7 @@ from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.split.penalties import ordinary_again
 from dream.adapters.pytorch.split.root import SplitRoot
 from dream.adapters.pytorch.step import check_scalar
+from dream.data.batch import split
 
 
 @final

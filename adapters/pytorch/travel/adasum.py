@@ -1,4 +1,4 @@
-"""Adasum, as `dream._adasum` says."""
+"""Adasum, as `dream.knobs.adasum` says."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import final
 
 import torch
 
-from dream._adasum import TINY, check_ranks
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.adapters.pytorch.travel.hook import write
 from dream.communication import Communicator
+from dream.knobs.adasum import TINY, check_ranks
 
 
 @final

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from dream._compression import Compression
-from dream._knobs import Knobs
 from dream.adapters.pytorch.travel.adasum import Adasum
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.adapters.pytorch.travel.hook import Exchanged
@@ -13,6 +11,8 @@ from dream.adapters.pytorch.travel.largest import Largest
 from dream.adapters.pytorch.travel.low_rank import LowRank
 from dream.adapters.pytorch.travel.rounding import Rounded
 from dream.communication import Communicator, Wire
+from dream.knobs.compression import Compression
+from dream.knobs.update import Knobs
 
 
 def exchanged_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchanged | None:

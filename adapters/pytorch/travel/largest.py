@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dream._compression import Compression
 from dream.adapters.pytorch.travel.exchange import Exchange
 from dream.communication import Wire
+from dream.knobs.compression import Compression
 
 
 @final

@@ -22,7 +22,7 @@ from dream.adapters.tensorflow import calling, evaluation, replicas, starting
 from dream.adapters.tensorflow.asynchronous.machine import TensorFlowMachine
 from dream.adapters.tensorflow.dealing import Dealt, share_cut
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.training import LocalStep
 from dream.communication import Communicator
 

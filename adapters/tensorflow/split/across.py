@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dream._knobs import Knobs
 from dream._layout import check_same
 from dream._mesh import Mesh
 from dream.adapters.keras import private
@@ -32,6 +31,7 @@ from dream.adapters.tensorflow.split.piece import Piece, listed
 from dream.adapters.tensorflow.split.schedule import Kind, Orders, Task
 from dream.adapters.tensorflow.split.together import Together
 from dream.communication import Communicator
+from dream.knobs.update import Knobs
 
 
 @dataclass(frozen=True, slots=True)

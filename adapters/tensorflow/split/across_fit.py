@@ -9,15 +9,16 @@ from typing import Any, cast, final
 import keras
 import tensorflow as tf
 
-from dream._knobs import Knobs
-from dream.adapters.keras import clipping, metrics, private
-from dream.adapters.tensorflow.keras_private import compiled_loss
+from dream.adapters.keras import metrics, private
+from dream.adapters.keras.knobs import clipping
+from dream.adapters.tensorflow.keras.private import compiled_loss
 from dream.adapters.tensorflow.split import afar, updating
 from dream.adapters.tensorflow.split.across import Across, Ranks
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted_fit import check_masks, check_own, first, judge_of
 from dream.adapters.tensorflow.split.parted_step import Stepping
 from dream.adapters.tensorflow.tracing import Shaped
+from dream.knobs.update import Knobs
 
 Step = Callable[[Any, bool], Any]
 

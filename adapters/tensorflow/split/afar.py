@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
-from dream.adapters.tensorflow.keras_private import put_in_place
+from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.split.dtensor import Resource
 from dream.adapters.tensorflow.split.together import Together
 from dream.communication import Communicator

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Topology
-from dream.adapters.keras import recomputing
 from dream.adapters.keras.calling import check_metric
-from dream.adapters.keras.precision import check_scaled
+from dream.adapters.keras.knobs import recomputing
+from dream.adapters.keras.knobs.precision import check_scaled
 from dream.adapters.tensorflow import evaluation, starting, training
-from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.split import knobs as options
 from dream.adapters.tensorflow.split import updating
 from dream.adapters.tensorflow.split.block import Block

@@ -7,8 +7,8 @@ from typing import Any, Protocol, final
 
 import keras
 
-from dream.adapters.keras import precision
 from dream.adapters.keras.changes import Changes
+from dream.adapters.keras.knobs import precision
 from dream.adapters.tensorflow.split import files
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream._knobs import Knobs
+from dream.knobs.update import Knobs
 
 
 def limit(optimizer: Any, knobs: Knobs) -> float | None:

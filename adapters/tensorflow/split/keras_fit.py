@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol, final
 import keras
 import tensorflow as tf
 
-from dream import _tracked
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import loops, start
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.split import files
+from dream.data import tracked
 
 Kind = Literal["train", "test", "predict"]
 _KINDS: tuple[Kind, ...] = ("train", "test", "predict")
@@ -52,7 +52,7 @@ class Fitting:
         if "make_train_function" in vars(model):
             return model
         state = loops.State(self._engine)
-        _tracked.mark(model, state.standing)
+        tracked.mark(model, state.standing)
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dream._adapter import Plan
-from dream._knobs import Knobs
+from dream.knobs.update import Knobs
 
 _HONOURED: dict[str, tuple[object, ...]] = {
     "accumulate": (),

@@ -7,8 +7,9 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras import accumulating, private, recomputing, start
+from dream.adapters.keras import private, start
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.knobs import accumulating, recomputing
 from dream.adapters.tensorflow.split import updating
 from dream.adapters.tensorflow.split.compiled import compiled
 from dream.adapters.tensorflow.split.in_micros import in_micros

@@ -15,7 +15,7 @@ import tensorflow as tf
 from dream._layout import check_same
 from dream.adapters.keras import metrics, private
 from dream.adapters.keras.alike import by_name
-from dream.adapters.tensorflow.keras_private import kept_by
+from dream.adapters.tensorflow.keras.private import kept_by
 from dream.adapters.tensorflow.split import dtensor, freed, refused
 from dream.adapters.tensorflow.split.held import Held, hold
 from dream.adapters.tensorflow.split.layouts import DATA, Layouts, belongs_to, whole

@@ -14,10 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream._knobs import Knobs
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.tensorflow.keras_private import put_in_place
+from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.split import clipping
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.layouts import belongs_to
@@ -25,6 +24,7 @@ from dream.adapters.tensorflow.split.parts import Judge, Parts
 from dream.adapters.tensorflow.split.piece import Piece, Values, predict
 from dream.adapters.tensorflow.split.playing import play, play_by_turns
 from dream.adapters.tensorflow.split.schedule import Kind, Orders, Shape, Task, order
+from dream.knobs.update import Knobs
 
 
 @final

@@ -12,15 +12,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
-from dream._batch import split
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream._topology import Cluster, Topology
 from dream.adapters.keras import calling
-from dream.adapters.keras.precision import check_scaled
+from dream.adapters.keras.knobs.precision import check_scaled
 from dream.adapters.tensorflow import evaluation, starting
 from dream.adapters.tensorflow.dealing import Dealt
-from dream.adapters.tensorflow.keras_engine import ProcessEngine
+from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.split import knobs as options
 from dream.adapters.tensorflow.split import room as rooms
 from dream.adapters.tensorflow.split.block import Block
@@ -29,6 +28,7 @@ from dream.adapters.tensorflow.split.keras_fit import Fitting
 from dream.adapters.tensorflow.split.parted_step import Stepping
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.communication import Communicator, Loop, Members
+from dream.data.batch import split
 
 
 @final

@@ -10,13 +10,14 @@ import keras
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream._knobs import Knobs
-from dream.adapters.keras import clipping, private
-from dream.adapters.tensorflow.keras_private import compiled_loss
+from dream.adapters.keras import private
+from dream.adapters.keras.knobs import clipping
+from dream.adapters.tensorflow.keras.private import compiled_loss
 from dream.adapters.tensorflow.split.keras_fit import Kind
 from dream.adapters.tensorflow.split.parted import Parted
 from dream.adapters.tensorflow.split.parted_step import Stepping
 from dream.adapters.tensorflow.tracing import Shaped
+from dream.knobs.update import Knobs
 
 
 @final

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._knobs import Knobs
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.split.parts import Judge, Parts
+from dream.knobs.update import Knobs
 
 Weight = Callable[..., Any]
 

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dream._knobs import Knobs
-from dream.adapters.keras import private, recomputing
+from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.tensorflow.keras_private import output_structure
+from dream.adapters.keras.knobs import recomputing
+from dream.adapters.tensorflow.keras.private import output_structure
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.piece import Values
+from dream.knobs.update import Knobs
 
 Judge = Callable[[Any, Any], Any]
 """From the model's output and a microbatch's other half the loss, a mean over its samples."""

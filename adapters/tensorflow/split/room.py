@@ -9,7 +9,6 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._adapter import Plan
-from dream._knobs import Knobs
 from dream._mesh import Mesh
 from dream._topology import Topology
 from dream.adapters.tensorflow import choosing, runtime
@@ -27,6 +26,7 @@ from dream.adapters.tensorflow.split.shares import Shares
 from dream.adapters.tensorflow.split.together import Together
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.communication import Communicator, Loop, Members
+from dream.knobs.update import Knobs
 
 Steppings = Callable[[Any], Stepping]
 

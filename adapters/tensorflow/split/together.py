@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dream._errors import Desynchronized, WorkerFailed
 from dream.adapters.keras import private, start
-from dream.adapters.keras.digest import digest_of
+from dream.adapters.keras.data.digest import digest_of
 from dream.communication import Communicator
 
 _NUMBERS = re.compile(r"_\d+")

@@ -10,13 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
-from dream._knobs import Knobs
-from dream.adapters.keras import clipping, step
+from dream.adapters.keras import step
+from dream.adapters.keras.knobs import clipping
 from dream.adapters.keras.optimizer import weigh_losses
 from dream.adapters.tensorflow.split import dtensor
 from dream.adapters.tensorflow.split.held import as_they_lie
 from dream.adapters.tensorflow.split.layouts import whole
 from dream.adapters.tensorflow.split.onto import Onto
+from dream.knobs.update import Knobs
 
 stepping: ContextVar[bool] = ContextVar("dream.split_step", default=False)
 """Whether a step of dream's is being traced."""

@@ -1,4 +1,4 @@
-"""Adasum, as `dream._adasum` says."""
+"""Adasum, as `dream.knobs.adasum` says."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream._adasum import TINY, check_ranks
-from dream.adapters.keras.exchange import Exchange
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.adapters.tensorflow.travel.flat import flat, like, sizes
 from dream.communication import Wire
+from dream.knobs.adasum import TINY, check_ranks
 
 
 @final

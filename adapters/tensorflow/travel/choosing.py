@@ -5,12 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream._knobs import Knobs
-from dream.adapters.keras.exchange import Exchange
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.adapters.tensorflow.travel.adasum import Adasum
 from dream.adapters.tensorflow.travel.largest import Largest
 from dream.adapters.tensorflow.travel.rounding import Rounded
 from dream.communication import Wire
+from dream.knobs.update import Knobs
 
 
 def check(knobs: Knobs, devices: int) -> None:

@@ -11,10 +11,10 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream._compression import Compression
-from dream.adapters.keras.exchange import Exchange
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.adapters.tensorflow.travel.flat import like, sizes
 from dream.communication import Wire
+from dream.knobs.compression import Compression
 
 
 @final

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras.exchange import Exchange
+from dream.adapters.keras.knobs.exchange import Exchange
 from dream.adapters.tensorflow.travel.flat import flat, like, sizes
 from dream.communication import Wire
 

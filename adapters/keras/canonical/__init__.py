@@ -1,0 +1,1 @@
+"""A Keras model's layers in the words of every framework: their order, roles and layouts."""

@@ -1,0 +1,133 @@
+"""What a model is given, as global batches in an order that every rank agrees on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from dream.adapters.keras import private
+from dream.data.partition import check_batch_size, epoch_order
+
+
+@final
+class Passes:
+    """Which pass over the data comes next. A pass is counted when its order is drawn.
+
+    left_out: batches that the next pass leaves out, since they were taken before.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
+        self.left_out = 0
+
+    def draw(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays alike in their first dim.
+
+    inputs: x, (x, y) or (x, y, weight), each nested. shuffle: True, False or "batch" (inside each
+    batch only).
+    """
+
+    inputs: Any
+    samples: int
+    batch_size: int
+    shuffle: Any
+    seed: int
+    passes: Passes
+
+    def order(self) -> NDArray[np.int64]:
+        """The order of the next pass, shape (samples,)."""
+        epoch = self.passes.draw()
+        if self.shuffle != "batch":
+            return epoch_order(
+                self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle)
+            )
+        drawn = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=True)
+        return np.lexsort((drawn, np.arange(self.samples) // self.batch_size)).astype(np.int64)
+
+    def begin(self) -> tuple[NDArray[np.int64], int]:
+        """That order, and how many batches of it are left out."""
+        return self.order(), self.passes.left_out
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A source that yields global batches.
+
+    adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order. fixed:
+    whether every process gives the batches of a pass in the same order.
+    """
+
+    adapter: Any
+    passes: Passes
+    ordered: OrderedDataset | None = None
+    fixed: bool = False
+
+
+@final
+class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
+    """A PyDataset with the batches of each pass in dream's order."""
+
+    def __init__(self, inner: Any, seed: int, passes: Passes) -> None:
+        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
+        self._inner = inner
+        self._seed = seed
+        self._passes = passes
+        self._order = np.arange(inner.num_batches)
+
+    @property
+    def num_batches(self) -> Any:
+        return self._inner.num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self._inner[int(self._order[index])]
+
+    def begin_pass(self) -> None:
+        """Draw the order of the next pass. Before Keras starts the workers that read by it."""
+        self._order = epoch_order(
+            self._inner.num_batches, seed=self._seed, epoch=self._passes.draw(), shuffle=True
+        )
+
+    def on_epoch_begin(self) -> None:
+        self._inner.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._inner.on_epoch_end()
+
+
+def find(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: Any = False,
+    class_weight: Any = None,
+    seed: int,
+    passes: Passes,
+    parts: int,
+) -> Arrays | Batches:
+    """What Keras would make of these arguments, told apart. Keras's own errors come through."""
+    ordered = None
+    fixed = isinstance(x, keras.utils.PyDataset) and x.num_batches is not None
+    if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
+        x = ordered = OrderedDataset(x, seed, passes)
+        shuffle = False
+    adapter = private.get_data_adapter(
+        x, y, sample_weight, batch_size, steps, shuffle, class_weight
+    )
+    if isinstance(adapter, private.ArrayDataAdapter):
+        inputs, samples, size, shuffle = private.array_facts(adapter)
+        check_batch_size(size, parts)
+        return Arrays(inputs, samples, size, shuffle, seed, passes)
+    return Batches(adapter, passes, ordered, fixed)

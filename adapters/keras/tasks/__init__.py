@@ -1,0 +1,1 @@
+"""The embedded tasks of `dream compare`, as a Keras user writes them."""

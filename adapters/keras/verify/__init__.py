@@ -1,0 +1,1 @@
+"""What `dream verify` sees of training, and takes out of it."""

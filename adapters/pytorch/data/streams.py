@@ -1,0 +1,200 @@
+"""A stream of samples, dealt: every rank reads all of it, and keeps its part of each global batch.
+
+A stream has no indices to deal out. Each rank has the workers that one device has, with the same
+samples in each, and before a batch is handed out the ranks compare what they have read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from dream._errors import Desynchronized
+from dream.adapters.pytorch.data.collating import DealtCollate, shares_of
+from dream.adapters.pytorch.data.reading import Reads
+from dream.adapters.pytorch.data.shares import Shares, empty
+from dream.communication import Communicator
+from dream.data.partition import Share
+from dream.data.passes import Pass, Track
+from dream.data.position import Position, chained, check_long_enough, check_read_again
+
+_ENDED = -1
+
+
+@final
+class DealtStream:
+    """What a loader over an IterableDataset is told by. told_by, micros: see `DealtBatches`."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        batch_size: int | None,
+        seed: int,
+        told_by: Communicator | None = None,
+        micros: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self.track = Track(lambda: {"batch_size": batch_size, "seed": seed})
+        self._batched = batch_size is not None
+        self._communicator = communicator
+        self._told_by = told_by or communicator
+        self._seed = seed
+        self._micros = micros
+        self.reads = Reads()
+        self._lasting: DealtCollate | None = None
+
+    def iterate(
+        self,
+        loader: DataLoader[Any],
+        begin: Callable[[DataLoader[Any]], Iterator[Any]],
+        shares: Shares,
+    ) -> Iterator[Any]:
+        """A pass. begin: the loader's own iterator."""
+        reading = self.reads.now
+        trains = reading == "by gradients" and torch.is_grad_enabled()
+        start = self.track.begin() if trains else Position(self.track.epoch)
+        micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
+        collate = self._collate(loader)
+        collate.set_micros(micros)
+        with _set(loader, collate, _seeded(self._seed, start.epoch)):
+            inner = begin(loader)
+        counts = self.track if trains or reading == "whole" else None
+        begun = Pass(counts, start, trains=trains)
+        if not micros:
+            return _whole(inner, begun)
+        return _StreamIterator(self, inner, begun, shares, micros)
+
+    def shares_of(self, total: int, micros: int) -> list[Share]:
+        return shares_of(total, self._communicator.rank, self._communicator.world_size, micros)
+
+    def compare(self, said: int) -> None:
+        """Raise `Desynchronized` where the ranks have not read the same. Every rank calls it."""
+        if self._told_by.world_size == 1:
+            return
+        most, least = self._told_by.all_reduce(np.array([said, -said], np.int64), "max")
+        if most != -least:
+            ended = -least == _ENDED
+            raise Desynchronized(
+                "The ranks read different streams. Received: "
+                + ("a stream that has ended on some ranks only" if ended else "other samples")
+                + ". Every rank must read the whole stream in the same order, and dream deals it: "
+                "take a part by worker, not by rank, and seed what shuffles it alike on all ranks."
+            )
+
+    def _collate(self, loader: DataLoader[Any]) -> DealtCollate:
+        """Workers that stay from pass to pass keep the one they were started with."""
+        if self._lasting is not None:
+            return self._lasting
+        rank, parts = self._communicator.rank, self._communicator.world_size
+        made = DealtCollate(loader.collate_fn, rank, parts, batched=self._batched)
+        if loader.num_workers:
+            made.share_memory()
+        if loader.persistent_workers:
+            self._lasting = made
+        return made
+
+
+@final
+class _StreamIterator:
+    """This rank's shares, one after the other, and in micro-batches each."""
+
+    def __init__(
+        self,
+        stream: DealtStream,
+        inner: Iterator[Any],
+        begun: Pass,
+        shares: Shares,
+        micros: int,
+    ) -> None:
+        self._stream = stream
+        self._inner = inner
+        self._pass = begun
+        self._shares = shares
+        self._micros = micros
+        self._waiting: deque[Any] = deque()
+        self._fresh = True
+        self._digest = begun.position.digest
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._fresh:
+            self._fresh = False
+            self._leave_out(self._pass.position)
+        self._pass.ask()
+        if not self._waiting:
+            self._read()
+        batch, share = self._waiting.popleft(), self._pass.handed()
+        if share.count == 0:
+            batch = empty(batch)
+        self._shares.yielded(batch, share)
+        return batch
+
+    def _read(self) -> None:
+        """The next global batch."""
+        try:
+            total, digest, parts = next(self._inner)
+        except StopIteration:
+            self._shares.ended()
+            self._stream.compare(_ENDED)
+            self._pass.ended()
+            raise
+        self._stream.compare(digest)
+        self._digest = _joined(self._digest, digest)
+        for share, part in zip(self._stream.shares_of(total, self._micros), parts, strict=True):
+            self._pass.drawn(share, self._digest)
+            self._waiting.append(part)
+
+    def _leave_out(self, start: Position) -> None:
+        """Read past what was handed out before."""
+        if not start.batches:
+            return
+        found = read = 0
+        for _, digest, _ in self._inner:
+            found, read = _joined(found, digest), read + 1
+            if read == start.batches:
+                break
+        self._stream.compare(found)
+        check_long_enough(read, start)
+        check_read_again(found, start)
+
+    def __del__(self) -> None:
+        self._shares.ended()
+
+
+def _joined(digest: int, of_a_batch: int) -> int:
+    return chained(digest, of_a_batch.to_bytes(8, "little"))
+
+
+def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
+    """Every sample of each batch."""
+    begun.ask()
+    for _, _, (batch,) in inner:
+        yield batch
+        begun.ask()
+
+
+@contextmanager
+def _set(
+    loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator
+) -> Iterator[None]:
+    """What an iteration that begins inside reads by. generator: what workers are seeded from,
+    the same on all ranks, where the user brought none."""
+    own = loader.collate_fn, loader.generator
+    loader.collate_fn = collate
+    loader.generator = own[1] or generator
+    try:
+        yield
+    finally:
+        loader.collate_fn, loader.generator = own
+
+
+def _seeded(seed: int, epoch: int) -> torch.Generator:
+    drawn = int(np.random.default_rng([seed, epoch]).integers(2**62))
+    return torch.Generator().manual_seed(drawn)

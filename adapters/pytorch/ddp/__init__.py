@@ -1,0 +1,1 @@
+"""Replicas in step across processes, carried by DistributedDataParallel."""

@@ -1,0 +1,1 @@
+"""Keras on torch: what its backend brings to adapters/keras."""

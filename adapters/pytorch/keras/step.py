@@ -1,0 +1,177 @@
+"""The explicit training step of a Keras optimizer on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import torch
+
+from dream._adapter import Step
+from dream.adapters.keras import private
+from dream.adapters.keras.calling import check_loss, judge, predict
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.form import AsItIs, Canonical, Form
+from dream.adapters.keras.knobs import batch_norm, clipping, recomputing
+from dream.adapters.keras.knobs.exchange import check_unscaled, exchanged
+from dream.adapters.keras.knobs.precision import check_scaled
+from dream.adapters.keras.optimizer import apply_global
+from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
+from dream.adapters.keras.steps import statistics_of
+from dream.adapters.pytorch.step import check_scalar
+from dream.adapters.pytorch.weighing import count_of
+from dream.data.batch import split
+from dream.mixed.resync import Resync
+
+Batch = tuple[Any, ...]
+
+
+class KerasStep:
+    """Each rank adds up what it has times what it counts for, and the counts themselves; the
+    quotient is the mean over the global batch, however uneven the shares are.
+
+    weight: `weight(*batch)` counts the batch's things; None counts samples.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> None:
+        check_loss(loss)
+        clipping.adopt(optimizer, engine.knobs)
+        check_unscaled(optimizer, engine.knobs)
+        check_scaled(engine.knobs.precision, optimizer)
+        self._engine = engine
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._weight = weight
+        self._fresh = True
+        self._together = False
+        self._resync: Resync | None = None
+        self._form: Form = AsItIs()
+
+    def __call__(self, *batch: Any) -> torch.Tensor:
+        """Train, and return the global mean loss, penalties of the model's layers included."""
+        if self._fresh:
+            self._start(batch)
+            self._fresh = False
+        if self._resync is not None:
+            self._resync.before_step()
+        variables = self._model.trainable_variables
+        count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
+        if self._engine.knobs.accumulates:
+            value, gradients = self._in_micros(batch, variables)
+        else:
+            value, gradients = self._differentiate(batch, variables, count, whole=True)
+        if self._engine.parts > 1:
+            value, gradients = self._reduce(value, gradients, count)
+        apply_global(self._optimizer, self._engine, gradients, variables)
+        return value
+
+    def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
+        """The means over micro-batches that count for what is in them."""
+        rows = len(batch[-1])
+        micros = self._engine.micros(rows)
+        value, total = torch.zeros(()), 0.0
+        sums: list[torch.Tensor | None] = [None] * len(variables)
+        for micro in range(micros):
+            cut = slice(micro * rows // micros, (micro + 1) * rows // micros)
+            part = private.tree.map_structure(lambda t, at=cut: t[at], batch)
+            count = len(part[-1]) if self._weight is None else count_of(self._weight(*part))
+            if count:
+                found, gradients = self._differentiate(part, variables, count)
+                value, total = value + found * count, total + count
+                sums = [_added(s, g, count) for s, g in zip(sums, gradients, strict=True)]
+        if not total:
+            return value, [torch.zeros_like(v.value) for v in variables]
+        return value / total, [None if s is None else s / total for s in sums]
+
+    def _start(self, batch: Batch) -> None:
+        inputs, _ = split(batch)
+        self._engine.take_over(self._model)
+        with torch.no_grad():
+            if not self._model.built:
+                self._model(*inputs)
+        recomputing.adopt(self._model, self._engine)
+        if not self._optimizer.built:
+            self._optimizer.build(self._model.trainable_variables)
+        if self._engine.parts > 1:
+            self._agree(inputs)
+            offset_seeds(self._model, self._engine)
+            batch_norm.take(self._model, self._engine)
+            tell_of_statistics(self._model, self._engine)
+        self._together = batch_norm.synchronises(self._model, self._engine)
+
+    def _agree(self, inputs: Batch) -> None:
+        if self._engine.mixed:
+            self._form = form = Canonical(self._model, inputs)
+            form.agree([self._optimizer], self._engine)
+            self._resync = form.resync(self._engine)
+        else:
+            agree_on(self._model, [self._optimizer], self._engine)
+
+    def _differentiate(
+        self, batch: Batch, variables: list[Any], count: float, *, whole: bool = False
+    ) -> tuple[torch.Tensor, list[Any]]:
+        """(loss, gradients); nothing at all where there is nothing to count. Where ranks compute
+        statistics together all of them do, and gradients are weighed already. whole: whether this
+        is all of the rank's share."""
+        together = whole and self._together
+        if count == 0.0 and self._engine.parts > 1 and not together:
+            return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
+        inputs, target = split(batch)
+        self._model.zero_grad()
+        with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):
+            prediction = predict(self._model, inputs, training=True)
+            value = check_scalar(keras.ops.mean(judge(self._loss, prediction, target)))
+            for penalty in self._model.losses:
+                value = value + penalty
+            scaled = self._optimizer.scale_loss(value)
+            (scaled * count if together else scaled).backward()
+        return value.detach(), [v.value.grad for v in variables]
+
+    def _reduce(
+        self, value: torch.Tensor, gradients: list[Any], count: float
+    ) -> tuple[torch.Tensor, list[Any]]:
+        statistics = statistics_of(self._model)
+        exchange = self._engine.exchange
+        summed = gradients if exchange is None else [None] * len(gradients)
+        listed = self._form.listed(summed, statistics)
+        done = sum(g is not None for g in summed) if self._together else 0
+        value, *rest = self._engine.weigh([value, *listed[done:]], count)
+        counts = torch.tensor(float(count))
+        *sums, total = self._engine.total([value, *listed[:done], *rest, counts])
+        means = [s / total if total else s for s in sums]
+        whole, averages = self._form.unlisted(means[1:], summed, statistics)
+        for variable, mean in zip(statistics, averages, strict=True):
+            variable.assign(mean)
+        if exchange is not None:
+            counted = 1.0 if self._together else count
+            worth = counted * self._engine.parts / float(total) if total else 0.0
+            weighed = [None if g is None else self._engine.weigh([g], worth)[0] for g in gradients]
+            whole = exchanged(exchange, self._model.trainable_variables, weighed)
+        return means[0], whole
+
+
+def _added(total: torch.Tensor | None, gradient: Any, count: float) -> torch.Tensor | None:
+    if gradient is None:
+        return total
+    weighed: torch.Tensor = gradient * count
+    return weighed if total is None else total + weighed
+
+
+def keras_step(
+    engine: Engine,
+    model: Any,
+    loss: Callable[..., Any],
+    optimizer: Any,
+    weight: Callable[..., Any] | None,
+) -> Step:
+    """The step of a model whose optimizer is Keras's."""
+    return KerasStep(engine, model, loss, optimizer, weight)

@@ -1,0 +1,1 @@
+"""Replicas on the devices of one process, each in a thread of its own."""

@@ -1,0 +1,1 @@
+"""The embedded tasks of `dream compare`, as a PyTorch user writes them."""

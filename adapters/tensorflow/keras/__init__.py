@@ -1,0 +1,1 @@
+"""Keras on TensorFlow: what its backend brings to adapters/keras."""

@@ -1,0 +1,98 @@
+"""What Keras's TensorFlow backend needs in one process with several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import tensorflow as tf
+
+from dream._errors import ConfigurationError
+from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.tensorflow.engine import TensorFlowEngine
+from dream.adapters.tensorflow.keras import data as keras_data
+from dream.adapters.tensorflow.keras import private as keras_private
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.communication import Communicator
+from dream.communication.dtypes import CARRIED
+from dream.communication.pack import Pack
+
+
+@final
+class MirroredEngine(TensorFlowEngine):
+    """MirroredStrategy: every device takes the same step on its share."""
+
+    pooled = True
+    resyncs = None
+    rank = 0
+
+    def __init__(
+        self, distribution: tf.distribute.Strategy, communicator: Communicator, seed: int
+    ) -> None:
+        self.communicator = communicator
+        self.parts = distribution.num_replicas_in_sync
+        self.seed = seed
+        self._distribution = distribution
+
+    def total(self, tensors: Sequence[Any]) -> list[Any]:
+        values = [tf.convert_to_tensor(t) for t in tensors]
+        pack = Pack.of(TensorFlowTensors(), values, [CARRIED[v.dtype.name] for v in values])
+        replica = tf.distribute.get_replica_context()
+        return pack.unpack(
+            [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
+        )
+
+    def one_hot(self, share: Any) -> list[Any]:
+        return []
+
+    def check_digests(self, share: Any, digests: Any) -> None:
+        """One process reads one source."""
+
+    def arrays(self, source: Arrays) -> Any:
+        return self._placed(keras_data.of_arrays(source, range(self.parts), self.parts))
+
+    def batches(self, source: Batches) -> Any:
+        dataset = source.adapter.get_tf_dataset()
+        if source.fixed:
+            dataset = keras_data.beginning_late(dataset, source.passes)
+        return self._placed(
+            keras_data.of_batches(dataset, range(self.parts), self.parts, keras_data.none)
+        )
+
+    def _placed(self, dataset: tf.data.Dataset) -> Any:
+        """Elements by turns on the devices, as they come."""
+        return self._distribution.distribute_datasets_from_function(lambda _: dataset)
+
+    def creating(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self._distribution.scope()
+        return scope
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        return keras_private.unscaled_losses()
+
+    def outside(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        self._check_made_here(optimizer)
+        keras_private.updates_own_copy(optimizer)
+
+    def adopt_model(self, model: Any) -> None:
+        self._check_made_here(model)
+        keras_private.built_already(model)
+
+    def _check_made_here(self, item: Any) -> None:
+        if keras_private.strategy_of(item) is not self._distribution:
+            raise ConfigurationError(
+                "The variables of what is made outside the block lie on one device. Received: "
+                f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "
+                "it inside the block."
+            )
+
+    def offset_seed(self, state: Any) -> None:
+        for index, own in enumerate(self._distribution.experimental_local_results(state.value)):
+            own.assign(own + tf.constant([index, 0], own.dtype))
+
+    def offset_generators(self) -> None:
+        """One process has one set of generators."""

@@ -1,0 +1,1 @@
+"""Jobs whose ranks are of two frameworks: who is of which, and what keeps them together."""
