@@ -30,6 +30,7 @@ class Rank:
         self._parent = parent
         self.place = cluster.detect()
         self.group: Group | None = None
+        self._cores = os.sched_getaffinity(0)
 
     def limit(self, most: int) -> None:
         """No file of this process, in memory or not, grows beyond it."""
@@ -117,6 +118,15 @@ class Rank:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return "nothing"
+
+    def on_cores_of_their_own(self) -> None:
+        """As far as there are so many. A rank waits in another way for one on its own core."""
+        cores = sorted(self._cores)
+        os.sched_setaffinity(0, {cores[self.place.rank % len(cores)]})
+        self._group.barrier()  # it leaves word of the core
+
+    def on_any_core(self) -> None:
+        os.sched_setaffinity(0, self._cores)
 
     def seconds_of_waiting(self) -> tuple[float, float]:
         """In a barrier to which others come once they hear that this one waits. Of a core too."""
