@@ -175,6 +175,11 @@ def flat_inputs(model: Any, inputs: Any) -> list[Any]:
     return list(tree.flatten(inputs))
 
 
+def output_structure(model: Any) -> Any:
+    """How the outputs of a functional or sequential model are nested."""
+    return getattr(model, "_outputs_struct", model.outputs[0])
+
+
 def all_states(layer: Any) -> list[Any]:
     """Variables of the layer and those in it that a call may change."""
     seeds = [seed.state for each in layers_of(layer) for seed in own_seeds(each)]

@@ -242,12 +242,12 @@ def _deep(env: Env) -> list[Any]:
 
 
 def _of_a_list(chained: list[Any]) -> Any:
-    """A functional model of a list of inputs."""
+    """A functional model of a list of inputs, whose output has a name."""
     inputs = keras.Input((8,))
     x = inputs
     for layer in chained:
         x = layer(x)
-    return keras.Model([inputs], x)
+    return keras.Model([inputs], {"y": x})
 
 
 ASKED = (("kept", False), ("all", True), ("sqrt", "sqrt"), ("named", ["dense1"]))
@@ -255,15 +255,16 @@ ASKED = (("kept", False), ("all", True), ("sqrt", "sqrt"), ("named", ["dense1"])
 
 @CASES.add(*WITH_DREAM)
 def recomputed(env: Env) -> Figures:
-    """Layers with statistics and with masks of their own; the input comes in a list."""
+    """Layers with statistics and with masks of their own; the input comes in a list, and what is
+    given goes out by name."""
     found: dict[str, Any] = {}
     x, y = arrays(33)
     for name, asked in ASKED:
         with env.block(knobs={"recompute": asked}):
             model = _of_a_list(_deep(env))
-            model.compile(momentum(), loss(), metrics=["accuracy"])
+            model.compile(momentum(), {"y": loss()}, metrics={"y": ["accuracy"]})
             Traced.calls = 0
-            model.fit([x], y, batch_size=BATCH, shuffle=False, verbose=0)
+            model.fit([x], {"y": y}, batch_size=BATCH, shuffle=False, verbose=0)
         found[name] = {"parameters": parameters_of(model), "calls": Traced.calls}
     return found
 

@@ -89,7 +89,7 @@ names.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
 assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
 inputs = keras.Input((3,))
 functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
-assert list(names.output_structure(functional)) == ["a"]
+assert list(private.output_structure(functional)) == ["a"]
 assert len(private.flat_inputs(functional, tf.ones((4, 3)))) == 1
 assert len(private.flat_inputs(model, tf.ones((4, 3)))) == 1
 assert names.made_by(functional.outputs[0]).name == "made"

@@ -65,6 +65,8 @@ def _in_runs(model: Any, engine: Engine) -> None:
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
         parts = [_again(run, _through(run), engine) for run in runs]
+        plain = isinstance(model, keras.Sequential)
+        outputs = None if plain else private.output_structure(model)
 
         def chain(inputs: Any, training: Any = None, mask: Any = None) -> Any:
             if not training or any(m is not None for m in tree.flatten(mask)):
@@ -72,7 +74,7 @@ def _in_runs(model: Any, engine: Engine) -> None:
             (x,) = private.flat_inputs(model, inputs)  # a list of one in parts, and as users give
             for part in parts:
                 x = part(x, training=training)
-            return x
+            return tree.pack_sequence_as(outputs, [x]) if isinstance(outputs, dict) else x
 
         return chain
 

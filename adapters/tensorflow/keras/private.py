@@ -101,11 +101,6 @@ def kept_by(make: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
         Variable._initialize = own
 
 
-def output_structure(model: Any) -> Any:
-    """How the outputs of a functional or sequential model are nested."""
-    return getattr(model, "_outputs_struct", model.outputs[0])
-
-
 def compiled_loss(model: Any) -> Any:
     """What computes the loss that a model was compiled with, of (y, y_pred, sample_weight)."""
     return model._compile_loss

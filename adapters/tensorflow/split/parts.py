@@ -9,7 +9,6 @@ from typing import Any
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.knobs import recomputing
-from dream.adapters.tensorflow.keras.private import output_structure
 from dream.adapters.tensorflow.split.cutting import Cut
 from dream.adapters.tensorflow.split.piece import Values
 from dream.knobs.update import Knobs
@@ -76,4 +75,4 @@ class Parts(ABC):
     def packed(self, values: Values) -> Any:
         """The tensors of the model's outputs in its own structure."""
         flat = [values[t] for t in self.cut.outputs]
-        return private.tree.pack_sequence_as(output_structure(self.model), flat)
+        return private.tree.pack_sequence_as(private.output_structure(self.model), flat)
