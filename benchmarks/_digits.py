@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from dream.compare import digits as task
+from dream.compare import tasks
 
 EPOCHS = 3
 BATCH = 64
@@ -26,7 +26,7 @@ def samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 def first_weights() -> Arrays:
     """hidden.kernel (64, 32), hidden.bias, output.kernel (32, 10), output.bias."""
-    return task.first_weights(0)
+    return tasks.first_weights(tasks.find("digits-mlp"), 0)
 
 
 def save(folder: str, name: str, weights: Arrays | str) -> None:

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,42 @@ def test_frameworks_are_imported_in_their_own_rooms_only() -> None:
         for path in (ROOT / "adapters" / room).rglob("*.py"):
             foreign = {name.partition(".")[0] for name in imports(path)} & FRAMEWORKS - own
             assert not foreign, path
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_what_is_imported_beside_the_package_is_there(folder: str) -> None:
+    """No test runs the benchmarks; what they take from dream may have moved."""
+    for path in (ROOT / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dream"):
+                for name in node.names:
+                    assert _is_there(str(node.module), name.name), f"{path.name}: {name.name}"
+
+
+def _is_there(module: str, name: str) -> bool:
+    """Without importing it, or a framework."""
+    file = _file(module)
+    return _file(f"{module}.{name}") is not None or (
+        file is not None and name in {*_assigned(ast.parse(file.read_text()))}
+    )
+
+
+def _file(module: str) -> Path | None:
+    place = ROOT / module.replace("dream.adapters", "adapters").replace(".", "/")
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return next((file for file in files if file.exists()), None)
+
+
+def _assigned(tree: ast.Module) -> Iterator[str]:
+    """The names that a module has."""
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (name.asname or name.name for name in node.names)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def test_only_the_cluster_and_the_launcher_touch_the_environment() -> None:
