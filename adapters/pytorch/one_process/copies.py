@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from functools import reduce
+from typing import Any, TypeVar, cast, final
 
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.slot import set_slot
 
 M = TypeVar("M", bound=nn.Module)
+Place = Callable[[str], torch.device]
+"""Where a copy has a parameter or buffer, by its name in the module."""
 Copied = Callable[[str, torch.Tensor], torch.Tensor]
 """A parameter or buffer by its name in the module -> what the copy holds."""
 
@@ -55,22 +58,54 @@ def _bare(part: nn.Module) -> nn.Module:
     return copy
 
 
-def leaf(device: torch.device) -> Copied:
-    """Copies on a device that gather gradients of their own."""
-
-    def copied(_: str, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
-
-    return copied
+def on(device: torch.device) -> Place:
+    """All of a copy on one device."""
+    return lambda _: device
 
 
-def connected(device: torch.device) -> Copied:
-    """Copies on a device whose gradients are the original's."""
+def leaf(place: Place) -> Copied:
+    """A copy that gathers gradients of its own."""
 
-    def copied(_: str, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, copy=True) if tensor.requires_grad else leaf(device)(_, tensor)
+    def copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(place(name), copy=True).requires_grad_(tensor.requires_grad)
 
     return copied
+
+
+def connected(places: Sequence[Place]) -> list[Copied]:
+    """Copies whose gradients are the original's, added up in their order."""
+    made: dict[int, tuple[torch.Tensor, ...]] = {}
+
+    def of(index: int) -> Copied:
+        apart = leaf(places[index])
+
+        def copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.requires_grad:
+                return apart(name, tensor)
+            if id(tensor) not in made:
+                devices = [place(name) for place in places]
+                made[id(tensor)] = _Everywhere.apply(tensor, *devices)  # type: ignore[no-untyped-call]
+            return made[id(tensor)][index]
+
+        return copied
+
+    return [of(index) for index in range(len(places))]
+
+
+@final
+class _Everywhere(torch.autograd.Function):
+    """A tensor on several devices. One by one, their gradients would be added up in the order in
+    which backward comes to them, and sums of three differ in the last bit by that."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, *devices: torch.device) -> tuple[torch.Tensor, ...]:
+        ctx.device = tensor.device
+        return tuple(tensor.to(device, copy=True) for device in devices)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        total = reduce(torch.add, (gradient.to(ctx.device) for gradient in gradients))
+        return total, *(None for _ in gradients)
 
 
 def add_gradients(original: nn.Module, replicas: Sequence[nn.Module]) -> None:

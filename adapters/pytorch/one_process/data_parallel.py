@@ -22,7 +22,7 @@ from torch.nn import parallel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.one_process.copies import connected, copy_of, leaf
+from dream.adapters.pytorch.one_process.copies import connected, copy_of, leaf, on
 from dream.adapters.pytorch.one_process.workers import results, submit
 from dream.adapters.pytorch.slot import set_slot
 
@@ -38,8 +38,9 @@ def replicate(module: nn.Module, devices: Devices) -> list[nn.Module]:
         for part in (part for replica in replicas for part in replica.modules()):
             set_slot(part, None)  # torch takes it along, and it calls the original
         return list(replicas)
-    kind = connected if torch.is_grad_enabled() else leaf
-    return [copy_of(module, kind(device)) for device in devices]
+    places = [on(device) for device in devices]
+    copied = connected(places) if torch.is_grad_enabled() else map(leaf, places)
+    return [copy_of(module, each) for each in copied]
 
 
 def scatter(batch: Any, devices: Devices) -> list[Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.one_process.copies import copy_of, leaf
+from dream.adapters.pytorch.one_process.copies import copy_of, leaf, on
 from dream.adapters.pytorch.one_process.data_parallel import (
     Devices,
     parallel_apply,
@@ -96,7 +96,7 @@ class Replicas(Team):
         return replicate(module, self._devices[:count])
 
     def leaves(self, scored: Scored, index: int) -> Scored:
-        return copy_of(scored, leaf(self._devices[index])) if index else scored
+        return copy_of(scored, leaf(on(self._devices[index]))) if index else scored
 
     def opened(self, module: nn.Module) -> Collection[str]:
         return ()

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._mesh import Mesh
 from dream.adapters.pytorch.one_process import data_parallel
-from dream.adapters.pytorch.one_process.copies import Copied, M, connected, copy_of, leaf
+from dream.adapters.pytorch.one_process.copies import Place, connected, copy_of, leaf
 from dream.adapters.pytorch.one_process.team import Scored, Team
 from dream.adapters.pytorch.one_process.workers import results, submit
 from dream.adapters.pytorch.split.flow import Flow
@@ -83,12 +83,13 @@ class Rows(Team):
         return looked_into(module, self.settle(module).opened)
 
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
-        kind = connected if torch.is_grad_enabled() else leaf
-        copies = [self._copy(module, module, "", row, kind) for row in range(1, count)]
-        return [module, *copies]
+        places = [self._place_in(row, module) for row in range(1, count)]
+        copied = connected(places) if torch.is_grad_enabled() else map(leaf, places)
+        return [module, *(copy_of(module, each) for each in copied)]
 
     def leaves(self, scored: Scored, index: int) -> Scored:
-        return self._copy(scored, scored.model, "model.", index, leaf) if index else scored
+        place = self._place_in(index, scored.model, "model.")
+        return copy_of(scored, leaf(place)) if index else scored
 
     def scatter(self, batch: Any) -> list[Any]:
         return data_parallel.scatter(batch, [torch.device("cpu")] * self.size)
@@ -118,19 +119,7 @@ class Rows(Team):
             ]
         )
 
-    def _copy(
-        self,
-        module: M,
-        model: nn.Module,
-        prefix: str,
-        row: int,
-        kind: Callable[[torch.device], Copied],
-    ) -> M:
-        """A copy in a row. prefix: of the model's names in the module."""
+    def _place_in(self, row: int, model: nn.Module, prefix: str = "") -> Place:
+        """Of a copy in a row. prefix: of the model's names in what is copied."""
         placement, devices = self.settle(model), self._rows[row]
-
-        def copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
-            at = devices[placement.device_of(name.removeprefix(prefix))].device
-            return kind(at)(name, tensor)
-
-        return copy_of(module, copied)
+        return lambda name: devices[placement.device_of(name.removeprefix(prefix))].device
