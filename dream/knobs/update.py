@@ -19,7 +19,7 @@ class Knobs:
     """What was asked for. Each field is an option of the same name.
 
     accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
-    precision: a row of `_precision.PRECISIONS`. recompute: what is computed again in backward.
+    precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
     sync_batch_norm: whether statistics are of the global batch; None where that is exact.
     compression: as `compression.Compression` reads it. op: how gradients become one.
     autotune: whether the ring tunes itself.

@@ -1,5 +1,5 @@
-"""Models in a lower precision, as `dream/_precision.py` says: calls under autocast, or models cast.
-What comes out of them is float32, so that a loss is computed as before."""
+"""Models in a lower precision, as `dream/knobs/precision.py` says: calls under autocast, or models
+cast. What comes out of them is float32, so that a loss is computed as before."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The embedded tasks: real data that ships with scikit-learn, and the weights that every framework
-starts from. NumPy alone; what trains on them is each adapter's task.py."""
+starts from. NumPy alone; what trains on them is each adapter's own (tasks/ or task.py)."""
 
 from __future__ import annotations
 
