@@ -1,1 +1,1 @@
-"""`parameter_server` in PyTorch: what the neutral core needs of a framework."""
+"""`parameter_server` and `local_sgd` in PyTorch."""

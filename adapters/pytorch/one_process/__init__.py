@@ -1,1 +1,1 @@
-"""Replicas on the devices of one process, each in a thread of its own."""
+"""One process with many devices: replicas in threads, and what rows of split layers share."""
