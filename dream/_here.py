@@ -54,7 +54,7 @@ def horovod_status() -> Any:
 
 
 def versions() -> dict[str, str | None]:
-    """Of what figures hang on; None where it is not installed."""
+    """Of what figures depend on; None where it is not installed."""
     return {name: _version(names) for name, names in _DISTRIBUTIONS.items()}
 
 

@@ -79,7 +79,7 @@ class LocalStep:
         return value
 
     def _together(self, batch: calling.Batch) -> tuple[tf.Tensor, list[Any]]:
-        """With the statistics of all parts' samples, so that a part's loss hangs on others'
+        """With the statistics of all parts' samples, so that a part's loss depends on others'
         gradients: these are weighed as they arise."""
         assert self._engine is not None
         with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):

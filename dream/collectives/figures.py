@@ -13,7 +13,7 @@ MEMCPY = "memcpy"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What speeds hang on. cores: that we may use; load: processes that wanted one before the
+    """What speeds depend on. cores: that we may use; load: processes that wanted one before the
     first rank started, the mean over a minute."""
 
     cores: int

@@ -35,7 +35,7 @@ UNSEEN = ("shared_memory", "in process")
 
 
 def formula(cell: Cell) -> Formula | None:
-    """None where nothing is sent, or what is sent does not hang on N and P alone: strategies that
+    """None where nothing is sent, or what is sent does not depend on N and P alone: strategies that
     split the model send what its layers yield."""
     if cell.processes == 1 or cell.splits:
         return None

@@ -1,4 +1,4 @@
-"""What speeds hang on, and who else wanted the machine meanwhile."""
+"""What speeds depend on, and who else wanted the machine meanwhile."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Synchronised(Around):
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) * scale * weight + bias, where mean and scale hang on all ranks' samples.
+    """(x - mean) * scale * weight + bias, where mean and scale depend on all ranks' samples.
 
     Keeps x, which other layers often keep as well, and nothing else of its size.
     """

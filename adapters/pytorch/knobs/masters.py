@@ -53,7 +53,7 @@ def _copy(of: nn.Parameter, to: nn.Parameter) -> None:
 class Masters:
     """Of one strategy's models. An optimizer has them for its parameters while it acts, so its
     state is float32 too. (A parameter itself cannot change its type and back: autograd would
-    forget what hangs on its gradient.)"""
+    forget what is attached to its gradient.)"""
 
     def __init__(self) -> None:
         self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()

@@ -92,7 +92,7 @@ class Parallel(Slot):
         alike = _has_rows(outputs, parts) and _equal(gather(outputs, self._team.first), whole)
         if not alike:
             logger.info(
-                "%s gives no row for each sample that hangs on it alone, so it runs on one device",
+                "%s gives no row for each sample that depends on it alone: it runs on one device",
                 type(self.module).__name__,
             )
         return alike

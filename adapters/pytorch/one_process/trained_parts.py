@@ -62,7 +62,7 @@ def train(
         recomputing.take(model, [replica.model for replica in replicas])
     with inside(), waiting(replicas, together=meets) as watched:
         values = team.apply([watched(act) for act in acts], parts)
-    if meets:  # what one replica is normalised by hangs on all
+    if meets:  # what one replica is normalised by depends on all
         torch.autograd.backward([value * scale for value in values if value.requires_grad])
     add_gradients(whole, replicas)
     if replicas:

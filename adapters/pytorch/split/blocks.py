@@ -234,7 +234,7 @@ def _leading(node: fx.Node, features: int) -> int | None:
     if known and known.count(-1) == 1:
         product = -prod(known)
         known = [features // product if size == -1 else size for size in known]
-    elif not known:  # the last size hangs on the input's shape, and stands for the rest
+    elif not known:  # the last size depends on the input's shape, and stands for the rest
         return next(iter(reversed(_trailing(sizes[:-1]))), None)
     left = features
     for size in known:

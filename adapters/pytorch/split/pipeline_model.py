@@ -235,7 +235,7 @@ def _tensors(inputs: list[Any]) -> list[torch.Tensor]:
 
 
 def refuse_layers(model: nn.Module) -> None:
-    """Layers whose numbers would hang on how a batch is cut, and those that have none yet."""
+    """Layers whose numbers would depend on how a batch is cut, and those that have none yet."""
     if is_meta(model):
         raise Unsupported(
             "A pipeline is cut by running its layers, which need their values. Received: "

@@ -21,7 +21,7 @@ _BY_ELEMENT = {
     optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad,
     optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
 }  # fmt: skip
-"""What these do to an element hangs on no other one, so rows may be stepped by themselves."""
+"""What these do to an element depends on no other one, so rows may be stepped by themselves."""
 
 
 @final

@@ -162,6 +162,6 @@ def _generators() -> object:
 def _unfollowed(model: nn.Module, received: str) -> Unsupported:
     return Unsupported(
         f"The forward of {type(model).__name__} cannot be followed from layer to layer. Received: "
-        f"{received}. Put what hangs on values, or draws random numbers, into a layer of its own "
+        f"{received}. Put what depends on values, or draws random numbers, into a layer of its own "
         "(layers are taken whole), or use mirrored or sharded."
     )

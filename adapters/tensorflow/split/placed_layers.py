@@ -1,5 +1,5 @@
-"""split="layers": each layer on a device by its name; branches that hang on nothing of one another
-run at the same time."""
+"""split="layers": each layer on a device by its name; branches that do not need one another run
+at the same time."""
 
 from __future__ import annotations
 
