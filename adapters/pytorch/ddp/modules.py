@@ -10,18 +10,18 @@ from weakref import WeakSet
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import UninitializedParameter
 
-from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.ddp.hooks import GradientHook
 from dream.adapters.pytorch.ddp.root import Root
 from dream.adapters.pytorch.ddp.runner import Runner, wrap
+from dream.adapters.pytorch.keras.refusal import is_keras
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.knobs.updates import Updates
+from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
 from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
@@ -77,7 +77,7 @@ class Modules:
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             init(module, *args, **kwargs)
-            if not _is_keras(module):
+            if not is_keras(module):
                 set_slot(module, Adopted(module, self))
 
         return wrapped
@@ -87,7 +87,7 @@ class Modules:
         slot = slot_of(module)
         if isinstance(slot, Reducing) and slot in self.roots:
             return slot
-        _refuse_uninitialised(module)
+        refuse_uninitialised(module)
         for part in module.modules():
             if isinstance(slot_of(part), Reducing):
                 slot_of(part).release()
@@ -115,7 +115,7 @@ class Modules:
 
     def settle(self, module: nn.Module) -> None:
         """Rank 0's weights, after a look at whether every rank built the same."""
-        check_same(self.communicator.all_gather_object(_layout(module)))
+        check_same(self.communicator.all_gather_object(layout_of(module)))
         self._start_as_rank_0(module)
 
     def begun(self, module: nn.Module) -> None:
@@ -164,11 +164,6 @@ class Modules:
         return found
 
 
-def _is_keras(module: nn.Module) -> bool:
-    """Whether this is a Keras layer, which Keras's own room distributes."""
-    return any(base.__module__ == "keras.src.layers.layer" for base in type(module).__mro__)
-
-
 @final
 class Adopted(Slot):
     """Takes the calls of a module made in the block until it is known whose part it is."""
@@ -186,17 +181,3 @@ class Adopted(Slot):
             elif any(parameter.requires_grad for parameter in parameters):
                 return self._room.distribute(module)(*args, **kwargs)
         return self.inner(*args, **kwargs)
-
-
-def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
-
-
-def _refuse_uninitialised(module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise Unsupported(
-                f"A parameter has no shape yet, so it cannot be reduced. Received: {name} of "
-                f"{type(module).__name__}. Call the model once under torch.no_grad() first."
-            )

@@ -9,12 +9,18 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch.patches import Patches
 
 
+def is_keras(item: Any) -> bool:
+    """Whether this is a layer or an optimizer of Keras's, or of a class made of one."""
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(item).__mro__)
+
+
 def refuse_keras(item: Any, strategy: str) -> None:
     """Raise for a layer or an optimizer of Keras's."""
-    if any(base.__module__.partition(".")[0] == "keras" for base in type(item).__mro__):
+    if is_keras(item):
         raise Unsupported(
             f"Under {strategy!r} Keras models do not train on torch. Received: "
-            f"{type(item).__name__}. Use mirrored, or Keras on TensorFlow."
+            f"{type(item).__name__}. Use 'mirrored' for it, KERAS_BACKEND=tensorflow, or a torch "
+            "module."
         )
 
 
@@ -22,7 +28,7 @@ def forbid_fits(patches: Patches, strategy: str) -> None:
     """Have the loops of Keras models made before the block refused in it. Those made in it are
     refused as they are made."""
     keras = sys.modules.get("keras")
-    if keras is None:
+    if keras is None or not hasattr(keras, "Model"):  # its import may be under way
         return
 
     def refused(model: Any, *args: Any, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from dream._adapter import Metric, Plan, Step
 from dream.adapters.pytorch import evaluation
+from dream.adapters.pytorch.keras.refusal import forbid_fits
 from dream.adapters.pytorch.knobs.cut import cuts_of
 from dream.adapters.pytorch.knobs.spread import Spread
 from dream.adapters.pytorch.knobs.weighing import MicroWeights
@@ -22,7 +23,6 @@ from dream.adapters.pytorch.slot import wrap_compile
 from dream.adapters.pytorch.split import state
 from dream.adapters.pytorch.split.base import SplitAdapter
 from dream.adapters.pytorch.split.clipping import Parts, wrap_clip_norm, wrap_clip_value
-from dream.adapters.pytorch.split.keras_refusal import refuse_training
 from dream.adapters.pytorch.split.meta import is_meta
 from dream.adapters.pytorch.split.optimizers import Optimizers
 from dream.adapters.pytorch.split.penalties import refuse_cut, wrap_backward
@@ -96,7 +96,7 @@ class InPlace(SplitAdapter):
         if self._alone:
             return
         replace(torch, "save", refusing_parts(torch.save))
-        refuse_training(self._patches, self._plan.spec.name)
+        forbid_fits(self._patches, self._plan.spec.name)
         replace(torch.autograd, "backward", wrap_backward(torch.autograd.backward))
         replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
         clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_

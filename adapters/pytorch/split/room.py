@@ -9,19 +9,19 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.keras.refusal import refuse_keras
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.knobs.updates import Updates
+from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
 from dream.adapters.pytorch.reducing import recomputing
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
-from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse
 from dream.adapters.pytorch.split.meta import is_meta
 from dream.adapters.pytorch.split.root import Forward, SplitRoot, claim, cut_like
 from dream.communication import Communicator
@@ -81,8 +81,7 @@ class Room:
 
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            if is_keras(module):
-                refuse(self.name)
+            refuse_keras(module, self.name)
             init(module, *args, **kwargs)
             self._made[module] = None
             if self.world.world_size > 1:
@@ -110,8 +109,7 @@ class Room:
         """The module's root, made on first use; what was put in since is split too."""
         root = slot_of(module)
         if not isinstance(root, SplitRoot):
-            if is_keras(module):
-                refuse(self.name)
+            refuse_keras(module, self.name)
             root = self._make(module, self, root.inner if isinstance(root, Slot) else None)
         if root not in self.roots or any(id(p) not in root.parts for p in module.parameters()):
             self._split(root)
@@ -147,8 +145,8 @@ class Room:
 
     def _split(self, root: SplitRoot) -> None:
         module = root.module
-        _refuse_uninitialised(module)
-        check_same(self.world.all_gather_object(_layout(module)))
+        refuse_uninitialised(module)
+        check_same(self.world.all_gather_object(layout_of(module)))
         self._start_as_rank_0(module)
         old = dict(module.named_parameters(remove_duplicate=False))
         for part in module.modules():
@@ -210,17 +208,3 @@ class Adopted(Slot):
         if not torch.is_grad_enabled():
             return self._copied
         return any(parameter.requires_grad for parameter in self.module.parameters())
-
-
-def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
-
-
-def _refuse_uninitialised(module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise Unsupported(
-                f"A parameter has no shape yet, so it cannot be split. Received: {name} of "
-                f"{type(module).__name__}. Call the model once under torch.no_grad() first."
-            )

@@ -18,8 +18,8 @@ from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
 from dream.adapters.pytorch.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.split.keras_refusal import is_keras, refuse, refuse_training
 from dream.adapters.pytorch.split.place import one_of
 from dream.adapters.pytorch.split.rows import Rows
 from dream.adapters.pytorch.split.saving import refusing_parts
@@ -61,7 +61,7 @@ class ShardedState(Adapter):
         self._replicas.enter()
         change = self._patches.replace
         change(torch, "save", refusing_parts(torch.save))
-        refuse_training(self._patches, self._name)
+        forbid_fits(self._patches, self._name)
         change(Optimizer, "__init__", self._steps.wrap_init(Optimizer.__init__))
         change(nn.Module, "__init__", self._wrap_init(nn.Module.__init__))
 
@@ -71,8 +71,7 @@ class ShardedState(Adapter):
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         for item in objects:
-            if isinstance(item, nn.Module) and is_keras(item):
-                refuse(self._name)
+            refuse_keras(item, self._name)
         ready = self._replicas.prepare(*objects)
         for item in ready:
             if isinstance(item, Optimizer):
@@ -103,8 +102,7 @@ class ShardedState(Adapter):
     def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         @wraps(init)
         def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            if is_keras(module):
-                refuse(self._name)
+            refuse_keras(module, self._name)
             init(module, *args, **kwargs)
 
         return wrapped
