@@ -22,3 +22,14 @@ def refuse_uninitialised(module: nn.Module) -> None:
                 f"A parameter has no shape yet, so it cannot be distributed. Received: {name} of "
                 f"{type(module).__name__}. Call the model once under torch.no_grad() first."
             )
+
+
+def refuse_meta(module: nn.Module) -> None:
+    """Raise for a parameter on the meta device, which has no values."""
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise Unsupported(
+                "A model on the meta device has no values to replicate. Received: "
+                f"{name} of {type(module).__name__}. Make it on its real device; 'sharded' and "
+                "split='tensor' take it as it is."
+            )

@@ -73,7 +73,7 @@ def test_the_state_is_the_same_on_every_rank_and_after_fit(journey: Journey, kin
 def test_a_dataset_that_reshuffles_goes_on(journey: Journey) -> None:
     one, begun, rest = journey
     if "dataset" not in one:
-        pytest.skip("of TensorFlow's")
+        pytest.skip("a tf.data.Dataset, which is tried on TensorFlow")
     _sound(one["dataset"], *(rank["dataset"] for rank in (*begun, *rest)))
     for rank in rest:
         for key in ("weights", "optimizer"):

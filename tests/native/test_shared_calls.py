@@ -54,7 +54,7 @@ def _first(found: np.ndarray, wanted: np.ndarray) -> object:
 @pytest.mark.parametrize("size", SIZES)
 def test_reductions(jobs: Find, size: int, dtype: str, op: str) -> None:
     if op == "mean" and dtype.startswith("int"):
-        pytest.skip("there is no such thing")
+        pytest.skip("integers have no mean")
     for length in LENGTHS:
         check(jobs(size), Asked("all_reduce", length, dtype, op, in_place=length % 2 == 0))
     for length in (0, 1, 1025, 40000):

@@ -21,7 +21,7 @@ from dream.adapters.pytorch.keras.refusal import is_keras
 from dream.adapters.pytorch.knobs.precision import Precision
 from dream.adapters.pytorch.knobs.recompute import How
 from dream.adapters.pytorch.knobs.updates import Updates
-from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
+from dream.adapters.pytorch.layout import layout_of, refuse_meta, refuse_uninitialised
 from dream.adapters.pytorch.reducing import Forward, Reducing, training_call
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.communication import Communicator
@@ -88,6 +88,7 @@ class Modules:
         if isinstance(slot, Reducing) and slot in self.roots:
             return slot
         refuse_uninitialised(module)
+        refuse_meta(module)
         for part in module.modules():
             if isinstance(slot_of(part), Reducing):
                 slot_of(part).release()
