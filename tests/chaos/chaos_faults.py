@@ -75,7 +75,7 @@ def fire(name: str, fault: str, seed: int) -> Verdict:
         seconds = job.seconds_until_all_is_over(begin)
         if fault == "launcher":  # nobody is there to name it
             return Verdict(name, fault, None, seconds, None, tuple(job.files), job.errors)
-        blamed = _blamed(job.errors, fault)
+        blamed = _blamed(job.errors)
         return Verdict(name, fault, rank, seconds, blamed, tuple(job.files), job.errors)
 
 
@@ -114,8 +114,8 @@ def _lost(errors: str) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-def _blamed(errors: str, fault: str) -> int | None:
-    """The rank that the launcher's message names; of a stopped one, whom the waiting rank names."""
+def _blamed(errors: str) -> int | None:
+    """The rank that the launcher's last message names."""
     found = re.search(r"^dream run: Rank (\d+) ", errors, re.MULTILINE)
     return int(found[1]) if found else None
 

@@ -6,7 +6,7 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -42,11 +42,8 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _readable(address: str, family: socket.AddressFamily) -> str:
-    words = struct.pack(
-        f"={len(address) // 8}I",
-        *(int(address[at : at + 8], 16) for at in range(0, len(address), 8)),
-    )
-    return socket.inet_ntop(family, words)
+    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+    return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
 
 
 def garbage(port: int, _: Path) -> None:
