@@ -90,13 +90,14 @@ class First(Saves):
         self._lock = Lock()
         self._begun: Counter[str] = Counter()
         self._over: Counter[str] = Counter()
+        self._sole: set[str] = set()
 
     def save(self, path: Named, fill: Callable[[Path], T], *, follow: bool = False) -> T | None:
         """A save that fails is over too: rank 0 itself goes on with what was there."""
         word = _word(path)
-        is_first = self._count(word, self._begun)
+        self._count(word, self._begun)
         try:
-            with whole(path, lambda: self._turn(word, path, is_first)) as part:
+            with whole(path, lambda: self._turn(word, path)) as part:
                 return fill(part)
         finally:
             self._count(word, self._over)
@@ -104,28 +105,27 @@ class First(Saves):
     def before_reading(self, path: Named) -> None:
         """Rank 0 reads what is there, as it would by itself."""
 
-    def _count(self, word: str, counted: Counter[str]) -> bool:
-        """One more, told to the others; whether it is this process's first of the path."""
+    def _count(self, word: str, counted: Counter[str]) -> None:
+        """One more, told to the others."""
         with self._lock:
-            is_first = word not in self._begun
-            if is_first:  # a rank that was started again goes on from what was told
+            if word not in self._begun:  # a rank that was started again goes on from what was told
                 self._begun[word] = self._over[word] = _begun_and_over(self._board, word)[0]
             counted[word] += 1
             told = f"{self._begun[word]} {self._over[word]}"
             self._board.put(_key(word), told.encode())
-            return is_first
 
     @contextmanager
-    def _turn(self, word: str, path: Named, is_first: bool) -> Iterator[bool]:
+    def _turn(self, word: str, path: Named) -> Iterator[bool]:
         """Once no other rank is about to put a file in the same place. A moment, and for the first
         file only: later ranks see whose the path is."""
-        if is_first and self._board.find(_key(word, "others")) is not None:
+        if word not in self._sole and self._board.find(_key(word, "others")) is not None:
             limit = time.monotonic() + self._limit
             for rank in range(1, self._world_size):
                 while self._board.find(_key(word, rank)) is not None:
                     if time.monotonic() > limit:
                         raise _stuck(path, rank, self._limit)
                     time.sleep(_FIRST_WAIT)
+        self._sole.add(word)
         yield True
 
 
@@ -202,7 +202,7 @@ class Other(Saves):
     def _sees_rank_0(self, word: str, path: Named) -> bool:
         """Whether the path is rank 0's, with a moment for rank 0 to come; with none where it did
         not come to a path that differs from this one in numbers alone."""
-        like = re.sub(r"\d+", "#", os.fspath(path))
+        like = re.sub(r"\d+", "#", os.fsdecode(path))
         limit = time.monotonic() + (_LOOK if self._alike.get(like, True) else 0.0)
         wait = _FIRST_WAIT
         while not (found := self._is_rank_0s(word)) and time.monotonic() < limit:
