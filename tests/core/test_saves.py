@@ -107,12 +107,13 @@ def test_rank_0s_stays_where_the_other_has_just_looked(
 ) -> None:
     """The other rank is held between its last look and its rename, until rank 0 has said whose
     the path is and is about to rename too."""
-    path, waits = tmp_path / "both.pt", Event()
+    path, looked, waits = tmp_path / "both.pt", Event(), Event()
     ranks: list[Thread] = []
 
     def held(key: str) -> None:
-        about_to_put = any(k.endswith(".1") for k in store.values)
-        if key.endswith(".0") and about_to_put and not ranks:
+        about_to_put = any(k.endswith(".1") for k in list(store.values))
+        if key.endswith(".0") and about_to_put and not looked.is_set():
+            looked.set()
             ranks.append(in_thread(lambda: save(first, path, "rank 0's")))
             assert waits.wait(SECONDS)
         if key.endswith(".1"):
