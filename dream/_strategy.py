@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _registry, cluster, recording
+from dream import _choice, _framework, _opened, _registry, cluster, recording
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
@@ -121,6 +121,7 @@ class Strategy:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            _opened.tell()
             if self._watch is None:
                 self._adapter.exit()
             else:
@@ -130,6 +131,7 @@ class Strategy:
 
     def _begin(self) -> None:
         """Enter the adapter now, or once the first framework is imported inside the block."""
+        _opened.watch(self._place)
         self._framework = self._framework or _framework.imported()
         if self._framework is None:
             self._watch = _framework.ImportWatch(self._framework_found)
@@ -150,6 +152,7 @@ class Strategy:
         self._adapter.enter()
 
     def _leave(self) -> None:
+        _opened.rest()
         self._watch = None
         if self._token is not None:
             _current.reset(self._token)

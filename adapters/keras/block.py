@@ -17,7 +17,7 @@ from dream.adapters.keras.knobs import batch_norm, precision
 @final
 class KerasBlock:
     """While it is open, the constructors of models and optimizers are changed, and the functions
-    that save models."""
+    that save and load models."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -42,7 +42,7 @@ class KerasBlock:
                 keras.optimizers.Optimizer, lambda made: optimizer.take(made, self.engine)
             )
         if self.engine.parts > 1:
-            self._changes.saved(lambda save, name: saving.on_rank(save, name, self.engine.rank))
+            self._changes.filed(saving.writing, saving.reading)
 
     def exit(self) -> None:
         self._changes.undo()

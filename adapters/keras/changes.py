@@ -8,11 +8,17 @@ from typing import Any, final
 
 import keras
 
-_SAVERS = (
+_WRITERS = (
     (keras.models, "save_model"),
     (keras.saving, "save_model"),
     (keras.saving, "save_weights"),
 )
+_READERS = (
+    (keras.models, "load_model"),
+    (keras.saving, "load_model"),
+    (keras.saving, "load_weights"),
+)
+_How = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
 
 @final
@@ -33,10 +39,12 @@ class Changes:
 
         self._replace(owner, "__init__", wrapped)
 
-    def saved(self, writer: Callable[[Callable[..., Any], str], Callable[..., Any]]) -> None:
-        """Have models saved by `writer(save, name)` in the place of Keras's own `save`."""
-        for module, name in _SAVERS:
-            self._replace(module, name, writer(getattr(module, name), name))
+    def filed(self, writing: _How, reading: _How) -> None:
+        """Have models saved by `writing(save, name)` in the place of Keras's own `save`, and read
+        by `reading(load, name)`."""
+        for how, changed in ((writing, _WRITERS), (reading, _READERS)):
+            for module, name in changed:
+                self._replace(module, name, how(getattr(module, name), name))
 
     def undo(self) -> None:
         while self._kept:

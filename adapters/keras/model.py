@@ -36,7 +36,7 @@ def distribute(model: Any, engine: Engine) -> Any:
         for name, step in _STEPS:
             setattr(model, name, MethodType(_step(name, step, engine), model))
         model.compile = MethodType(_compile(engine), model)
-        saving.distribute(model, engine.rank)
+        saving.distribute(model)
         _distribute_optimizers(model, engine)
     return model
 

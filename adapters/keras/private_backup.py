@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+from dream._files import write_whole
+
 _KEY = "dream"
 
 
@@ -22,9 +24,8 @@ def keep_with(backup: Any, state: Callable[[], Mapping[str, Any] | None], fit_ep
         if kept is None:
             return
         said = json.loads(place.read_text(encoding="utf-8"))
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps({**said, "epoch": kept[fit_epoch], _KEY: dict(kept)}), "utf-8")
-        part.replace(place)
+        text = json.dumps({**said, "epoch": kept[fit_epoch], _KEY: dict(kept)})
+        write_whole(place, lambda file: file.write(text.encode()))
 
     backup._save_model = MethodType(save, backup)
 

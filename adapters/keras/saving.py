@@ -1,59 +1,69 @@
-"""Files of a distributed model: rank 0 alone writes them, by a rename, and nobody waits."""
+"""Files of models: written whole, by the rank whose file it is, and read once rank 0 has written
+them. Nobody waits to write."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
-_SUFFIXES = (".keras", ".weights.h5", ".h5")
+from dream import _saves, cluster
+
+_SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 
 
-def distribute(model: Any, rank: int) -> None:
-    """`save`, `save_weights` and `export` that write on rank 0 only."""
+def distribute(model: Any) -> None:
+    """`save`, `save_weights`, `export` and `load_weights`, changed on the instance."""
     for name in ("save", "save_weights", "export"):
-        setattr(model, name, MethodType(_once(name, rank), model))
+        change(model, name, writing)
+    change(model, "load_weights", reading)
 
 
-def _once(name: str, rank: int) -> Callable[..., Any]:
-    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return on_rank(getattr(type(self), name), name, rank)(self, *args, **kwargs)
+def change(model: Any, name: str, how: Callable[[Callable[..., Any], str], Any]) -> None:
+    """Have a method of one model be `how` of its class's."""
 
-    write.__name__ = name
-    return write
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return how(getattr(type(self), name), name)(self, *args, **kwargs)
+
+    method.__name__ = name
+    setattr(model, name, MethodType(method, model))
 
 
-def on_rank(save: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
-    """A function that saves a model, made to write on rank 0 only. What goes to an open file or
-    buffer stays each rank's own."""
+def writing(save: Callable[..., Any], name: str, *, follow: bool = False) -> Callable[..., Any]:
+    """A function that saves a model, made to write where the file is this rank's. What goes to an
+    open file or buffer stays each rank's own. follow: rank 0 alone can write it, as it is with
+    folders and remote paths."""
 
     @wraps(save)
     def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(filepath, (str, os.PathLike)):
             return save(self, filepath, *args, **kwargs)
-        if rank != 0:
-            return None
-        path = Path(filepath)
-        part = _beside(path)
-        if not _takes_a_part(name, path, args, kwargs):
-            return save(self, filepath, *args, **kwargs)
-        try:
-            result = save(self, part, *args, **kwargs)
-            part.replace(path)
-            return result
-        finally:
-            _remove(part)
+        if not _takes_a_part(name, Path(filepath), args, kwargs):
+            return save(self, filepath, *args, **kwargs) if cluster.detect().rank == 0 else None
+
+        def fill(part: Path) -> Any:
+            return save(self, part, *args, **kwargs)
+
+        return _saves.here().save(filepath, fill, follow=follow)
 
     return write
 
 
-def _beside(path: Path) -> Path:
-    """A name in the same folder that Keras takes for the same kind of file."""
-    return path.with_name(f".part{os.getpid()}.{path.name}")
+def reading(load: Callable[..., Any], _: str) -> Callable[..., Any]:
+    """A function that loads a model or its weights, made to wait for rank 0's file."""
+
+    @wraps(load)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        path = next((each for each in given if isinstance(each, (str, os.PathLike))), None)
+        if path is not None and "://" not in str(path):
+            _saves.here().before_reading(path)
+        return load(*args, **kwargs)
+
+    return read
 
 
 def _takes_a_part(name: str, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -63,10 +73,3 @@ def _takes_a_part(name: str, path: Path, args: tuple[Any, ...], kwargs: dict[str
         return False
     asks = (args[0] if args else kwargs.get("overwrite", True)) is not True
     return not (asks or kwargs.get("max_shard_size") or kwargs.get("zipped") is False)
-
-
-def _remove(part: Path) -> None:
-    if part.is_dir():
-        shutil.rmtree(part)
-    else:
-        part.unlink(missing_ok=True)

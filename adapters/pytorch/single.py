@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
@@ -46,7 +45,7 @@ class Single(Adapter):
 
     def enter(self) -> None:
         self._patches.replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
-        self._patches.replace(torch, "save", saving.on_rank(0, torch.save))
+        saving.enter(self._patches.replace)
         self._keras.enter()
 
     def exit(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 _NAME = "_compiled_call_impl"
+_STATE = "__getstate__"
 
 
 class Slot(ABC):
@@ -90,6 +91,26 @@ def set_slot(module: nn.Module, slot: Slot | None) -> None:
     """Have the module's calls taken. Past `__setattr__`, which a compiled module hands on to the
     module it wraps."""
     module.__dict__[_NAME] = slot
+    if type(module).__getstate__ is not nn.Module.__getstate__:
+        module.__dict__[_STATE] = _State(module)
+
+
+@final
+class _State:
+    """`__getstate__` of a module whose class has its own: torch's leaves the slot out, and this
+    does the same. Copies of the module have one of their own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __call__(self) -> Any:
+        whole = vars(self._module)
+        taken = {name: whole.pop(name) for name in (_NAME, _STATE) if name in whole}
+        try:
+            state: Any = type(self._module).__getstate__(self._module)
+            return dict(whole) if state is whole else state
+        finally:
+            whole.update(taken)
 
 
 def wrap_compile(compile_in_place: Callable[..., None]) -> Callable[..., None]:

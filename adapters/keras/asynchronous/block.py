@@ -14,16 +14,16 @@ from dream.adapters.keras.changes import Changes
 @final
 class Block:
     """While it is open, the constructors of models and optimizers are changed, and the functions
-    that save models."""
+    that save and load models."""
 
-    def __init__(self, models: Models, rank: int) -> None:
-        self._models, self._rank = models, rank
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._changes = Changes()
 
     def enter(self) -> None:
         self._changes.made(keras.Model, self._models.take)
         self._changes.made(keras.optimizers.Optimizer, self._models.optimizer)
-        self._changes.saved(lambda save, name: saving.on_rank(save, name, self._rank))
+        self._changes.filed(saving.writing, saving.reading)
 
     def exit(self) -> None:
         self._changes.undo()

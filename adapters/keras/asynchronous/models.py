@@ -35,7 +35,7 @@ class Models:
         for name in _READ:
             setattr(model, name, MethodType(self._read(name), model))
         model.train_on_batch = MethodType(self._refused, model)
-        saving.distribute(model, self._steps.rank)
+        saving.distribute(model)
         return model
 
     def _fit(self, passes: Passes) -> Callable[..., Any]:

@@ -20,4 +20,4 @@ def open_block(plan: Plan, communicator: Communicator) -> Block:
     engine, machine = TorchEngine(communicator, plan), TorchMachine()
     averages, catching = Averages(engine, machine, every), Catching(by_hand)
     steps = Alone(engine, machine, averages, catching)
-    return Block(Models(steps, plan.seed, catching.take, "local_sgd"), engine.rank)
+    return Block(Models(steps, plan.seed, catching.take, "local_sgd"))

@@ -62,7 +62,7 @@ class LocalSgd(Adapter):
         replace = self._patches.replace
         deals = self._dealer.wrap_init(DataLoader.__init__)
         replace(DataLoader, "__init__", self._averages.wrap_loader(deals))
-        replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
+        saving.enter(replace)
         if self._topology.world_size > 1:
             replace(Optimizer, "__init__", self._watched(Optimizer.__init__))
         self._keras.enter()

@@ -71,7 +71,7 @@ class ParameterServer(Asynchronous):
         replace(Optimizer, "__init__", self._training.wrap_init(Optimizer.__init__))
         replace(nn.Module, "__init__", self._training.rest.wrap_init(nn.Module.__init__))
         self._training.schedules.enter(self._patches)
-        replace(torch, "save", saving.on_rank(self._place.rank, torch.save))
+        saving.enter(replace)
 
     def exit(self) -> None:
         self._patches.restore()

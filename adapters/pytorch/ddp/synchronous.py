@@ -86,7 +86,7 @@ class Synchronous(Adapter):
     def enter(self) -> None:
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
-        replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
+        saving.enter(replace)
         if self._roots:
             replace(nn.Module, "__init__", self._modules.wrap_init(nn.Module.__init__))
             replace(nn.Module, "compile", wrap_compile(nn.Module.compile))

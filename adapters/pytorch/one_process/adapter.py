@@ -100,7 +100,7 @@ class OneProcess(Adapter):
         forbid_fits(self._patches, self._name)
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
-        replace(torch, "save", saving.on_rank(0, torch.save))
+        saving.enter(replace)
         replace(nn.Module, "__init__", self._wrap_init(nn.Module.__init__))
         replace(nn.Module, "compile", wrap_compile(nn.Module.compile))
         self._followed.enter(self._patches)

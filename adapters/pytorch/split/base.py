@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -85,7 +84,7 @@ class SplitAdapter(Adapter):
     def enter(self) -> None:
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
-        replace(torch, "save", saving.on_rank(self._topology.rank, torch.save))
+        saving.enter(replace)
 
     def exit(self) -> None:
         self._training.exit()

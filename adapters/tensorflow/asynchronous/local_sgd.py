@@ -48,7 +48,7 @@ class LocalSgd(Adapter):
         self._catching = Catching(by_hand)
         steps = Alone(engine, self._machine, self._averages, self._catching)
         self._models = Models(steps, plan.seed, self._catching.take, "local_sgd")
-        self._block = Block(self._models, engine.rank)
+        self._block = Block(self._models)
 
     @property
     def topology(self) -> Topology:

@@ -90,7 +90,7 @@ class ParameterServer(Asynchronous):
         self._training = training
         steps = Pushing(training, example, explained)
         self._models = Models(steps, self._plan.seed, training.take, "parameter_server")
-        self._block = Block(self._models, rank)
+        self._block = Block(self._models)
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         return tuple(self._prepare(item) for item in objects)

@@ -7,6 +7,7 @@ from typing import Any, Protocol, final
 
 import keras
 
+from dream.adapters.keras import saving
 from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.knobs import precision
 from dream.adapters.tensorflow.split import files
@@ -23,7 +24,7 @@ class Takes(Protocol):
 @final
 class Block:
     """While it is open, the constructors of models and optimizers are changed, and the functions
-    that save models. computes_in: the option `precision`."""
+    that save and load models. computes_in: the option `precision`."""
 
     def __init__(self, takes: Takes, rank: int, computes_in: str) -> None:
         self._takes = takes
@@ -36,7 +37,7 @@ class Block:
         self._open.enter_context(precision.policy(self._computes_in))
         self._changes.made(keras.Model, self._takes.take)
         self._changes.made(keras.optimizers.Optimizer, self._takes.optimizer)
-        self._changes.saved(lambda save, name: files.together(save, name, self._rank))
+        self._changes.filed(files.together(self._rank), saving.reading)
 
     def exit(self) -> None:
         self._changes.undo()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from types import MethodType
 from typing import Any
 
 import keras
@@ -21,28 +20,25 @@ _OF_LOGS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 def distribute(model: Any, rank: int) -> None:
     """`save`, `save_weights` and `export` of a model, changed on the instance."""
     for name in ("save", "save_weights", "export"):
-        setattr(model, name, MethodType(_of_model(name, rank), model))
+        saving.change(model, name, together(rank))
+    saving.change(model, "load_weights", saving.reading)
 
 
-def _of_model(name: str, rank: int) -> Callable[..., Any]:
-    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return together(getattr(type(self), name), name, rank)(self, *args, **kwargs)
+def together(rank: int) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
+    """What makes of a function that saves a model one that all ranks call, and rank 0 writes: the
+    others do not hold it. What goes to an open file or buffer is each rank's own."""
 
-    write.__name__ = name
-    return write
+    def writing(save: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(save)
+        def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            here = rank == 0 or not isinstance(filepath, (str, os.PathLike))
+            with whole(self, here=here):
+                own = saving.writing(save, name, follow=True)
+                return own(self, filepath, *args, **kwargs)
 
+        return write
 
-def together(save: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
-    """A function that saves a model: all ranks call it, and rank 0 writes. What goes to an open
-    file or buffer is each rank's own."""
-
-    @wraps(save)
-    def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        here = rank == 0 or not isinstance(filepath, (str, os.PathLike))
-        with whole(self, here=here):
-            return saving.on_rank(save, name, rank)(self, filepath, *args, **kwargs)
-
-    return write
+    return writing
 
 
 def callbacks_for(given: Any, rank: int, world_size: int) -> Any:

@@ -1,0 +1,145 @@
+"""Files that several ranks of a host write in the block by means that dream does not change
+(`np.save`, `pickle.dump`, `json.dump`, an open file): found as they are opened, and told once.
+
+What is opened to append, in hidden folders, or by others' means than `open` in a mode with "w" is
+left alone: logs may be shared, and caches have locks. So are other hosts, where one path may be two
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, cached_property
+from typing import Any, final
+
+from dream import cluster
+from dream._board import Board
+from dream._errors import WorkerFailed
+from dream._files import resolved, stands
+from dream._log import logger
+from dream._topology import Cluster
+
+_MOST = 1000
+"""Paths of a rank that are looked at: more are a data set that is being made, not a mistake."""
+_OPENED, _LOOKED, _TOLD = b"opened", b"looked", b"told"
+_SECONDS, _WAIT = 1.0, 0.005
+"""For a lower rank, which is looking as well, to tell it; and between two questions."""
+_LAST = "opens/last"
+
+_watching: Watch | None = None
+
+
+def watch(place: Cluster) -> None:
+    """Look at what is opened from now on, where another rank of this host could open it too."""
+    global _watching
+    if place.local_world_size > 1 and not place.alone:
+        _hook()
+        _watching = _of(place)
+
+
+def tell() -> None:
+    """On rank 0, whose output is on the screen, tell what other ranks have found."""
+    if _watching is not None:
+        _watching.tell_of_others()
+
+
+def rest() -> None:
+    """Look no longer."""
+    global _watching
+    _watching = None
+
+
+@cache
+def _hook() -> None:
+    """Once a process, for good: Python takes no audit hook back."""
+
+    def opening(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and _watching is not None:
+            _watching.opened(*arguments)
+
+    sys.addaudithook(opening)
+
+
+@cache
+def _of(place: Cluster) -> Watch:
+    return Watch(place, lambda: Board(cluster.rendezvous(place)))
+
+
+@final
+class Watch:
+    """What one rank has opened to write.
+
+    On the board, under a path's word and a rank: that the rank has opened it, then what came of
+    looking for others. Each says so before it looks, so one of two always sees the other.
+    """
+
+    def __init__(self, place: Cluster, board: Callable[[], Board]) -> None:
+        first = place.rank - place.local_rank
+        self._rank, self._make, self._process = place.rank, board, os.getpid()
+        self._others = [r for r in range(first, first + place.local_world_size) if r != place.rank]
+        self._host = place.node_rank
+        self._seen: set[str] = set()
+        self._told = False
+
+    def opened(self, path: Any, mode: Any, flags: int) -> None:
+        """Of a file that is about to be opened; nothing that happens here may keep it from it."""
+        del flags
+        if not isinstance(mode, str) or "w" not in mode or not isinstance(path, (str, bytes)):
+            return
+        name = os.fsdecode(path)
+        if name in self._seen or len(self._seen) >= _MOST or os.getpid() != self._process:
+            return
+        self._seen.add(name)
+        with suppress(OSError, WorkerFailed):
+            place = str(resolved(name))
+            if "/." not in place and not stands(name):
+                self._look(place)
+
+    def tell_of_others(self) -> None:
+        if self._rank == 0 and not self._told:
+            with suppress(OSError, WorkerFailed):
+                last = self._board.find(_LAST)
+                if last is not None:
+                    self._told = True
+                    logger.warning("%s", last.decode())
+
+    @cached_property
+    def _board(self) -> Board:
+        return self._make()
+
+    def _look(self, path: str) -> None:
+        word = f"{self._host}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}"
+        self._board.put(f"opens/{word}.{self._rank}", _OPENED)
+        found = {rank: self._board.find(f"opens/{word}.{rank}") for rank in self._others}
+        ranks = sorted(rank for rank, said in found.items() if said is not None)
+        if _TOLD in found.values() or (ranks and self._is_told(word, ranks[0])):
+            return
+        self._board.put(f"opens/{word}.{self._rank}", _TOLD if ranks else _LOOKED)
+        if ranks:
+            self._tell(path, sorted([*ranks, self._rank]))
+
+    def _is_told(self, word: str, lowest: int) -> bool:
+        """Whether the lowest rank that has opened it tells: it may have looked too early."""
+        limit = time.monotonic() + _SECONDS
+        while lowest < self._rank and time.monotonic() < limit:
+            said = self._board.find(f"opens/{word}.{lowest}")
+            if said != _OPENED:
+                return said == _TOLD
+            time.sleep(_WAIT)
+        return False
+
+    def _tell(self, path: str, ranks: list[int]) -> None:
+        text = (
+            f"ranks {', '.join(map(str, ranks))} write one file, and what the last of them writes "
+            f"is what stays: {path}. Write it on one rank (`if strategy.topology.rank == 0:`), or "
+            "under a name for each"
+        )
+        self._told = True
+        logger.warning("%s", text)
+        if self._rank:
+            self._board.put(_LAST, text.encode())
