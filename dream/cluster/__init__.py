@@ -7,6 +7,7 @@ The only reader of os.environ, beside launch. The ranks of a job find one anothe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -86,12 +87,18 @@ _READ = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 _PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_",
              "KUBERNETES_")  # fmt: skip
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+_RIDING = re.compile(r"^([^/\s]+:\d+)/\S+$")
 
 
 def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What launchers have set, ours and others; secrets stay secret."""
     found = {k: v for k, v in sorted(environ.items()) if k in _READ or k.startswith(_PREFIXES)}
-    return {k: "(set)" if any(s in k for s in _SECRET) else v for k, v in found.items()}
+    return {k: "(set)" if any(s in k for s in _SECRET) else _untold(v) for k, v in found.items()}
+
+
+def _untold(value: str) -> str:
+    """The rendezvous's address without the token that may ride in it."""
+    return _RIDING.sub(r"\1/(set)", value)
 
 
 def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
