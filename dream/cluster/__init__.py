@@ -14,6 +14,7 @@ from pathlib import Path
 from dream._topology import Cluster
 from dream.cluster import horovod, tf_config, torchrun
 from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
+from dream.cluster.door import Door, knock
 from dream.cluster.exchange import (
     exchange,
     exchange_endpoints,
@@ -37,6 +38,7 @@ from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, star
 
 __all__ = [
     "STALL_SECONDS",
+    "Door",
     "Rendezvous",
     "detect",
     "exchange",
@@ -48,6 +50,7 @@ __all__ = [
     "found",
     "frameworks_differ",
     "horovod_environment",
+    "knock",
     "leave_word",
     "meet",
     "own_host",
