@@ -192,7 +192,8 @@ def _dtype(name: object) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise ValueError(f"{name}, which takes the package ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, str(name)))
+        extra: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
+        return extra
     if not isinstance(name, str) or not _DTYPE.fullmatch(name):
         raise ValueError("an unknown dtype")
     dtype = np.dtype(name)
@@ -219,3 +220,8 @@ def _size(said: Any) -> int:
 
 def _named(kind: type[Any]) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def name_of(kind: type[Any]) -> str:
+    """A class by name, for those who look it up among classes that they have."""
+    return f"{kind.__module__}:{kind.__qualname__}"

@@ -6,11 +6,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from dream._errors import Unsupported
-from dream._plain import Codec, Unpackable, pack
-
-
-def name_of(kind: type[Any]) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
+from dream._plain import Codec, Unpackable, name_of, pack
 
 
 def find(name: object, base: type[Any]) -> type[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from dream.asynchronous.coordinator import Key
 from dream.asynchronous.words import Layout
 

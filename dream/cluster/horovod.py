@@ -1,9 +1,9 @@
 """Horovod's variables, as its own launcher sets them.
 
-The launcher's store at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT is open to whoever finds its port, so
-dream does not use it: rank 0 serves dream's own, one port above it, and torch's beside that; or
-above MASTER_ADDR and MASTER_PORT, and at DREAM_RENDEZVOUS_PORT. Several hosts need DREAM_TOKEN, save
-on Spark, where the launcher gives its processes a secret.
+The launcher's store at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT is open to whoever finds its port,
+so dream does not use it: rank 0 serves dream's own, one port above it, and torch's beside that; or
+above MASTER_ADDR and MASTER_PORT, and at DREAM_RENDEZVOUS_PORT. Several hosts need DREAM_TOKEN,
+save on Spark, where the launcher gives its processes a secret.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from torch.optim import SGD, AdamW, Optimizer
 from dream import Unsupported
 from dream._plain import Garbled
 from dream.adapters.pytorch.asynchronous.owner import TorchOwner
-from dream.adapters.pytorch.asynchronous.plain import dump, load
 from dream.adapters.pytorch.asynchronous.recipe import Recipe, recipe
+from dream.adapters.pytorch.plain import dump, load
 
 SCRIPT = Path(__file__).with_name("async_recipes_keras.py")
 NAME = "torch.optim.sgd:SGD"
@@ -80,7 +80,11 @@ def test_state_and_settings_come_along() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.complex64])
 def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
-    for tensor in (torch.ones(2, 3).to(dtype).T, torch.ones(()).to(dtype), torch.ones(0, 2).to(dtype)):
+    for tensor in (
+        torch.ones(2, 3).to(dtype).T,
+        torch.ones(()).to(dtype),
+        torch.ones(0, 2).to(dtype),
+    ):
         back = load(dump({"a": (tensor,)}))["a"][0]
         assert back.dtype == tensor.dtype
         assert torch.equal(back, tensor)

@@ -108,7 +108,9 @@ def packed_tree(text: bytes, buffers: bytes = b"") -> bytes:
     return struct.pack("<4sQ", b"drm1", len(text)) + text + buffers
 
 
-@given(JSON | st.tuples(st.just("a"), st.tuples(st.text(max_size=4), JSON)).map(lambda p: dict([p])))
+@given(
+    JSON | st.tuples(st.just("a"), st.tuples(st.text(max_size=4), JSON)).map(lambda p: dict([p]))
+)
 def test_hostile_trees_give_a_value_or_the_one_error(tree: Any) -> None:
     try:
         unpack(packed_tree(json.dumps(tree).encode(), bytes(16)))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dream import _plain
 from dream._errors import Unsupported
+from dream._plain import name_of
 from dream.adapters.keras import private
 from dream.asynchronous import kinds
 from dream.asynchronous.words import garbled
@@ -91,7 +92,7 @@ def recipe(optimizer: Any, shard: Sequence[Any]) -> bytes:
     kind = type(optimizer)
     _check_plain(config, kind.__name__)
     described = _described(schedule, LearningRateSchedule, f"the schedule of {kind.__name__}")
-    return Recipe(kinds.name_of(kind), config, described, held, state_of(optimizer)).packed()
+    return Recipe(name_of(kind), config, described, held, state_of(optimizer)).packed()
 
 
 def made_of(told: Recipe) -> tuple[Any, list[Any]]:
@@ -111,9 +112,7 @@ def made_of(told: Recipe) -> tuple[Any, list[Any]]:
     return optimizer, variables
 
 
-def _described(
-    thing: Any, base: type[Any], what: str
-) -> tuple[str, dict[str, Any]] | None:
+def _described(thing: Any, base: type[Any], what: str) -> tuple[str, dict[str, Any]] | None:
     """An object of Keras's as its class's name and configuration."""
     if thing is None:
         return None
@@ -121,7 +120,7 @@ def _described(
         kinds.refuse(f"{what}, a {type(thing).__name__} and no {base.__name__}")
     config = thing.get_config()
     _check_plain(config, what)
-    return kinds.name_of(type(thing)), config
+    return name_of(type(thing)), config
 
 
 def _made(described: tuple[str, dict[str, Any]], base: type[Any]) -> Any:

@@ -12,9 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.asynchronous.plain import dump, load
 from dream.adapters.pytorch.asynchronous.recipe import parameters_of, recipe, settings_of
 from dream.adapters.pytorch.asynchronous.rest import Rest
+from dream.adapters.pytorch.plain import TENSORS, load
+from dream.asynchronous import kinds
 from dream.asynchronous.client import Client
 from dream.asynchronous.messages import Shard
 from dream.asynchronous.sharding import shards
@@ -93,7 +94,8 @@ class Held:
         return now
 
     def _settings(self) -> bytes:
-        return dump(settings_of(self.optimizer), type(self.optimizer).__name__)
+        what = type(self.optimizer).__name__
+        return kinds.packed(settings_of(self.optimizer), what, TENSORS)
 
     def fetch_state(self) -> None:
         """The optimizer's state, from all servers."""

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from dream.adapters.pytorch.asynchronous.plain import dump, load
 from dream.adapters.pytorch.asynchronous.recipe import Recipe
+from dream.adapters.pytorch.plain import TENSORS, load
+from dream.asynchronous import kinds
 from dream.asynchronous.owner import Owner
 from dream.asynchronous.words import garbled
 
@@ -80,7 +81,7 @@ class TorchOwner(Owner):
     def save(self) -> bytes:
         places = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         state = {places[id(p)]: value for p, value in self._optimizer.state.items()}
-        return dump(state, type(self._optimizer).__name__)
+        return kinds.packed(state, type(self._optimizer).__name__, TENSORS)
 
     def restore(self, state: bytes) -> None:
         self._take(load(state))

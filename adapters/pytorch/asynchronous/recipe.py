@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 from torch.optim import Optimizer
 
-from dream.adapters.pytorch.asynchronous.plain import dump, load
+from dream._plain import name_of
+from dream.adapters.pytorch.plain import TENSORS, load
 from dream.asynchronous import kinds
 from dream.asynchronous.words import garbled
 
@@ -49,7 +50,7 @@ class Recipe:
 
     def made(self, parameters: Sequence[torch.nn.Parameter]) -> Optimizer:
         """The optimizer over the shard's parameters, of a class that this process has."""
-        kind = kinds.find(self.kind, Optimizer)
+        kind: Any = kinds.find(self.kind, Optimizer)
         groups = [
             {**settings, "params": [parameters[place] for place in places]}
             for settings, places in zip(self.settings, self.groups, strict=True)
@@ -75,9 +76,9 @@ def recipe(optimizer: Optimizer, kind: type[Optimizer], shard: Sequence[int]) ->
         if own[index] in optimizer.state
     }
     shapes = [tuple(own[index].shape) for index in shard]
-    name = kinds.name_of(kind)
+    name = name_of(kind)
     made = Recipe(name, optimizer.defaults, shapes, settings_of(optimizer), groups, state)
-    return dump(tuple(vars(made).values()), kind.__name__)
+    return kinds.packed(tuple(vars(made).values()), kind.__name__, TENSORS)
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.nn.Parameter]:

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
-from dream.adapters.pytorch.asynchronous.plain import dump, load
 from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.plain import dump, load
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 
@@ -42,7 +42,7 @@ class Rest:
 
     def save(self, held: list[nn.Parameter]) -> bytes:
         """All tensors but those that the optimizer holds."""
-        return dump(list(self._tensors(held)), "this model")
+        return dump(list(self._tensors(held)))
 
     def load(self, saved: bytes, held: list[nn.Parameter]) -> None:
         """Take rank 0's."""

@@ -10,7 +10,6 @@ import torch
 
 from dream import _plain
 from dream._plain import Codec
-from dream.asynchronous import kinds
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -19,9 +18,9 @@ _DTYPES = {
 }
 
 
-def dump(value: object, what: str = "this optimizer") -> bytes:
-    """Unsupported for what cannot travel. what: whose value, for the message."""
-    return kinds.packed(value, what, TENSORS)
+def dump(value: object) -> bytes:
+    """`Unpackable` for what cannot travel."""
+    return _plain.pack(value, TENSORS)
 
 
 def load(data: bytes) -> Any:
