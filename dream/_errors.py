@@ -58,6 +58,22 @@ class CheckpointError(DreamError, RuntimeError):
     """A checkpoint is torn, missing or of another model."""
 
 
+_PUBLIC = (ConfigurationError, Unsupported, NotInstalled, WorkerFailed, Desynchronized,
+           CheckpointError, DreamError)  # fmt: skip
+
+
+def public_name(error: DreamError) -> str:
+    """The name of its class, or of the one that stands for it outside dream: an error that goes to
+    another process travels as this and its message."""
+    return next(kind.__name__ for kind in _PUBLIC if isinstance(error, kind))
+
+
+def named(name: str, message: str) -> DreamError:
+    """The inverse; what has no such name becomes a `WorkerFailed`."""
+    kinds = {kind.__name__: kind for kind in _PUBLIC}
+    return kinds.get(name, WorkerFailed)(message)
+
+
 def said(text: str, *kinds: type[DreamError]) -> str:
     """The message of the last error of these kinds that a traceback ends in or goes through; empty
     where there is none."""

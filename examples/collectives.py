@@ -88,5 +88,5 @@ total = None if group is None else group.all_reduce(x, "sum")
 show(f'group({even}).all_reduce(x, "sum")', "among some of the ranks", x, total)
 
 said = ranks.all_gather_object(f"I am {me}")
-show("all_gather_object(value)", "anything that can be pickled", f"I am {me}", said)
+show("all_gather_object(value)", "numbers, text, lists, dicts", f"I am {me}", said)
 ranks.barrier()  # nobody goes on before all have come

@@ -271,6 +271,11 @@ def decays(optimizer: Any, variable: Any) -> bool:
     return bool(optimizer._use_weight_decay(variable))
 
 
+def schedule_of(optimizer: Any) -> Any:
+    """What gives an optimizer its learning rate, where that is no number."""
+    return optimizer._learning_rate
+
+
 def results(model: Any, logs: Any) -> dict[str, Any]:
     """The figures of an epoch, as `fit` tells them. logs: those of its last step."""
     return dict(model._get_metrics_result_or_logs(logs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,6 +13,7 @@ from dream.asynchronous.frames import Frame, Kind
 from dream.asynchronous.guests import Guest, Guests
 from dream.asynchronous.holding import Holding
 from dream.asynchronous.parts import Part, Parts
+from dream.asynchronous.words import Pushed, Registration, Returned, garbled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,26 +47,38 @@ class Answers:
             return self._register(guest, frame, data)
         if frame.kind == Kind.STATE:
             return Frame(Kind.ANSWER, text=self._holding.state())
-        assert self._coordinator is not None
+        if self._coordinator is None:
+            garbled("a question to this server")
         if frame.kind == Kind.REPORT:
             said = self._coordinator.staleness().to_json()
             return Frame(Kind.ANSWER, text=json.dumps(said).encode())
+        if frame.kind not in (Kind.SETTLE, Kind.RELEASE):
+            garbled("a kind of frame")
         self._return(guest, frame, self._coordinator)
         return None
+
+    def expects(self, guest: Guest, frame: Frame) -> bool:
+        """Whether a frame may be followed by a buffer of the size that it says."""
+        if frame.kind == Kind.REGISTER:
+            return True
+        pushed = frame.kind == Kind.PUSH and guest.registered
+        return frame.size == (self._holding.nbytes if pushed else 0)
 
     def _register(self, guest: Guest, frame: Frame, data: NDArray[Any]) -> Frame:
         """The layout of a worker's optimizer. The first worker's parameters are those that start;
         the others wait for it."""
-        layout, dtype, recipe, rest = pickle.loads(frame.text)
+        said = Registration.of(frame.text)
         holding = self._holding
         if holding.layout is None and guest.rank == 0:
-            holding.begin((layout, dtype), recipe, data.view(dtype).copy(), rest)
+            if said.nbytes != data.nbytes:
+                garbled(f"{said.nbytes} bytes of parameters")
+            holding.begin(said, data.view(said.dtype).copy())
             self._guests.changed.notify_all()
         while holding.layout is None:
             self._guests.pause(guest)
-        if (layout, dtype) != holding.layout:
+        if said.layout != holding.layout or said.dtype != holding.dtype:
             raise Desynchronized(
-                f"The workers' models differ. Received: {_difference(layout, holding.layout[0])}. "
+                f"The workers' models differ. Received: {_difference(said, holding)}. "
                 "Build the same model, and the same optimizer over it, on every rank."
             )
         guest.registered = True
@@ -74,16 +86,18 @@ class Answers:
 
     def _push(self, guest: Guest, frame: Frame, data: NDArray[Any]) -> Frame | None:
         loader, epoch, lease, pulled, parts, wants = frame.numbers
-        also, settings, present = pickle.loads(frame.text) if frame.text else ((), None, b"")
         holding, coordinator = self._holding, self._coordinator
-        if settings is not None:
-            guest.settings = holding.read_settings(settings)
+        said = Pushed.of(frame.text, len(holding.layout or ()))
         key = loader, epoch
+        if coordinator is not None and not coordinator.knows(key):
+            garbled("a push of an epoch that was begun")
+        if said.settings is not None:
+            guest.settings = holding.read_settings(said.settings)
         if coordinator is None or coordinator.holds(guest.rank, key, lease):
             loss, weight = frame.reals
-            part = Part(data.view(holding.layout[1]), present, weight, loss)
+            part = Part(data.view(holding.dtype), said.present, weight, loss)
             if coordinator is not None:
-                coordinator.settle(guest.rank, key, [*also, lease], gradient=True)
+                coordinator.settle(guest.rank, key, [*said.also, lease], gradient=True)
             batch, index = divmod(lease, self._split)
             whole = self._parts.add((key, batch), index, parts, part)
             if whole is not None:
@@ -91,15 +105,18 @@ class Answers:
             self._guests.changed.notify_all()
         if coordinator is None:
             return None
-        batches = 1 + len(also)
+        batches = 1 + len(said.also)
         return self._grant(guest, key, coordinator, since=-1, batches=batches, wants=bool(wants))
 
     def _ask(self, guest: Guest, frame: Frame) -> Frame:
         coordinator = self._coordinator
-        assert coordinator is not None
+        if coordinator is None:
+            garbled("a question to this server")
         loader, number, pulled, wait, samples, batch_size = frame.numbers
         key = loader, number
         drop_last, mark = frame.reals
+        if samples < 0 or batch_size < 1:
+            garbled("an epoch")
         coordinator.begin(guest.rank, key, Epoch(samples, batch_size, drop_last != 0.0, int(mark)))
         batches = coordinator.holding(guest.rank, key) + 1 if wait else None
         return self._grant(
@@ -144,11 +161,11 @@ class Answers:
 
     def _return(self, guest: Guest, frame: Frame, coordinator: Coordinator) -> None:
         """Leases that brought no gradient, or will bring none."""
-        key, leases = pickle.loads(frame.text)
+        said = Returned.of(frame.text)
         if frame.kind == Kind.SETTLE:
-            coordinator.settle(guest.rank, key, leases, gradient=False)
+            coordinator.settle(guest.rank, said.key, said.leases, gradient=False)
         else:
-            coordinator.release(guest.rank, key, leases)
+            coordinator.release(guest.rank, said.key, said.leases)
         self._guests.changed.notify_all()
 
     def _with_values(
@@ -164,8 +181,11 @@ class Answers:
         return Frame(Kind.ANSWER, numbers, (self._holding.loss, 0.0))
 
 
-def _difference(theirs: Any, ours: Any) -> str:
+def _difference(said: Registration, holding: Holding) -> str:
     """The first place in which two layouts differ."""
+    theirs, ours = said.layout, holding.layout or ()
+    if theirs == ours:
+        return f"parameters of {said.dtype} here and of {holding.dtype} on rank 0"
     for index, (one, other) in enumerate(zip(theirs, ours, strict=False)):
         if one != other:
             return f"parameter {index} is {one} here and {other} on rank 0"

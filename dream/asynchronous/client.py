@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import TYPE_CHECKING, Any, final
 
 from dream import cluster
@@ -17,6 +16,7 @@ from dream.asynchronous.lines import Lines
 from dream.asynchronous.messages import Answer, Lease, Push, Shard
 from dream.asynchronous.roles import Roles
 from dream.asynchronous.staleness import Staleness
+from dream.asynchronous.words import Pushed, Registration, Returned, garbled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,15 +74,13 @@ class Client:
     def push(self, push: Push) -> Answer:
         """A step's gradient, out of `gradient`. The answer comes once the worker may go on."""
         last = push.leases[-1]
-        also = [lease.number for lease in push.leases[:-1]]
+        also = tuple(lease.number for lease in push.leases[:-1])
         numbers = (*last.key, last.number, self._pulled, last.parts, int(push.wants))
 
         def call() -> Frame:
             for server in reversed(range(len(self._shards))):  # the coordinator knows last
-                shard, present = self._shards[server], push.present[server]
-                text = b""
-                if also or push.settings is not None or present:
-                    text = pickle.dumps((also, push.settings, present))
+                shard = self._shards[server]
+                text = Pushed(also, push.settings, push.present[server]).packed()
                 frame = Frame(Kind.PUSH, numbers, (push.loss, push.weight), text)
                 part = self.gradient[shard.start : shard.stop]
                 self._lines.send(server, frame, part.data.cast("B"))
@@ -128,9 +126,9 @@ class Client:
         for server, shard in enumerate(self._shards):
             mine = self.values[shard.start : shard.stop]
             rest = self._rest if first and not server else b""
-            text = pickle.dumps((shard.layout, self.values.dtype.str, shard.recipe, rest))
+            said = Registration(shard.layout, self.values.dtype.str, shard.recipe, rest)
             data = mine.data.cast("B") if first else None
-            self._lines.send(server, Frame(Kind.REGISTER, text=text), data)
+            self._lines.send(server, Frame(Kind.REGISTER, text=said.packed()), data)
         told = b""
         for server in range(len(self._shards)):
             frame = self._lines.hear(server)
@@ -181,14 +179,16 @@ class Client:
         if frame.size:
             shard = self._shards[server]
             view = self.values[shard.start : shard.stop].data.cast("B")
+            if frame.size != view.nbytes:
+                garbled(f"{view.nbytes} bytes of parameters")
             self._lines.receive_into(server, view)
         if server == 0:
             self._pulled = frame.numbers[2]
 
     def _return(self, kind: Kind, leases: list[Lease]) -> None:
         if leases and not self._lines.closed:
-            numbers = [lease.number for lease in leases]
+            said = Returned(leases[0].key, tuple(lease.number for lease in leases))
             try:
-                self._lines.send(0, Frame(kind, text=pickle.dumps((leases[0].key, numbers))))
+                self._lines.send(0, Frame(kind, text=said.packed()))
             except OSError:
                 return  # given up: they have been dealt again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, final
 
 from dream._errors import Desynchronized
@@ -88,6 +89,10 @@ class Coordinator:
                 "worker. Make the same loaders, in the same order, on every rank, and give what "
                 "shuffles the same seed."
             )
+
+    def knows(self, key: Key) -> bool:
+        """Whether somebody has begun this epoch."""
+        return key in self._deals
 
     def holds(self, worker: int, key: Key, lease: int) -> bool:
         return key in self._deals and self._deals[key].holds(worker, lease)
@@ -191,14 +196,21 @@ class Coordinator:
 
     def save(self) -> dict[str, Any]:
         """For a snapshot: all but who is there."""
-        deals = {key: (deal.epoch, deal.done_leases) for key, deal in self._deals.items()}
-        figures = (self._histogram, self._by_worker, self._repeated, self._lost, self._joined)
-        return {"deals": deals, "figures": figures, "lead": self._clocks.lead}
+        return {
+            "deals": [
+                (key, astuple(deal.epoch), deal.done_leases) for key, deal in self._deals.items()
+            ],
+            "histogram": dict(self._histogram),
+            "by_worker": dict(self._by_worker),
+            "counts": (self._repeated, self._lost, self._joined),
+            "lead": self._clocks.lead,
+        }
 
     def restore(self, saved: dict[str, Any]) -> None:
         self._deals = {
-            key: Deal(epoch, self.split, done) for key, (epoch, done) in saved["deals"].items()
+            key: Deal(Epoch(*epoch), self.split, done) for key, epoch, done in saved["deals"]
         }
-        figures = saved["figures"]
-        self._histogram, self._by_worker, self._repeated, self._lost, self._joined = figures
+        self._histogram = Counter(saved["histogram"])
+        self._by_worker = Counter(saved["by_worker"])
+        self._repeated, self._lost, self._joined = saved["counts"]
         self._clocks.lead = saved["lead"]

@@ -1,25 +1,19 @@
-"""How a worker comes to a server: it must know the word that the server gave out over the job's
-rendezvous, which in turn wants the job's token."""
+"""How a worker comes to a server, and one server to another."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
 import socket
-import struct
 import threading
 from collections.abc import Callable
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from dream import cluster
 from dream._errors import WorkerFailed
 from dream._topology import Cluster
 from dream.asynchronous.frames import Channel
 
-_HELLO = struct.Struct("<32sIB")
-_HELLO_SECONDS = 10.0
+_KIND = "servers"
 Purpose = Literal["work", "beat", "watch"]
-_PURPOSES: tuple[Purpose, ...] = ("work", "beat", "watch")
 
 Welcome = Callable[[int, Purpose, Channel], None]
 """Called with the rank that came, what it came for, and the connection, in a thread of its own."""
@@ -27,56 +21,29 @@ Welcome = Callable[[int, Purpose, Channel], None]
 
 @final
 class Door:
-    """Where a server is reached: on loopback, unless the job has hosts."""
+    """Of a server. ranks: those that have business here."""
 
-    def __init__(self, place: Cluster, welcome: Welcome) -> None:
-        self._word = secrets.token_hex(16).encode()
-        self._welcome = welcome
-        self._listener = socket.create_server((cluster.own_host(place), 0), backlog=128)
-        threading.Thread(target=self._accept, name="dream-door", daemon=True).start()
-        host, port = self._listener.getsockname()[:2]
-        self.address = (str(host), int(port))
-        cluster.post(
-            place, f"servers/{place.rank}", f"{host} {port} {self._word.decode()}".encode()
-        )
+    def __init__(self, place: Cluster, ranks: range, welcome: Welcome) -> None:
+        self._ranks, self._welcome = ranks, welcome
+        self._door = cluster.Door(place, _KIND, self._admit)
 
     def close(self) -> None:
-        self._listener.close()
+        self._door.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=[connection], daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
-        connection.settimeout(_HELLO_SECONDS)
+    def _admit(self, rank: int, purpose: str, connection: socket.socket) -> None:
+        if rank not in self._ranks or purpose not in get_args(Purpose):
+            connection.close()
+            return
         channel = Channel(connection)
-        said = bytearray(_HELLO.size)
-        try:
-            channel.receive_into(memoryview(said))
-        except OSError:
-            channel.close()
-            return
-        word, rank, purpose = _HELLO.unpack(said)
-        if not hmac.compare_digest(word, self._word) or purpose >= len(_PURPOSES):
-            channel.close()
-            return
-        channel.settimeout(None)
-        self._welcome(rank, _PURPOSES[purpose], channel)
+        threading.Thread(target=self._welcome, args=[rank, purpose, channel], daemon=True).start()
 
 
 def knock(place: Cluster, server: int, purpose: Purpose, seconds: float) -> Channel:
     """A connection to a server's rank. WorkerFailed where it is gone."""
-    host, port, word = cluster.posted(place, f"servers/{server}").decode().split()
     try:
-        channel = Channel(socket.create_connection((host, int(port)), seconds))
-        channel.send_bytes(_HELLO.pack(word.encode(), place.rank, _PURPOSES.index(purpose)))
+        return Channel(cluster.knock(place, _KIND, server, purpose, seconds))
     except OSError as error:
         raise gone(server) from error
-    return channel
 
 
 def gone(server: int) -> WorkerFailed:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import final
 
+from dream.asynchronous.words import garbled
+
 _HEAD = struct.Struct("<B3xI6q2dQ")
 
 
@@ -34,6 +36,12 @@ class Kind(IntEnum):
     ANSWER = 11
     WAIT = 12
     ERROR = 13
+
+
+_MOST_TEXT = 1 << 24
+_LONG = (Kind.REGISTER, Kind.ANSWER)
+"""Kinds whose words hold a model's tensors."""
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,19 @@ class Channel:
         """The next frame, less its buffer, which `receive_into` must take."""
         self.receive_into(memoryview(self._head))
         kind, length, *rest = _HEAD.unpack(self._head)
-        text = b""
-        if length:
-            words = bytearray(length)
-            self.receive_into(memoryview(words))
-            text = bytes(words)
+        if length > _MOST_TEXT and kind not in _LONG:
+            garbled(f"a frame of {length} bytes of words")
+        text = bytes(self.receive_long(length))
         return Frame(kind, tuple(rest[:6]), (rest[6], rest[7]), text, rest[8])
+
+    def receive_long(self, size: int) -> bytearray:
+        """So many bytes; memory is taken as they come, not as they are announced."""
+        data = bytearray()
+        while len(data) < size:
+            piece = bytearray(min(_PIECE, size - len(data)))
+            self.receive_into(memoryview(piece))
+            data += piece
+        return data
 
     def receive_into(self, view: memoryview) -> None:
         while view:

@@ -11,6 +11,7 @@ from dream.asynchronous.coordinator import Coordinator
 from dream.asynchronous.owner import Owner
 from dream.asynchronous.parts import Part
 from dream.asynchronous.snapshots import Snapshots
+from dream.asynchronous.words import Layout, Registration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,14 +28,15 @@ class Rules:
 
 @final
 class Holding:
-    """version: how many updates were made; loss: of the last one; layout: what the parameters are,
-    once a worker has told; rest: what else of the model starts alike."""
+    """version: how many updates were made; loss: of the last one; layout, dtype: what the
+    parameters are, once a worker has told; rest: what else of the model starts alike."""
 
     def __init__(
         self, owner: Owner, rules: Rules, server: int, servers: int, coordinator: Coordinator | None
     ) -> None:
         self._owner, self._every, self._coordinator = owner, rules.every or 1, coordinator
-        self.layout: Any = None
+        self.layout: Layout | None = None
+        self.dtype = ""
         self.rest = b""
         self.version = 0
         self.loss = 0.0
@@ -44,10 +46,16 @@ class Holding:
             self._snapshots = Snapshots(rules.folder, server, servers)
             self._resume(self._snapshots)
 
-    def begin(self, layout: Any, recipe: bytes, values: NDArray[Any], rest: bytes) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Of the parameters."""
+        return self._owner.values.nbytes
+
+    def begin(self, said: Registration, values: NDArray[Any]) -> None:
         """The parameters that start, and the optimizer over them."""
-        self._owner.build(recipe, values)
-        self.layout, self._recipe, self.rest = layout, recipe, rest
+        self._owner.build(said.recipe, values)
+        self.layout, self.dtype, self._recipe = said.layout, said.dtype, said.recipe
+        self.rest = said.rest
         if self._snapshots is not None:
             self._snapshot(self._snapshots)
 
@@ -81,6 +89,7 @@ class Holding:
         coordinator = self._coordinator
         content = {
             "layout": self.layout,
+            "dtype": self.dtype,
             "recipe": self._recipe,
             "rest": self.rest,
             "values": self._owner.values.copy(),
@@ -94,8 +103,9 @@ class Holding:
         if found is None:
             return
         self.version, content = found
-        self.layout, self._recipe = content["layout"], content["recipe"]
-        self.rest = content["rest"]
+        snapshots.forget_after(self.version)
+        self.layout, self.dtype = content["layout"], content["dtype"]
+        self._recipe, self.rest = content["recipe"], content["rest"]
         self._owner.build(self._recipe, content["values"])
         self._owner.restore(content["optimizer"])
         if self._coordinator is not None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from typing import final
 
-from dream import _errors, cluster
-from dream._errors import DreamError, WorkerFailed
+from dream import cluster
+from dream._errors import DreamError
 from dream._topology import Cluster
 from dream.asynchronous.door import knock
 from dream.asynchronous.frames import Channel, Frame, Kind
 from dream.asynchronous.roles import Roles
+from dream.asynchronous.words import error_of
 
 BEAT_SECONDS = 1.0
 
@@ -55,8 +55,7 @@ class Lines:
         while frame.kind == Kind.WAIT:
             frame = channel.receive()
         if frame.kind == Kind.ERROR:
-            name, words = pickle.loads(frame.text)
-            raise getattr(_errors, name, WorkerFailed)(words)
+            raise error_of(frame.text)
         return frame
 
     def call(self, frame: Frame) -> Frame:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dream.asynchronous.coordinator import Key
+from dream.asynchronous.words import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Shard:
 
     start: int
     stop: int
-    layout: tuple[Any, ...]
+    layout: Layout
     recipe: bytes
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import TYPE_CHECKING, Any, final
 
 from dream import cluster
 from dream._errors import DreamError, WorkerFailed
+from dream._plain import Garbled
 from dream._topology import Cluster
 from dream.asynchronous.answers import FRESH, Answers
 from dream.asynchronous.coordinator import Coordinator
@@ -17,6 +17,7 @@ from dream.asynchronous.guests import Guest, Guests
 from dream.asynchronous.holding import Holding, Rules
 from dream.asynchronous.owner import Owner
 from dream.asynchronous.roles import Roles
+from dream.asynchronous.words import garbled, packed_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Server:
 
     def serve(self) -> None:
         """To the end of training. Raises what went wrong."""
-        door = Door(self._place, self._welcome)
+        door = Door(self._place, range(self._place.world_size), self._welcome)
         try:
             if self._coordinator is None:
                 self._follow()
@@ -99,6 +100,8 @@ class Server:
     def _welcome(self, rank: int, purpose: Purpose, channel: Channel) -> None:
         if purpose == "watch":
             self._watchers.append(channel)
+        elif rank not in self._roles.working:
+            channel.close()
         elif purpose == "beat":
             self._listen_for_beats(rank, channel)
         else:
@@ -108,7 +111,7 @@ class Server:
         try:
             while channel.receive():
                 self._guests.heard_of(rank)
-        except OSError:
+        except (OSError, Garbled):
             channel.close()
 
     def _host(self, rank: int, channel: Channel) -> None:
@@ -120,6 +123,9 @@ class Server:
         except OSError:
             with guests.changed:
                 guests.lose(guest, "its connection closed")
+        except Garbled as error:
+            with guests.changed:
+                guests.lose(guest, f"what it sent cannot be read ({error})")
         except BaseException as error:
             with guests.changed:
                 guests.fail(error)
@@ -131,10 +137,14 @@ class Server:
         buffer: NDArray[Any] = np.empty(0, np.uint8)
         while True:
             frame = guest.channel.receive()
-            if frame.size > buffer.nbytes:
-                buffer = np.empty(frame.size, np.uint8)
-            data = buffer[: frame.size]
-            if frame.size:
+            if not self._answers.expects(guest, frame):
+                garbled(f"a frame that {frame.size} bytes follow")
+            if frame.kind == Kind.REGISTER:
+                data = np.frombuffer(guest.channel.receive_long(frame.size), np.uint8)
+            else:
+                if frame.size > buffer.nbytes:
+                    buffer = np.empty(frame.size, np.uint8)
+                data = buffer[: frame.size]
                 guest.channel.receive_into(data.data)
             guest.heard = time.monotonic()
             if frame.kind == Kind.BYE:
@@ -152,7 +162,7 @@ class Server:
                 self._guests.check(guest)
                 return self._answers.to(guest, frame, data)
         except DreamError as error:
-            return Frame(Kind.ERROR, text=pickle.dumps((type(error).__name__, str(error))))
+            return Frame(Kind.ERROR, text=packed_error(error))
 
 
 def _nobody(coordinator: Coordinator) -> WorkerFailed:

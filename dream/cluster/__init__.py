@@ -7,12 +7,14 @@ The only reader of os.environ, beside launch. The ranks of a job find one anothe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dream._topology import Cluster
 from dream.cluster import horovod, tf_config, torchrun
 from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
+from dream.cluster.door import Door, knock
 from dream.cluster.exchange import (
     exchange,
     exchange_endpoints,
@@ -36,6 +38,7 @@ from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, star
 
 __all__ = [
     "STALL_SECONDS",
+    "Door",
     "Rendezvous",
     "detect",
     "exchange",
@@ -47,6 +50,7 @@ __all__ = [
     "found",
     "frameworks_differ",
     "horovod_environment",
+    "knock",
     "leave_word",
     "meet",
     "own_host",
@@ -86,12 +90,18 @@ _READ = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 _PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_",
              "KUBERNETES_")  # fmt: skip
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+_RIDING = re.compile(r"^([^/\s]+:\d+)/\S+$")
 
 
 def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What launchers have set, ours and others; secrets stay secret."""
     found = {k: v for k, v in sorted(environ.items()) if k in _READ or k.startswith(_PREFIXES)}
-    return {k: "(set)" if any(s in k for s in _SECRET) else v for k, v in found.items()}
+    return {k: "(set)" if any(s in k for s in _SECRET) else _untold(v) for k, v in found.items()}
+
+
+def _untold(value: str) -> str:
+    """The rendezvous's address without the token that may ride in it."""
+    return _RIDING.sub(r"\1/(set)", value)
 
 
 def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -22,7 +22,8 @@ RENDEZVOUS_PORT = "DREAM_RENDEZVOUS_PORT"
 """* Under another launcher: the port on which rank 0 serves the store (MASTER_PORT + 1)."""
 
 TOKEN = "DREAM_TOKEN"
-"""* The word that a client of the store must know; `dream run` makes one up on one host."""
+"""* The word that a client of the store must know. On one host it can be left out; several that
+are started by hand, by `dream run` or by torchrun need a common one."""
 
 HOSTS = "DREAM_HOSTS"
 """The hosts' names in node order, with commas."""

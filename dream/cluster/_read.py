@@ -59,3 +59,8 @@ def endpoint(text: str, what: str) -> Endpoint:
 
 def is_loopback(host: str) -> bool:
     return host in _LOOPBACK or host.startswith("127.")
+
+
+def next_port(number: int) -> int:
+    """The one beside it, which a second service takes."""
+    return number + 1 if number < LARGEST_PORT else number - 1

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from dream._topology import Cluster, Endpoint
+from dream.cluster import _names, horovod
 from dream.cluster.ports import interface_toward
 from dream.cluster.rendezvous import startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
@@ -59,12 +60,28 @@ def tf_config_text(workers: Sequence[Endpoint], rank: int) -> str:
 
 
 def export_horovod(cluster: Cluster) -> None:
-    """Put `horovod_environment` into this process's environment. The user's timeout stays."""
+    """Put `horovod_environment` into this process's environment. The user's timeout stays.
+
+    Under Horovod's own launcher it takes the place of what the launcher said, so that is told in
+    dream's words too: this place is read from the environment again."""
+    if cluster.source == horovod.SOURCE:
+        os.environ |= _own_words(cluster)
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
             os.environ[name] = value
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+def _own_words(cluster: Cluster) -> dict[str, str]:
+    if cluster.master is None or cluster.rendezvous is None:
+        return {}
+    return {
+        "MASTER_ADDR": cluster.master.host,
+        "MASTER_PORT": str(cluster.master.port),
+        _names.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
+        _names.TOKEN: cluster.token,
+    }
 
 
 def export_tuning(log: str) -> None:

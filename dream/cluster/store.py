@@ -1,112 +1,131 @@
 """The key-value store that ranks find one another by: GET, PUT and DELETE over HTTP.
 
-A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused. Horovod's core is a client
-too: given the address `host:port/TOKEN` and the port once more, it asks for
-`/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not there, as it expects.
+A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused before anything else of the
+request is read. Horovod's core is a client too: given the address `host:port/TOKEN` and the port
+once more, it asks for `/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not
+there, as it expects.
 """
 
 from __future__ import annotations
 
-import contextlib
+import re
 import socket
-import socketserver
-import threading
+from typing import final
+
+from dream.cluster.entrance import Entrance, Refused, Visit
 
 LARGEST_VALUE = 1 << 24
-_LONGEST_LINE = 1 << 14
+_LONGEST_HEAD = 1 << 14
+_PIECE = 1 << 12
+_HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
-_SECONDS_PER_REQUEST = 10.0
 
 
-class Store(socketserver.ThreadingTCPServer):
-    """Serves from a thread of its own until closed. One request a connection."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128
+@final
+class Store:
+    """Serves from a thread of its own until closed. One request a connection. values: by key."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
-        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        super().__init__((host, port), _Request)
-        self._host = host
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
         self.values: dict[str, bytes] = {}
-        self.port: int = self.server_address[1]
+        self.port: int = listener.getsockname()[1]
         self._token = token.encode()
-        self._closing = False
-        self._thread = threading.Thread(target=self._accept, name="dream-store", daemon=True)
-        self._thread.start()
+        self._entrance = Entrance(listener, lambda: _Request(self), "dream-store")
 
     def admits(self, word: str) -> bool:
         """Whether the first part of a path is the token, with or without Horovod's `:port`."""
         import hmac  # on use: clients do without its import
 
-        bare = word.removesuffix(f":{self.port}").encode()
-        return hmac.compare_digest(bare, self._token)
+        bare = word.removesuffix(f":{self.port}").encode("latin-1")
+        return bool(self._token) and hmac.compare_digest(bare, self._token)
 
     def close(self) -> None:
-        self._closing = True
-        with contextlib.suppress(OSError):  # a call that wakes the thread, where it still waits
-            socket.create_connection((self._host, self.port), timeout=1.0).close()
-        self._thread.join(timeout=1.0)
-        self.server_close()
-
-    def _accept(self) -> None:
-        """serve_forever would look twice a second whether it is over, and end as late."""
-        while not self._closing:
-            try:
-                request, address = self.get_request()
-            except OSError:
-                return
-            self.process_request(request, address)
+        self._entrance.close()
 
 
-class _Request(socketserver.StreamRequestHandler):
-    """One request, read by hand: http.server would cost every start its import."""
+@final
+class _Request(Visit):
+    """Read by hand: http.server would cost every start its import."""
 
-    server: Store
-    timeout = _SECONDS_PER_REQUEST
-    wbufsize = -1
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._head = bytearray()
+        self._method = self._key = ""
+        self._body: bytearray | None = None
+        self._length = 0
 
-    def handle(self) -> None:
-        try:
-            self._answer(*self._read())
-        except (ValueError, OSError):
-            return
+    @property
+    def wants(self) -> int:
+        if self._body is None:
+            return min(_PIECE, _LONGEST_HEAD - len(self._head))
+        return self._length - len(self._body)
 
-    def _read(self) -> tuple[str, str, bytes]:
-        method, path, _ = self.rfile.readline(_LONGEST_LINE).decode("latin-1").split()
-        length = 0
-        while line := self.rfile.readline(_LONGEST_LINE).strip():
-            name, _, value = line.decode("latin-1").partition(":")
-            if name.lower() == "content-length":
-                length = int(value)
-        if not 0 <= length <= LARGEST_VALUE:
-            raise ValueError(length)
-        return method, path, self.rfile.read(length)
-
-    def _answer(self, method: str, path: str, body: bytes) -> None:
-        token, _, key = path.lstrip("/").partition("/")
-        if not self.server.admits(token):
-            self._send(403)
-        elif not key or method not in ("GET", "PUT", "DELETE"):
-            self._send(400)
+    def hear(self, data: bytes) -> bytes | None:
+        if self._body is not None:
+            self._body += data
         else:
-            self._serve(method, key, body)
+            self._head += data
+            if not self.known and b"\n" in self._head and not self._admitted():
+                return _answer(403)
+            if not self._read_head():
+                return None
+        assert self._body is not None
+        if len(self._body) < self._length:
+            return None
+        return self._serve(bytes(self._body[: self._length]))
 
-    def _serve(self, method: str, key: str, body: bytes) -> None:
-        values = self.server.values
+    def _admitted(self) -> bool:
+        """Whether the first line's path begins with the token."""
+        line = self._head.partition(b"\n")[0].decode("latin-1").split()
+        if len(line) != 3:
+            raise Refused
+        self._method, path, _ = line
+        token, _, self._key = path.lstrip("/").partition("/")
+        self.known = self._store.admits(token)
+        return self.known
+
+    def _read_head(self) -> bool:
+        """Whether all of it is there."""
+        end = _HEAD_ENDS.search(self._head)
+        if end is None:
+            if len(self._head) >= _LONGEST_HEAD:
+                raise Refused
+            return False
+        for line in self._head[: end.start()].decode("latin-1").splitlines()[1:]:
+            name, _, value = line.partition(":")
+            if name.strip().lower() == "content-length":
+                self._length = _size(value.strip())
+        self._body = self._head[end.end() :]
+        return True
+
+    def _serve(self, body: bytes) -> bytes:
+        values, method, key = self._store.values, self._method, self._key
+        if not key or method not in ("GET", "PUT", "DELETE"):
+            return _answer(400)
+        if method == "GET":
+            value = values.get(key)
+            return _answer(404 if value is None else 200, value or b"")
         if method == "PUT":
             values[key] = body
-            self._send(200)
-        elif method == "DELETE":
-            values.pop(key, None)
-            self._send(200)
         else:
-            value = values.get(key)
-            self._send(404 if value is None else 200, value or b"")
+            values.pop(key, None)
+        return _answer(200)
 
-    def _send(self, status: int, body: bytes = b"") -> None:
-        head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
-        self.wfile.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-        self.wfile.flush()
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= LARGEST_VALUE):
+        raise Refused
+    return int(text)
+
+
+def _answer(status: int, body: bytes = b"") -> bytes:
+    head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Connection: close\r\n\r\n" + body

@@ -4,7 +4,7 @@ Rank, host and world size are the task's place in the list (a chief comes first,
 parameter servers, `ps`, come last). Rank 0 serves
 torch's store and dream's own: at the two ports above the highest that the list names on its host,
 or the two below the lowest where those would be past 65535. MASTER_ADDR with MASTER_PORT, and
-DREAM_RENDEZVOUS_PORT, put others in their place.
+DREAM_RENDEZVOUS_PORT, put others in their place. Tasks on several hosts need one DREAM_TOKEN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names
-from dream.cluster._read import LARGEST_PORT, endpoint, port, require
+from dream.cluster._read import LARGEST_PORT, endpoint, is_loopback, port, require
+from dream.cluster.token import token_of
 
 TF_CONFIG = "TF_CONFIG"
 _SOURCE = "TF_CONFIG"
@@ -58,7 +59,12 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         hosts=hosts,
         master=master,
         rendezvous=store,
-        token=environ.get(_names.TOKEN) or f"job-{master.port}",
+        token=token_of(
+            environ,
+            _SOURCE,
+            ("TF_CONFIG", *task.workers),
+            one_host=len(hosts) == 1 or all(map(is_loopback, hosts)),
+        ),
         serves_rendezvous=task.index == 0,
         workers=task.workers,
         servers=task.servers,

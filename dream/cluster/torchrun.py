@@ -3,7 +3,7 @@
 Under `dream run` the store's address and the workers' endpoints come along. Under torchrun rank 0
 serves the store at MASTER_PORT + 1 (or DREAM_RENDEZVOUS_PORT) and the workers' endpoints are
 exchanged over it. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand are enough on one
-host.
+host; several need DREAM_TOKEN too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names, tf_config
-from dream.cluster._read import LARGEST_PORT, endpoint, integer, is_loopback, port, require
+from dream.cluster._read import endpoint, integer, is_loopback, next_port, port, require
+from dream.cluster.token import checked, token_of
 
 RANK = "RANK"
 LOCAL_RANK = "LOCAL_RANK"
@@ -22,6 +23,8 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 GROUP_RANK = "GROUP_RANK"
+_RUN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+"""What else names a job, and its start, under torchrun itself."""
 
 
 def read(environ: Mapping[str, str]) -> Cluster | None:
@@ -48,7 +51,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         hosts=hosts,
         master=master,
         rendezvous=_rendezvous(environ, source, master),
-        token=environ.get(_names.TOKEN) or f"job-{master.port}",
+        token=_token(environ, source, master, world_size, hosts),
         serves_rendezvous=source != "dream run" and rank == 0,
         workers=_workers(environ, source, rank, world_size),
     )
@@ -98,7 +101,22 @@ def _rendezvous(environ: Mapping[str, str], source: str, master: Endpoint) -> En
         return endpoint(environ[_names.RENDEZVOUS], _names.RENDEZVOUS)
     if environ.get(_names.RENDEZVOUS_PORT):
         return Endpoint(master.host, port(environ, _names.RENDEZVOUS_PORT, source))
-    return Endpoint(master.host, master.port + 1 if master.port < LARGEST_PORT else master.port - 1)
+    return Endpoint(master.host, next_port(master.port))
+
+
+def _token(
+    environ: Mapping[str, str],
+    source: str,
+    master: Endpoint,
+    world_size: int,
+    hosts: tuple[str, ...],
+) -> str:
+    if source == "dream run":
+        return checked(environ.get(_names.TOKEN, ""))
+    host = "loopback" if is_loopback(master.host) else master.host  # by hand it has several names
+    run = [environ.get(name, "") for name in _RUN]
+    names = ("torchrun", host, master.port, world_size, *run)
+    return token_of(environ, source, names, one_host=len(hosts) == 1)
 
 
 def _workers(

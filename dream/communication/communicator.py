@@ -263,19 +263,20 @@ class Communicator:
 
     @as_written
     def all_gather_object(self, value: object) -> list[Any]:
-        """Every rank's picklable value, in rank order, on every rank. For small things said
-        now and then (layouts, figures), not for tensors."""
+        """Every rank's value, in rank order, on every rank. For small things said now and then
+        (layouts, figures): None, bool, int, float, str, bytes, lists, tuples and dicts of them,
+        and NumPy arrays."""
         return objects.all_gather(self, value)
 
     @as_written
     def broadcast_object(self, value: object, root: int = 0) -> Any:
-        """`root`'s picklable value, on every rank."""
+        """`root`'s value, as in `all_gather_object`, on every rank."""
         self._members.check(root, "root")
         return objects.broadcast(self, value, root)
 
     @as_written
     def gather_object(self, value: object, *, root: int = 0) -> list[Any] | None:
-        """Every rank's picklable value, in rank order, on rank `root`; None on the others."""
+        """Every rank's value, as in `all_gather_object`, on rank `root`; None on the others."""
         self._members.check(root, "root")
         return objects.gather(self, value, root)
 

@@ -1,16 +1,12 @@
 """Connections between ranks, each for one direction and purpose, made when first used.
 
-A rank listens on its own address; who wants to send connects, says the word that the listener
-gave out over the rendezvous, and who it is.
+A rank has a door; who wants to send comes to it.
 """
 
 from __future__ import annotations
 
-import hmac
-import secrets
 import select
 import socket
-import struct
 import threading
 import time
 from functools import cache
@@ -20,8 +16,7 @@ from dream import cluster
 from dream._errors import Desynchronized, DreamError, WorkerFailed
 from dream._topology import Cluster
 
-_HELLO = struct.Struct("<32sIH")
-_HELLO_SECONDS = 10.0
+_KIND = "links"
 
 
 @final
@@ -35,14 +30,10 @@ class Links:
     def __init__(self, place: Cluster, seconds: float) -> None:
         self._place = place
         self._seconds = seconds
-        self._word = secrets.token_hex(16).encode()
         self._out: dict[tuple[int, str], socket.socket] = {}
         self._in: dict[tuple[int, str], socket.socket] = {}
         self._came = threading.Condition()
-        self._listener = socket.create_server((cluster.own_host(place), 0), backlog=128)
-        host, port = self._listener.getsockname()[:2]
-        threading.Thread(target=self._accept, name="dream-links", daemon=True).start()
-        cluster.post(place, f"links/{place.rank}", f"{host} {port} {self._word.decode()}".encode())
+        self._door = cluster.Door(place, _KIND, self._welcome)
 
     @property
     def rank(self) -> int:
@@ -110,15 +101,10 @@ class Links:
         return self._out[to, channel]
 
     def _connect(self, to: int, channel: str) -> socket.socket:
-        host, port, word = cluster.posted(self._place, f"links/{to}").decode().split()
         try:
-            connection = socket.create_connection((host, int(port)), self._seconds)
+            return cluster.knock(self._place, _KIND, to, channel, self._seconds)
         except OSError as error:
             raise self.gone(to) from error
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = channel.encode()
-        connection.sendall(_HELLO.pack(word.encode(), self._place.rank, len(name)) + name)
-        return connection
 
     def _incoming(self, source: int, channel: str, seconds: float) -> socket.socket:
         limit = time.monotonic() + seconds
@@ -130,40 +116,11 @@ class Links:
                 self._came.wait(left)
             return self._in[source, channel]
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=[connection], daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
-        """Let in whoever knows the word."""
-        connection.settimeout(_HELLO_SECONDS)
-        try:
-            word, rank, length = _HELLO.unpack(_exactly(connection, _HELLO.size))
-            channel = _exactly(connection, length).decode()
-        except (OSError, ValueError, EOFError):
-            connection.close()
-            return
-        if not hmac.compare_digest(word, self._word):
-            connection.close()
-            return
+    def _welcome(self, rank: int, channel: str, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._came:
             self._in[rank, channel] = connection
             self._came.notify_all()
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return data
 
 
 @cache

@@ -1,12 +1,12 @@
-"""Picklable values between ranks: they travel as the bytes of their pickles."""
+"""Plain values between ranks. What is read is values and nothing else, whoever sent it."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dream._errors import ConfigurationError
+from dream._plain import pack, unpack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ def broadcast(communicator: Communicator, value: object, root: int) -> Any:
     data = _pack(value if mine else None)
     length = int(communicator.broadcast(_length(data), root)[0])
     moved = communicator.broadcast(data if mine else _empty(length), root)
-    return value if mine else pickle.loads(moved.tobytes())
+    return value if mine else unpack(moved.data)
 
 
 def gather(communicator: Communicator, value: object, root: int) -> list[Any] | None:
@@ -46,13 +46,13 @@ def scatter(communicator: Communicator, values: Sequence[object] | None, root: i
                 f"{'none' if values is None else len(values)}, world size {size}."
             )
         parts = [_pack(value) for value in values]
-    return pickle.loads(communicator.scatter(parts, root=root, like=_empty(0)).tobytes())
+    return unpack(communicator.scatter(parts, root=root, like=_empty(0)).data)
 
 
 def _pack(value: object) -> NDArray[np.uint8]:
     import numpy as np
 
-    return np.frombuffer(bytearray(pickle.dumps(value)), np.uint8)
+    return np.frombuffer(bytearray(pack(value)), np.uint8)
 
 
 def _length(data: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -68,8 +68,8 @@ def _empty(length: int) -> NDArray[np.uint8]:
 
 
 def _unpack_all(whole: NDArray[np.uint8], lengths: Sequence[int]) -> list[Any]:
-    data, start, values = whole.tobytes(), 0, []
+    data, start, values = whole.data, 0, []
     for length in lengths:
-        values.append(pickle.loads(data[start : start + length]))
+        values.append(unpack(data[start : start + length]))
         start += length
     return values

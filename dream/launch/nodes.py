@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import dataclass
 
@@ -24,18 +23,6 @@ class Node:
     n: int
     master: Endpoint
     workers: tuple[Endpoint, ...]
-
-
-def common_token(job: Job) -> str:
-    """DREAM_TOKEN, which every host must be given."""
-    token = job.environ.get(_names.TOKEN, "")
-    if len(token) < 8 or not token.replace("-", "").replace("_", "").isalnum():
-        raise ConfigurationError(
-            f"Several hosts need one common {_names.TOKEN} of at least 8 letters, digits, - or _. "
-            f"Received: {'an unfit one' if token else 'none'}. On every host: "
-            f"export {_names.TOKEN}={os.urandom(16).hex()}"
-        )
-    return token
 
 
 def agree(job: Job, store: Rendezvous, ports: list[int]) -> list[Node]:

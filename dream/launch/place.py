@@ -8,11 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, reserve
+from dream.cluster import Rendezvous, _names, reserve
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
+from dream.cluster.token import checked
 from dream.launch.job import Job
-from dream.launch.nodes import agree, common_token
+from dream.launch.nodes import agree
 
 LOOPBACK = "127.0.0.1"
 
@@ -56,7 +57,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
 
 
 def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
-    token = common_token(job)
+    token = checked(job.environ.get(_names.TOKEN, ""))
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
     if job.node_rank == 0:

@@ -7,7 +7,7 @@ those of Keras's layout, which every rank puts its own tensors into.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import zip_longest
 from typing import Literal
@@ -43,7 +43,8 @@ class Account:
 def agree(communicator: Communicator, mine: Account) -> bool:
     """Raise where a rank's account differs from rank 0's; whether optimizer states are alike, and
     so may travel. Every rank calls it."""
-    accounts = told(communicator, mine, f"starts to train by {_WAYS[mine.way]}")
+    said = told(communicator, astuple(mine), f"starts to train by {_WAYS[mine.way]}")
+    accounts = [Account(*words) for words in said]
     for rank in range(len(accounts)):
         _check("The ranks built different models", accounts, rank, lambda a: a.weights)
         _check("The ranks add up different things at each step", accounts, rank, lambda a: a.summed)

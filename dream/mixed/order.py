@@ -8,7 +8,7 @@ which every place counts otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import Desynchronized
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _GOLDEN = 0.6180339887498949
 _NEAR = 1e-5
 """Of the sum of absolute values: what another framework's preprocessing may change."""
+
+
+_Words = dict[int, tuple[Any, ...]]
+"""`Targets` as a plain value."""
 
 
 @final
@@ -70,9 +74,19 @@ class Targets:
         for rank in range(parts):
             self.add(rank, targets[rank::parts])
 
+    @property
+    def _words(self) -> _Words:
+        return {rank: astuple(share) for rank, share in self.shares.items()}
+
+    @classmethod
+    def _of(cls, words: _Words) -> Targets:
+        return cls({rank: Sum(*share) for rank, share in words.items()})
+
     def compare(self, communicator: Communicator, what: str) -> None:
         """Raise `Desynchronized` where another rank saw other targets. Every rank calls it."""
-        everybody = told(communicator, self, f"compares {what}")
+        everybody = [
+            Targets._of(said) for said in told(communicator, self._words, f"compares {what}")
+        ]
         for share in range(communicator.world_size):
             sums = [(rank, seen.shares.get(share)) for rank, seen in enumerate(everybody)]
             _check(sums, share, what)

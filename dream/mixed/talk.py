@@ -8,6 +8,7 @@ from dream._errors import Desynchronized
 from dream.communication import Communicator
 
 T = TypeVar("T")
+"""A plain value."""
 
 
 def told(communicator: Communicator, value: T, doing: str) -> list[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dream._plain import pack, unpack
 from dream._topology import Cluster, Endpoint
 from dream.asynchronous.client import Client
 from dream.asynchronous.deals import Epoch
@@ -38,24 +38,24 @@ class Plain(Owner):
         self.steps = 0
 
     def build(self, recipe: bytes, values: NDArray[Any]) -> None:
-        self._values, self._rate = values, pickle.loads(recipe)
+        self._values, self._rate = values, unpack(recipe)
 
     @property
     def values(self) -> NDArray[Any]:
         return self._values
 
     def read_settings(self, settings: bytes) -> Any:
-        return pickle.loads(settings)
+        return unpack(settings)
 
     def step(self, gradient: NDArray[Any], present: bytes, settings: Any) -> None:
         self._values -= (self._rate if settings is None else settings) * gradient
         self.steps += 1
 
     def save(self) -> bytes:
-        return pickle.dumps(self.steps)
+        return pack(self.steps)
 
     def restore(self, state: bytes) -> None:
-        self.steps = pickle.loads(state)
+        self.steps = unpack(state)
 
 
 class Job:
@@ -129,7 +129,7 @@ class Worker:
         servers = job.roles.servers
         bounds = np.linspace(0, SIZE, servers + 1).astype(int)
         shards = [
-            Shard(int(a), int(b), ((int(a), (int(b - a),)),), pickle.dumps(0.5))
+            Shard(int(a), int(b), ((int(a), (int(b - a),)),), pack(0.5))
             for a, b in pairwise(bounds)
         ]
         self.client.register(shards, np.zeros(SIZE, np.float32), b"rest of rank %d" % rank)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from dream import ConfigurationError
 from dream._topology import Cluster, Endpoint
-from dream.cluster import detect
+from dream.cluster import detect, export_horovod, variables
 
 TORCHRUN = {
     "RANK": "3",
@@ -18,6 +19,7 @@ TORCHRUN = {
     "GROUP_RANK": "1",
     "MASTER_ADDR": "10.0.0.1",
     "MASTER_PORT": "29500",
+    "DREAM_TOKEN": "a-secret-of-several-hosts",
 }
 HOROVOD = {
     "HOROVOD_RANK": "1",
@@ -29,9 +31,12 @@ HOROVOD = {
 }
 
 
+SEVERAL = {"DREAM_TOKEN": "a-secret-of-several-hosts"}
+
+
 def tf_config(workers: object, index: object = 0, kind: str = "worker") -> dict[str, str]:
     task = {"type": kind, "index": index}
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}), **SEVERAL}
 
 
 def test_nothing_set_is_alone() -> None:
@@ -112,7 +117,7 @@ def test_a_chief_comes_first() -> None:
         "cluster": {"worker": ["b:1"], "chief": ["a:1"]},
         "task": {"type": "worker", "index": 0},
     }
-    place = detect({"TF_CONFIG": json.dumps(text)})
+    place = detect({"TF_CONFIG": json.dumps(text), **SEVERAL})
     assert place.rank == 1
     assert place.hosts == ("a", "b")
 
@@ -122,7 +127,7 @@ def test_servers_come_last() -> None:
     tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
     for rank, (kind, index) in enumerate(tasks):
         text = {"cluster": cluster, "task": {"type": kind, "index": index}}
-        place = detect({"TF_CONFIG": json.dumps(text)})
+        place = detect({"TF_CONFIG": json.dumps(text), **SEVERAL})
         assert (place.rank, place.world_size, place.servers) == (rank, 4, 1)
 
 
@@ -164,17 +169,46 @@ def test_tf_config_and_torchrun_must_agree() -> None:
 
 
 def test_horovods_launcher() -> None:
+    """Its own store, at 4000, is open to all: dream's is another."""
     place = detect(HOROVOD)
     assert (place.rank, place.world_size, place.local_rank) == (1, 2, 1)
-    assert place.rendezvous == Endpoint("127.0.0.1", 4000)
-    assert place.master == Endpoint("127.0.0.1", 4001)
-    assert place.token == ""
+    assert place.rendezvous == Endpoint("127.0.0.1", 4001)
+    assert place.master == Endpoint("127.0.0.1", 4002)
+    assert not place.serves_rendezvous
+    assert detect({**HOROVOD, "HOROVOD_RANK": "0"}).serves_rendezvous
 
 
-def test_a_token_rides_in_horovods_address() -> None:
-    place = detect({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1:4000/secret"})
-    assert place.rendezvous == Endpoint("127.0.0.1", 4000)
-    assert place.token == "secret"
+def test_horovods_launcher_on_several_hosts() -> None:
+    hosts = {**HOROVOD, "HOROVOD_CROSS_SIZE": "2", "HOROVOD_CROSS_RANK": "1"}
+    place = detect({**hosts, "MASTER_ADDR": "a", "MASTER_PORT": "7000", **SEVERAL})
+    assert place.master == Endpoint("a", 7000)
+    assert place.rendezvous == Endpoint("a", 7001)
+
+
+def test_a_place_that_was_exported_to_horovods_core_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in HOROVOD.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT", "DREAM_RENDEZVOUS_PORT", "DREAM_TOKEN"):
+        monkeypatch.setenv(name, "")
+    place = detect()
+    with monkeypatch.context() as inner:
+        inner.setattr(os, "environ", dict(os.environ))
+        export_horovod(place)
+        address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        assert address == f"{place.rendezvous}/{place.token}"
+        assert detect(os.environ) == place
+
+
+def test_a_token_is_never_told() -> None:
+    told = variables(
+        {"DREAM_TOKEN": "abc-secret", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1:4000/abc-secret"}
+    )
+    assert told == {
+        "DREAM_TOKEN": "(set)",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1:4000/(set)",
+    }
 
 
 @pytest.mark.parametrize(

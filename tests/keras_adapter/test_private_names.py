@@ -28,6 +28,8 @@ assert private.array_facts(adapter)[1:] == (5, 2, True)
 assert int(private.counter(model.optimizer)) == 0
 assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
+decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.7)
+assert private.schedule_of(keras.optimizers.SGD(decay)) is decay
 assert set(private.results(model, {"own": 1})) == {"own"}
 assert private.validates(model, 1, 2) and not private.validates(model, 0, 2)
 adam = keras.optimizers.Adam()

@@ -23,7 +23,7 @@ def place(rank: int = 1, world_size: int = 2) -> Cluster:
         local_world_size=world_size,
         master=Endpoint("127.0.0.1", 4001),
         rendezvous=Endpoint("127.0.0.1", 4002),
-        token="word",
+        token="a-word-of-the-jobs",
         workers=tuple(Endpoint("127.0.0.1", 5000 + rank) for rank in range(world_size)),
     )
 
@@ -47,7 +47,7 @@ def test_every_framework_finds_its_own() -> None:
         "cluster": {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1:4002/word"
+    assert environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1:4002/a-word-of-the-jobs"
     assert environ["HOME"] == "/home/me"
 
 

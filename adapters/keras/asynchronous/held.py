@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import Desynchronized, Unsupported
+from dream._plain import pack, unpack
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous import recipe
 from dream.adapters.keras.asynchronous.machine import Machine
@@ -46,7 +46,7 @@ class Held:
         self._sent = self._rate()
         self._load = machine.load(self.order, private.counter(optimizer))
         self._start = int(private.counter(optimizer))
-        rest = pickle.dumps([_numpy(v) for v in self._rest()])
+        rest = pack([_numpy(v) for v in self._rest()])
         self._take_rest(client.register(told, machine.flat(self.order), rest))
         self.load()
 
@@ -72,12 +72,12 @@ class Held:
         if now == self._sent:
             return None
         self._sent = now
-        return pickle.dumps(now)
+        return pack(now)
 
     def fetch_state(self) -> None:
         """The optimizer's state, from all servers."""
         for saved in self._client.state():
-            recipe.take_state(self.optimizer, pickle.loads(saved))
+            recipe.take_state(self.optimizer, unpack(saved))
 
     def _rate(self) -> float | None:
         """None where a schedule gives it: the servers' own, by their own count."""
@@ -95,7 +95,7 @@ class Held:
 
     def _take_rest(self, saved: bytes) -> None:
         """Rank 0's, to start with."""
-        own, told = self._rest(), pickle.loads(saved)
+        own, told = self._rest(), unpack(saved)
         if [tuple(v.shape) for v in own] != [v.shape for v in told]:
             raise Desynchronized(
                 "The workers' models differ in running statistics or frozen weights. Received: "

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dream._plain import pack, unpack
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.machine import Machine
-from dream.adapters.keras.asynchronous.recipe import (
-    Recipe,
-    load,
-    made_of,
-    state_of,
-    take_state,
-)
+from dream.adapters.keras.asynchronous.recipe import Recipe, made_of, state_of, take_state
 from dream.asynchronous.owner import Owner
+from dream.asynchronous.words import garbled
 
 
 @final
@@ -34,13 +29,13 @@ class KerasOwner(Owner):
         self._current: float | None = None
 
     def build(self, recipe: bytes, values: NDArray[Any]) -> None:
-        told: Recipe = load(recipe)
+        told = Recipe.of(recipe, values.size)
         self._optimizer, variables = made_of(told)
         counter = private.counter(self._optimizer)
         self._machine.load(variables, counter)(values, int(counter))
         self._values = values
         self._update = self._machine.update(self._optimizer, variables)
-        rate = told.config["learning_rate"]
+        rate = told.config.get("learning_rate")
         self._rate = self._current = rate if isinstance(rate, float) else None
 
     @property
@@ -48,7 +43,10 @@ class KerasOwner(Owner):
         return self._values
 
     def read_settings(self, settings: bytes) -> Any:
-        return pickle.loads(settings)
+        rate = unpack(settings)
+        if rate is not None and not isinstance(rate, float):
+            garbled("a learning rate")
+        return rate
 
     def step(self, gradient: NDArray[Any], present: bytes, settings: Any) -> None:
         """settings: the learning rate of the worker that pushes."""
@@ -58,7 +56,7 @@ class KerasOwner(Owner):
         self._values = self._update(gradient, present)
 
     def save(self) -> bytes:
-        return pickle.dumps(state_of(self._optimizer))
+        return pack(state_of(self._optimizer))
 
     def restore(self, state: bytes) -> None:
-        take_state(self._optimizer, pickle.loads(state))
+        take_state(self._optimizer, unpack(state))

@@ -1,64 +1,109 @@
-"""What a server must know of a Keras optimizer to run it over its shard."""
+"""What a server must know of a Keras optimizer to run it over its shard: names and numbers.
+
+Keras's own reading of configurations is not used: it imports what they name.
+"""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, Self
 
 import keras
 import numpy as np
+from keras.optimizers.schedules import LearningRateSchedule
 from numpy.typing import NDArray
 
+from dream import _plain
 from dream._errors import Unsupported
+from dream._plain import name_of
 from dream.adapters.keras import private
+from dream.asynchronous import kinds
+from dream.asynchronous.words import garbled
+
+_DTYPES = ("float32", "float64")
+_CLASS = "class_name"
+"""What marks a description that Keras would make an object of."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A variable of the shard. constraint: Keras's description, or None; decays: whether weight
-    decay acts on it."""
+    """A variable of the shard. constraint: its class's name and configuration, or None; decays:
+    whether weight decay acts on it."""
 
     path: str
     shape: tuple[int, ...]
     dtype: str
-    constraint: Any
+    constraint: tuple[str, dict[str, Any]] | None
     decays: bool
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind, config: the optimizer's class and what makes another; state: its variables, by
-    name."""
+    """kind, config: the name of the optimizer's class, and what makes another; schedule: as a
+    variable's constraint, in the place of a learning rate; state: its variables, by name."""
 
-    kind: type[Any]
+    kind: str
     config: dict[str, Any]
+    schedule: tuple[str, dict[str, Any]] | None
     variables: list[Held]
     state: dict[str, NDArray[Any]]
 
+    def packed(self) -> bytes:
+        held = [tuple(vars(v).values()) for v in self.variables]
+        said = (self.kind, self.config, self.schedule, held, self.state)
+        return kinds.packed(said, self.kind.rpartition(":")[2])
+
+    @classmethod
+    def of(cls, data: bytes, size: int) -> Self:
+        """What a worker has sent. size: how many elements the shard's variables have."""
+        try:
+            kind, config, schedule, held, state = _plain.unpack(data)
+            variables = [Held(*v) for v in held]
+            fits = sum(prod(v.shape) for v in variables) == size
+            fits = fits and all(v.dtype in _DTYPES and type(v.path) is str for v in variables)
+            fits = fits and type(config) is dict is type(state)
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            garbled(f"a recipe for {size} elements")
+        return cls(kind, config, schedule, variables, state)
+
 
 def recipe(optimizer: Any, shard: Sequence[Any]) -> bytes:
-    """The optimizer as the server of some variables needs it."""
+    """The optimizer as the server of some variables needs it. Unsupported for what cannot
+    travel."""
     held = [
         Held(
             v.path,
             tuple(v.shape),
             str(v.dtype),
-            None if v.constraint is None else keras.constraints.serialize(v.constraint),
+            _described(v.constraint, keras.constraints.Constraint, f"the constraint of {v.path}"),
             private.decays(optimizer, v),
         )
         for v in shard
     ]
-    made = Recipe(type(optimizer), optimizer.get_config(), held, state_of(optimizer))
-    return pickle.dumps(made)
+    config, schedule = dict(optimizer.get_config()), None
+    if not isinstance(config["learning_rate"], float):
+        schedule = private.schedule_of(optimizer)
+        config["learning_rate"] = None
+    kind = type(optimizer)
+    _check_plain(config, kind.__name__)
+    described = _described(schedule, LearningRateSchedule, f"the schedule of {kind.__name__}")
+    return Recipe(name_of(kind), config, described, held, state_of(optimizer)).packed()
 
 
 def made_of(told: Recipe) -> tuple[Any, list[Any]]:
     """(optimizer, variables), on a server."""
+    kind = kinds.find(told.kind, keras.optimizers.Optimizer)
+    config = dict(told.config)
+    _check_plain(config, kind.__name__)
+    if told.schedule is not None:
+        config["learning_rate"] = _made(told.schedule, LearningRateSchedule)
     variables = [_variable(held) for held in told.variables]
-    optimizer = told.kind.from_config(dict(told.config))
+    optimizer = kind.from_config(config)
     left_out = [v for v, held in zip(variables, told.variables, strict=True) if not held.decays]
     if left_out:
         optimizer.exclude_from_weight_decay(var_list=left_out)
@@ -67,15 +112,36 @@ def made_of(told: Recipe) -> tuple[Any, list[Any]]:
     return optimizer, variables
 
 
-def load(data: bytes) -> Any:
-    """What a worker of this job has sent: it knows the job's token, and runs the same script."""
+def _described(thing: Any, base: type[Any], what: str) -> tuple[str, dict[str, Any]] | None:
+    """An object of Keras's as its class's name and configuration."""
+    if thing is None:
+        return None
+    if not isinstance(thing, base):
+        kinds.refuse(f"{what}, a {type(thing).__name__} and no {base.__name__}")
+    config = thing.get_config()
+    _check_plain(config, what)
+    return name_of(type(thing)), config
+
+
+def _made(described: tuple[str, dict[str, Any]], base: type[Any]) -> Any:
     try:
-        return pickle.loads(data)
-    except (AttributeError, ImportError, pickle.UnpicklingError) as error:
-        raise Unsupported(
-            f"The server cannot make the workers' optimizer. Received: {error}. Define its class "
-            "in a module, or in the script before the block, so that the server knows it too."
-        ) from error
+        name, config = described
+    except (TypeError, ValueError):
+        garbled("an object of Keras's")
+    _check_plain(config, str(name))
+    return kinds.find(name, base).from_config(config)
+
+
+def _check_plain(config: Any, what: str) -> None:
+    """Refuse a configuration with another object's in it: Keras would import what that names."""
+    if isinstance(config, Mapping):
+        if _CLASS in config:
+            kinds.refuse(f"{what}, whose configuration holds an object, {config[_CLASS]!r:.100}")
+        for value in config.values():
+            _check_plain(value, what)
+    elif isinstance(config, (list, tuple)):
+        for value in config:
+            _check_plain(value, what)
 
 
 def state_of(optimizer: Any) -> dict[str, NDArray[Any]]:
@@ -119,7 +185,9 @@ def _refused(what: str, remedy: str) -> Unsupported:
 def _variable(held: Held) -> Any:
     """Under the worker's own path: some optimizers go by it."""
     *scopes, name = held.path.split("/")
-    constraint = None if held.constraint is None else keras.constraints.get(held.constraint)
+    constraint = None
+    if held.constraint is not None:
+        constraint = _made(held.constraint, keras.constraints.Constraint)
     with ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))

@@ -12,14 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.asynchronous.recipe import (
-    dump,
-    load,
-    parameters_of,
-    recipe,
-    settings_of,
-)
+from dream.adapters.pytorch.asynchronous.recipe import parameters_of, recipe, settings_of
 from dream.adapters.pytorch.asynchronous.rest import Rest
+from dream.adapters.pytorch.plain import TENSORS, load
+from dream.asynchronous import kinds
 from dream.asynchronous.client import Client
 from dream.asynchronous.messages import Shard
 from dream.asynchronous.sharding import shards
@@ -51,7 +47,7 @@ class Held:
         self._order = [parameters[index] for part in placed for index in part]
         self._count = len(parameters)
         self._bounds = [0, *accumulate(len(part) for part in placed)]
-        self._sent = settings_of(optimizer)
+        self._sent = self._settings()
         stops = [0, *accumulate(sum(parameters[i].numel() for i in part) for part in placed)]
         told = [
             Shard(stops[i], stops[i + 1], _layout(parameters, part), recipe(optimizer, kind, part))
@@ -91,11 +87,15 @@ class Held:
                 "The servers hold the parameters that the optimizer began with. Received: a "
                 "parameter group added after the first batch. Add it before."
             )
-        now = settings_of(self.optimizer)
+        now = self._settings()
         if now == self._sent:
             return None
         self._sent = now
-        return dump(now)
+        return now
+
+    def _settings(self) -> bytes:
+        what = type(self.optimizer).__name__
+        return kinds.packed(settings_of(self.optimizer), what, TENSORS)
 
     def fetch_state(self) -> None:
         """The optimizer's state, from all servers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import defaultdict
 from typing import Any, final
@@ -13,8 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from dream.adapters.pytorch.asynchronous.recipe import Recipe, load
+from dream.adapters.pytorch.asynchronous.recipe import Recipe
+from dream.adapters.pytorch.plain import TENSORS, load
+from dream.asynchronous import kinds
 from dream.asynchronous.owner import Owner
+from dream.asynchronous.words import garbled
 
 _MOST_KEPT = 16
 
@@ -32,27 +34,25 @@ class TorchOwner(Owner):
         self._kept: dict[int, list[torch.Tensor]] = {}
 
     def build(self, recipe: bytes, values: NDArray[Any]) -> None:
-        told: Recipe = load(recipe)
+        told = Recipe.of(recipe, values.size)
         self._values = values
         flat = torch.from_numpy(values)
         self._parameters = [nn.Parameter(view) for view in _views(flat, told.shapes)]
-        groups = [
-            {**settings, "params": [self._parameters[index] for index in indices]}
-            for settings, indices in zip(told.settings, told.groups, strict=True)
-        ]
         self._defaults = told.settings
-        state: defaultdict[Any, Any] = defaultdict(dict)
-        state.update({self._parameters[index]: value for index, value in told.state.items()})
-        optimizer = told.kind.__new__(told.kind)
-        optimizer.__setstate__({"defaults": told.defaults, "state": state, "param_groups": groups})
-        self._optimizer = optimizer
+        self._optimizer = told.made(self._parameters)
+        self._optimizer.state = defaultdict(dict)
+        self._take(told.state)
 
     @property
     def values(self) -> NDArray[Any]:
         return self._values
 
     def read_settings(self, settings: bytes) -> Any:
-        return load(settings)
+        told = load(settings)
+        groups = len(self._defaults)
+        if not isinstance(told, list) or [type(group) for group in told] != [dict] * groups:
+            garbled("the settings of this optimizer's groups")
+        return told
 
     def step(self, gradient: NDArray[Any], present: bytes, settings: Any) -> None:
         views = self._views_of(gradient)
@@ -81,13 +81,15 @@ class TorchOwner(Owner):
     def save(self) -> bytes:
         places = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         state = {places[id(p)]: value for p, value in self._optimizer.state.items()}
-        file = io.BytesIO()
-        torch.save(state, file)
-        return file.getvalue()
+        return kinds.packed(state, type(self._optimizer).__name__, TENSORS)
 
     def restore(self, state: bytes) -> None:
-        for index, value in load(state).items():
-            self._optimizer.state[self._parameters[index]] = value
+        self._take(load(state))
+
+    def _take(self, state: dict[int, Any]) -> None:
+        """State of the parameters, by place."""
+        for place, value in state.items():
+            self._optimizer.state[self._parameters[place]] = value
 
 
 def _warm_up() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import weakref
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -13,8 +12,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
-from dream.adapters.pytorch.asynchronous.recipe import dump
 from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.plain import dump, load
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 
@@ -43,11 +42,11 @@ class Rest:
 
     def save(self, held: list[nn.Parameter]) -> bytes:
         """All tensors but those that the optimizer holds."""
-        return dump([tensor.detach().cpu() for tensor in self._tensors(held)])
+        return dump(list(self._tensors(held)))
 
     def load(self, saved: bytes, held: list[nn.Parameter]) -> None:
         """Take rank 0's."""
-        told = torch.load(io.BytesIO(saved), weights_only=True)
+        told = load(saved)
         own = list(self._tensors(held))
         if [t.shape for t in told] != [t.shape for t in own]:
             raise Desynchronized(

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Sampler
 
 from dream.adapters.pytorch.data.reading import Reads
+from dream.adapters.pytorch.plain import dump, load
 from dream.communication import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
 from dream.data.passes import Pass, Track
@@ -55,7 +56,7 @@ def told_by_rank_0(batches: Iterable[list[int]], communicator: Communicator) -> 
     """Rank 0's batches on every rank: a user's sampler draws for itself, and once is enough."""
     drawn = iter(batches) if communicator.rank == 0 else iter(())
     while True:
-        chunk = communicator.broadcast_object(list(islice(drawn, _AHEAD)))
+        chunk = load(communicator.broadcast_object(dump(list(islice(drawn, _AHEAD)))))
         yield from chunk
         if len(chunk) < _AHEAD:
             return

@@ -27,6 +27,7 @@ from dream.adapters.pytorch.split.stages import evened, parameters_of
 from dream.adapters.pytorch.split.step import Summed
 from dream.adapters.pytorch.split.telling import Telling
 from dream.adapters.pytorch.split.tensor_root import TensorRoot
+from dream.adapters.pytorch.split.words import packed
 from dream.communication import Communicator
 from dream.data.batch import split
 from dream.plan.candidates import Candidate
@@ -119,7 +120,7 @@ class _Ranks:
     told: list[Any]
 
     def broadcast_object(self, value: Any, root: int) -> Any:
-        return value if root == self.rank else self.told[root]
+        return value if root == self.rank else packed(self.told[root])
 
 
 def _pipeline(

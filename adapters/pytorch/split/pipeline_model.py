@@ -26,6 +26,7 @@ from dream.adapters.pytorch.split.schedules import Schedule, Shape, allows
 from dream.adapters.pytorch.split.stages import Stages
 from dream.adapters.pytorch.split.traceless import traceless
 from dream.adapters.pytorch.split.tracing import Call, call_of, likely_call, state_key, trace
+from dream.adapters.pytorch.split.words import packed, unpacked
 from dream.communication import Communicator
 
 _KEPT = 8  # schedules of other shapes; each holds buffers for what it receives
@@ -116,7 +117,8 @@ class PipelineModel:
         """The output of a forward pass on every rank of the pipeline; all of them call it."""
         feed, ranks = self.predict(args, kwargs), self.room.ranks
         output = feed.output if self.has_last else None
-        like = ranks.broadcast_object(tree_map(_shape, output), root=self.last)
+        mine = packed(tree_map(_shape, output)) if self.has_last else b""
+        like = unpacked(ranks.broadcast_object(mine, root=self.last))
 
         def told(given: Any, shape: Any) -> Any:
             if not isinstance(shape, Shape):
@@ -206,7 +208,7 @@ class PipelineModel:
             if owner == ranks.rank:
                 received = [s.made(self.room.device) for s in passes[-1]] if index else []
                 told = _tried(graphs[index], inputs, received, trains=trains)
-            told = ranks.broadcast_object(told, root=owner)
+            told = unpacked(ranks.broadcast_object(packed(told), root=owner))
             if isinstance(told, str):
                 raise ConfigurationError(
                     f"Stage {index} could not run, or gave what cannot be sent on. Received: "
