@@ -32,7 +32,7 @@ class Door:
     def __init__(self, place: Cluster, welcome: Welcome) -> None:
         self._word = secrets.token_hex(16).encode()
         self._welcome = welcome
-        self._listener = socket.create_server((cluster.own_host(place), 0), backlog=128)
+        self._listener = cluster.own_listener(place)
         threading.Thread(target=self._accept, name="dream-door", daemon=True).start()
         host, port = self._listener.getsockname()[:2]
         self.address = (str(host), int(port))

@@ -20,36 +20,46 @@ from dream.cluster.exchange import (
     leave_word,
     meet,
     own_host,
+    own_listener,
     post,
     posted,
 )
 from dream.cluster.export import (
     export_dtensor,
     export_horovod,
+    export_interface,
     export_tf_config,
     export_tuning,
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.ports import reserve
+from dream.cluster.port_range import PortRange, port_range, ports_in_words
+from dream.cluster.ports import listener_at, local_address, reserve
 from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
 __all__ = [
     "STALL_SECONDS",
+    "PortRange",
     "Rendezvous",
     "detect",
     "exchange",
     "exchange_endpoints",
     "export_dtensor",
     "export_horovod",
+    "export_interface",
     "export_tf_config",
     "export_tuning",
     "found",
     "frameworks_differ",
     "horovod_environment",
     "leave_word",
+    "listener_at",
+    "local_address",
     "meet",
     "own_host",
+    "own_listener",
+    "port_range",
+    "ports_in_words",
     "post",
     "posted",
     "rendezvous",

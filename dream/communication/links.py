@@ -39,7 +39,7 @@ class Links:
         self._out: dict[tuple[int, str], socket.socket] = {}
         self._in: dict[tuple[int, str], socket.socket] = {}
         self._came = threading.Condition()
-        self._listener = socket.create_server((cluster.own_host(place), 0), backlog=128)
+        self._listener = cluster.own_listener(place)
         host, port = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="dream-links", daemon=True).start()
         cluster.post(place, f"links/{place.rank}", f"{host} {port} {self._word.decode()}".encode())
