@@ -33,7 +33,7 @@ from dream.cluster.export import (
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.port_range import PortRange, port_range, ports_in_words
+from dream.cluster.port_range import PortRange, port_range, ports_in_words, used_up
 from dream.cluster.ports import listener_at, local_address, reserve
 from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
@@ -71,6 +71,7 @@ __all__ = [
     "stall_seconds",
     "startup_seconds",
     "tf_config_text",
+    "used_up",
     "variables",
 ]
 

@@ -55,6 +55,15 @@ def ports_in_words() -> str:
     return f"ports {within}" if within else "free ports"
 
 
+def used_up(within: PortRange | None = None) -> ConfigurationError:
+    """Where a listener finds no port. within: else the range that the environment names."""
+    return ConfigurationError(
+        f"No port is free to listen on. Received: {_names.PORT_RANGE}={within or port_range()}. "
+        "Give a wider range: a rank takes a handful, and one more for each group of ranks. A port "
+        "is free again a minute after the job that used it."
+    )
+
+
 def _unfit(text: str, source: str) -> ConfigurationError:
     return ConfigurationError(
         f"{source} is no range of ports. Received: {text!r}. Write LOW-HIGH, both from 1 to "

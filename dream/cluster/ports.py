@@ -9,10 +9,8 @@ import socket
 import struct
 import sys
 
-from dream._errors import ConfigurationError
-from dream.cluster import _names
 from dream.cluster._read import is_loopback
-from dream.cluster.port_range import PortRange
+from dream.cluster.port_range import PortRange, used_up
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
@@ -84,31 +82,25 @@ def _bound(family: socket.AddressFamily, host: str, within: PortRange | None) ->
     try:
         if host == "::":
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        for port in within.ports if within else (0,):
-            with contextlib.suppress(_Taken):
-                _bind(made, host, port)
-                return made
-    except BaseException:
+        if _bind_one_of(made, host, within):
+            return made
+    except OSError:
         made.close()
         raise
     made.close()
-    raise ConfigurationError(
-        f"No port of the range is free. Received: {_names.PORT_RANGE}={within} on {host or '*'}. "
-        "Give a wider one; a rank takes a handful, and more for each group of ranks."
-    )
+    raise used_up(within)
 
 
-class _Taken(Exception):
-    """Somebody has this port."""
-
-
-def _bind(made: socket.socket, host: str, port: int) -> None:
-    try:
-        made.bind((host, port))
-    except OSError as error:
-        if port and error.errno == errno.EADDRINUSE:
-            raise _Taken from None
-        raise
+def _bind_one_of(made: socket.socket, host: str, within: PortRange | None) -> bool:
+    for port in within.ports if within else (0,):
+        try:
+            made.bind((host, port))
+        except OSError as error:
+            if within and error.errno == errno.EADDRINUSE:
+                continue
+            raise
+        return True
+    return False
 
 
 def own_address(toward: str) -> str:

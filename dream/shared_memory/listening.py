@@ -57,7 +57,8 @@ def _lead(core: CDLL, libraries: Sequence[str]) -> None:
     for library in libraries:
         held = core.dream_listen_hold(library.encode())
         if held < 0:
-            raise NotInstalled(f"this system does not let {library} be held: {strerror(get_errno())}")
+            why = strerror(get_errno())
+            raise NotInstalled(f"this system does not let {library} be held: {why}")
         if held == 0:
             raise NotInstalled(f"{library} is not loaded, or listens in another way")
 
@@ -67,4 +68,3 @@ def _unheld(what: str, within: PortRange, why: DreamError) -> NotInstalled:
         f"{what} cannot be held to a range of ports here. Received: {within}, and {why}. Leave "
         "the range out, or use another reduction."
     )
-

@@ -45,12 +45,17 @@ def listeners(pids: Iterable[int]) -> set[Listener]:
     found = set()
     for pid in pids:
         with suppress(OSError):
-            inodes = {
-                link.readlink().name.strip("socket:[]") for link in Path(f"/proc/{pid}/fd").iterdir()
-            }
+            inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
             for table in ("tcp", "tcp6"):
                 found |= {one for inode, one in _table(pid, table) if inode in inodes}
     return found
+
+
+def _inode(link: Path) -> str:
+    """Of an open socket; of another file something that no table has."""
+    with suppress(OSError):  # closed meanwhile
+        return link.readlink().name.removeprefix("socket:[").removesuffix("]")
+    return ""
 
 
 def _table(pid: int, name: str) -> Iterable[tuple[str, Listener]]:
