@@ -65,6 +65,10 @@ class Cluster:
     def alone(self) -> bool:
         return self.world_size == 1
 
+    @property
+    def one_host(self) -> bool:
+        return len(self.hosts) == 1
+
 
 def _check_rank(what: str, rank: int, of: str, size: int, source: str) -> None:
     if size < 1 or not 0 <= rank < size:

@@ -16,6 +16,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
 from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
+from dream.adapters.pytorch.store import hold, store
 from dream.communication.wire import Combine, Length
 
 LATE = timedelta(minutes=30)
@@ -49,11 +50,12 @@ def start_group(cluster: Cluster, reduction: str) -> None:
         raise Unsupported(
             "This torch has no NCCL. Received: reduction='nccl'. Use reduction='gloo'."
         )
-    assert cluster.master is not None
+    backend = _backend(reduction)
+    hold(cluster, nccl="nccl" in backend)
     with peers_may_fail(f"the start at {cluster.master}"):
         distributed.init_process_group(
-            _backend(reduction),
-            init_method=f"tcp://{cluster.master}",
+            backend,
+            store=store(cluster, LATE),
             rank=cluster.rank,
             world_size=cluster.world_size,
             timeout=LATE,

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from torch import distributed
 
-from dream._errors import ConfigurationError, WorkerFailed
+from dream import cluster
+from dream._errors import ConfigurationError, DreamError, WorkerFailed
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
@@ -42,13 +43,15 @@ def peers_may_fail(action: str) -> Iterator[None]:
     try:
         yield
     except (distributed.DistError, RuntimeError) as error:
-        if isinstance(error, WorkerFailed):
+        if isinstance(error, DreamError):
             raise
         raise peer_failed(action, error) from error
 
 
-def peer_failed(action: str, error: Exception) -> WorkerFailed:
+def peer_failed(action: str, error: Exception) -> DreamError:
     """What torch.distributed raised, in dream's words."""
+    if "bind: Address already in use" in str(error):
+        return cluster.used_up()
     return WorkerFailed(
         f"A peer is gone, late or out of step. Received during {action}: {error}. "
         "The rank that failed first says why."

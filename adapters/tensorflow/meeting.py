@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from dream import cluster
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Endpoint
 
@@ -35,16 +36,14 @@ def wait_for_all(workers: Sequence[Endpoint], rank: int, timeout: float) -> None
 @contextmanager
 def _listening(own: Endpoint, rank: int) -> Iterator[None]:
     """The rank's own port, answered by the kernel: nobody has to accept a knock."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind((own.host if own.host in ("127.0.0.1", "localhost") else "", own.port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"The port of rank {rank} is taken. Received: {own} ({error.strerror}). Give the "
-                "cluster free ports, or let `dream run` choose them."
-            ) from error
-        server.listen(1024)
+    try:
+        server = cluster.listener_at(cluster.local_address(own.host) or "", own.port)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The port of rank {rank} is taken. Received: {own} ({error.strerror}). Give the "
+            "cluster free ports, or let `dream run` choose them."
+        ) from error
+    with server:
         yield
 
 

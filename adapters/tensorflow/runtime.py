@@ -11,7 +11,7 @@ import tensorflow as tf
 from dream import cluster
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
-from dream.adapters.tensorflow import choosing
+from dream.adapters.tensorflow import choosing, server
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
 from dream.adapters.tensorflow.split import dtensor
@@ -131,9 +131,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
 def join_mesh(place: Cluster) -> None:
     """The same, as DTensor brings it up: its mesh spans the ranks' devices."""
     if _started.joined is None:
-        _check_cold()
-        workers = place.workers or cluster.exchange_endpoints(place)
-        wait_for_all(workers, place.rank, cluster.startup_seconds())
+        workers = _met(place)
         cluster.export_dtensor(workers, place.rank)
         dtensor.join()
         _started.joined = place
@@ -146,9 +144,7 @@ def join_mesh(place: Cluster) -> None:
 
 
 def _bring_up(place: Cluster, *, nccl: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
-    _check_cold()
-    workers = place.workers or cluster.exchange_endpoints(place)
-    wait_for_all(workers, place.rank, cluster.startup_seconds())
+    workers = _met(place)
     kind = tf.distribute.experimental.CommunicationImplementation
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(
@@ -159,6 +155,15 @@ def _bring_up(place: Cluster, *, nccl: bool) -> tf.distribute.MultiWorkerMirrore
         )
     except RuntimeError as error:
         raise too_late("a cluster") from error
+
+
+def _met(place: Cluster) -> tuple[Endpoint, ...]:
+    """The ranks' endpoints, once all are there; this one's is TensorFlow's from here on."""
+    _check_cold()
+    workers = cluster.exchange_endpoints(place)
+    wait_for_all(workers, place.rank, cluster.startup_seconds())
+    server.hold(place, workers)
+    return workers
 
 
 def _resolver(

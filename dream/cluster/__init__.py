@@ -22,29 +22,34 @@ from dream.cluster.exchange import (
     leave_word,
     meet,
     own_host,
+    own_listener,
     post,
     posted,
 )
 from dream.cluster.export import (
     export_dtensor,
     export_horovod,
+    export_interface,
     export_tf_config,
     export_tuning,
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.ports import reserve
+from dream.cluster.port_range import PortRange, port_range, ports_in_words, used_up
+from dream.cluster.ports import listener_at, local_address, reserve
 from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
 
 __all__ = [
     "STALL_SECONDS",
     "Door",
+    "PortRange",
     "Rendezvous",
     "detect",
     "exchange",
     "exchange_endpoints",
     "export_dtensor",
     "export_horovod",
+    "export_interface",
     "export_tf_config",
     "export_tuning",
     "found",
@@ -52,8 +57,13 @@ __all__ = [
     "horovod_environment",
     "knock",
     "leave_word",
+    "listener_at",
+    "local_address",
     "meet",
     "own_host",
+    "own_listener",
+    "port_range",
+    "ports_in_words",
     "post",
     "posted",
     "rendezvous",
@@ -65,6 +75,7 @@ __all__ = [
     "stall_seconds",
     "startup_seconds",
     "tf_config_text",
+    "used_up",
     "variables",
 ]
 

@@ -21,6 +21,9 @@ RENDEZVOUS = "DREAM_RENDEZVOUS"
 RENDEZVOUS_PORT = "DREAM_RENDEZVOUS_PORT"
 """* Under another launcher: the port on which rank 0 serves the store (MASTER_PORT + 1)."""
 
+PORT_RANGE = "DREAM_PORT_RANGE"
+"""* LOW-HIGH: the ports that the job may listen on (any free one)."""
+
 TOKEN = "DREAM_TOKEN"
 """* The word that a client of the store must know. On one host it can be left out; several that
 are started by hand, by `dream run` or by torchrun need a common one."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dream._errors import ConfigurationError
-from dream._topology import Endpoint
+from dream._topology import Cluster, Endpoint
 
 LARGEST_PORT = 65535
+LOOPBACK = "127.0.0.1"
 _LOOPBACK = ("localhost", "::1", "")
 
 
@@ -55,6 +57,23 @@ def endpoint(text: str, what: str) -> Endpoint:
             f"{what} holds no host:port. Received: {text!r}. Write it like 10.0.0.1:2222."
         )
     return Endpoint(host.strip("[]"), int(number))
+
+
+def inward(cluster: Cluster) -> Cluster:
+    """The same on one host, with all addresses on loopback, whatever name the launcher has for the
+    host: what the job listens on, nobody else reaches."""
+    if cluster.alone or not cluster.one_host:
+        return cluster
+    return replace(
+        cluster,
+        master=_on_loopback(cluster.master),
+        rendezvous=_on_loopback(cluster.rendezvous),
+        workers=tuple(Endpoint(LOOPBACK, worker.port) for worker in cluster.workers),
+    )
+
+
+def _on_loopback(there: Endpoint | None) -> Endpoint | None:
+    return there and Endpoint(LOOPBACK, there.port)
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ import socket
 from typing import final
 
 from dream._topology import Cluster
-from dream.cluster.exchange import own_host, post, posted
+from dream.cluster.exchange import own_listener, post, posted
 from dream.cluster.greeting import Welcome, expect, greet, new_word
 
 
@@ -18,7 +18,7 @@ class Door:
 
     def __init__(self, place: Cluster, kind: str, welcome: Welcome) -> None:
         word = new_word()
-        listener = socket.create_server((own_host(place), 0), backlog=128)
+        listener = own_listener(place)
         host, port = listener.getsockname()[:2]
         self._entrance = expect(listener, word, welcome, f"dream-{kind}")
         post(place, f"{kind}/{place.rank}", f"{host} {port} {word}".encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -9,8 +10,9 @@ from functools import cache
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names
-from dream.cluster._read import endpoint, is_loopback
-from dream.cluster.ports import Reservation, own_address, reserve
+from dream.cluster._read import LOOPBACK, endpoint, is_loopback
+from dream.cluster.port_range import port_range
+from dream.cluster.ports import Reservation, listener, own_address, reserve
 from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
 
 
@@ -81,14 +83,19 @@ def exchange_endpoints(cluster: Cluster) -> tuple[Endpoint, ...]:
 def _own_port(cluster: Cluster) -> Reservation:
     """This rank's port, held for life."""
     del cluster
-    return reserve()
+    return reserve(port_range())
 
 
 def own_host(cluster: Cluster) -> str:
-    """The address that the other ranks reach this one by."""
+    """The address that the other ranks reach this one by: loopback on one host."""
     assert cluster.rendezvous is not None
     host = cluster.rendezvous.host
-    return "127.0.0.1" if is_loopback(host) else own_address(host)
+    return LOOPBACK if cluster.one_host or is_loopback(host) else own_address(host)
+
+
+def own_listener(cluster: Cluster) -> socket.socket:
+    """A socket that listens where the other ranks reach this one, and nowhere else."""
+    return listener(own_host(cluster), port_range())
 
 
 def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:

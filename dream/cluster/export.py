@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names, horovod
-from dream.cluster.ports import interface_toward
+from dream.cluster.ports import LOOPBACK_INTERFACE, interface_toward
 from dream.cluster.rendezvous import startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
 
@@ -43,10 +43,18 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
         "CONTROLLER": "gloo",
         "CPU_OPERATIONS": "gloo",
     }
-    interface = interface_toward(store.host)
+    interface = interface_of(cluster)
     if interface is not None:
         place["GLOO_IFACE"] = interface
     return {f"HOROVOD_{name}": str(value) for name, value in place.items()}
+
+
+def interface_of(cluster: Cluster) -> str | None:
+    """The network interface that the other ranks are reached by; None where the system does not
+    tell, or there are none."""
+    if cluster.rendezvous is None:
+        return None
+    return LOOPBACK_INTERFACE if cluster.one_host else interface_toward(cluster.rendezvous.host)
 
 
 def tf_config_text(workers: Sequence[Endpoint], rank: int) -> str:
@@ -82,6 +90,17 @@ def _own_words(cluster: Cluster) -> dict[str, str]:
         _names.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
         _names.TOKEN: cluster.token,
     }
+
+
+def export_interface(cluster: Cluster) -> None:
+    """Have gloo and NCCL in torch listen on the interface that the ranks reach one another by,
+    where the user names none. Between hosts NCCL chooses by itself, and may take several."""
+    interface = interface_of(cluster)
+    if interface is None:
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if cluster.one_host:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
 def export_tuning(log: str) -> None:

@@ -1,14 +1,16 @@
-"""Ports that stay ours until whoever they are meant for listens on them."""
+"""Ports that stay ours until whoever they are meant for listens on them, and our own listeners."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import socket
 import struct
 import sys
 
 from dream.cluster._read import is_loopback
+from dream.cluster.port_range import PortRange, used_up
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
@@ -22,8 +24,8 @@ class Reservation:
     choosing a port and using it, however long a framework takes to import.
     """
 
-    def __init__(self) -> None:
-        self._socket = _bound()
+    def __init__(self, within: PortRange | None = None) -> None:
+        self._socket = _everywhere(within)
         # set after binding: a port that another job has reserved this way is not drawn again
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port: int = self._socket.getsockname()[1]
@@ -32,25 +34,73 @@ class Reservation:
         self._socket.close()
 
 
-def _bound() -> socket.socket:
-    """Bound on IPv6 and IPv4 alike, since servers may take either; on IPv4 where that is all."""
+def reserve(within: PortRange | None = None) -> Reservation:
+    """A free port of this host. within: the ports to choose from, else any."""
+    return Reservation(within)
+
+
+def listener(host: str, within: PortRange | None = None, *, backlog: int = 128) -> socket.socket:
+    """A socket that listens on this address of the host alone, on a free port."""
+    made = _bound(_family(host), host, within)
+    made.listen(backlog)
+    return made
+
+
+def listener_at(host: str, port: int) -> socket.socket:
+    """The same on a port that is reserved or given; host "": on every IPv4 address. OSError where
+    somebody listens there."""
+    family = _family(host) if host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def local_address(host: str) -> str | None:
+    """The address of this host that the name stands for; None where it is no address of this
+    host's, as in front of a proxy."""
     with contextlib.suppress(OSError):
-        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind(address)
+                return str(address[0])
+    return None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+
+
+def _everywhere(within: PortRange | None) -> socket.socket:
+    """Bound on IPv6 and IPv4 alike, since servers may take either; on IPv4 where that is all."""
+    try:
+        return _bound(socket.AF_INET6, "::", within)
+    except OSError:
+        return _bound(socket.AF_INET, "", within)
+
+
+def _bound(family: socket.AddressFamily, host: str, within: PortRange | None) -> socket.socket:
+    """On a free port. Without address reuse, which would give one that is reserved."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if host == "::":
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if _bind_one_of(made, host, within):
+            return made
+    except OSError:
+        made.close()
+        raise
+    made.close()
+    raise used_up(within)
+
+
+def _bind_one_of(made: socket.socket, host: str, within: PortRange | None) -> bool:
+    for port in within.ports if within else (0,):
         try:
-            both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            both.bind(("::", 0))
-        except OSError:
-            both.close()
+            made.bind((host, port))
+        except OSError as error:
+            if within and error.errno == errno.EADDRINUSE:
+                continue
             raise
-        return both
-    single = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    single.bind(("", 0))
-    return single
-
-
-def reserve() -> Reservation:
-    """A free port of this host."""
-    return Reservation()
+        return True
+    return False
 
 
 def own_address(toward: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names
-from dream.cluster._read import LARGEST_PORT, endpoint, is_loopback, port, require
+from dream.cluster._read import LARGEST_PORT, endpoint, inward, is_loopback, port, require
 from dream.cluster.token import token_of
 
 TF_CONFIG = "TF_CONFIG"
@@ -49,7 +49,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
     hosts = tuple(dict.fromkeys(names))
     mine = names[task.index]
     master, store = _services(environ, task.workers)
-    return Cluster(
+    cluster = Cluster(
         source=_SOURCE,
         rank=task.index,
         local_rank=names[: task.index].count(mine),
@@ -69,6 +69,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         workers=task.workers,
         servers=task.servers,
     )
+    return inward(cluster)
 
 
 def parse(environ: Mapping[str, str]) -> Task | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names, tf_config
-from dream.cluster._read import endpoint, integer, is_loopback, next_port, port, require
+from dream.cluster._read import endpoint, integer, inward, is_loopback, next_port, port, require
 from dream.cluster.token import checked, token_of
 
 RANK = "RANK"
@@ -41,7 +41,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
     master = Endpoint(environ[MASTER_ADDR], port(environ, MASTER_PORT, source))
     local_rank, local_world_size = _local(environ, source, rank, world_size, master)
     hosts = _hosts(environ, source, master, world_size, local_world_size)
-    return Cluster(
+    cluster = Cluster(
         source=source,
         rank=rank,
         local_rank=local_rank,
@@ -55,6 +55,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         serves_rendezvous=source != "dream run" and rank == 0,
         workers=_workers(environ, source, rank, world_size),
     )
+    return inward(cluster)
 
 
 def _local(

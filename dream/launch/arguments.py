@@ -6,9 +6,12 @@ Parsed by argparse, unlike the other commands: it is what every start waits for.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dream.cluster import PortRange
+from dream.cluster._names import PORT_RANGE
 from dream.launch.command import run_command, script_command
 from dream.launch.job import Job, frameworks
 
@@ -37,7 +40,13 @@ def job(argv: Sequence[str]) -> Job:
         log_dir=given.log_dir,
         max_restarts=given.max_restarts,
         show="all" if given.all_output else "first",
+        environ={**os.environ, **_ports(given.port_range)},
     )
+
+
+def _ports(asked: str | None) -> dict[str, str]:
+    """What `--port-range` asked for, as every rank is told."""
+    return {} if asked is None else {PORT_RANGE: str(PortRange.parse(asked, "--port-range"))}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--all-output", action="store_true", help="every rank on screen, not rank 0 alone")
     add("--max-restarts", "--max_restarts", type=int, default=0, metavar="K",
         help="start all ranks again, up to K times, where one fails")  # fmt: skip
+    add("--port-range", "--port_range", metavar="LOW-HIGH",
+        help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
     _add_hosts(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
     add("target", metavar="SCRIPT", help="a Python file")

@@ -107,8 +107,8 @@ def test_tf_config_tells_everything_else() -> None:
 
 def test_every_task_derives_the_same_services() -> None:
     places = [detect(tf_config(["a:65535", "a:65534"], index=index)) for index in (0, 1)]
-    assert {place.master for place in places} == {Endpoint("a", 65533)}
-    assert {place.rendezvous for place in places} == {Endpoint("a", 65532)}
+    assert {place.master for place in places} == {Endpoint("127.0.0.1", 65533)}
+    assert {place.rendezvous for place in places} == {Endpoint("127.0.0.1", 65532)}
     assert [place.serves_rendezvous for place in places] == [True, False]
 
 

@@ -1,0 +1,70 @@
+"""The servers of other libraries, held to where this job's ranks are: native/dream_listen.h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import CDLL, c_char_p, c_int, c_uint16, get_errno
+from functools import cache
+from os import strerror
+
+from dream import cluster
+from dream._errors import DreamError, NotInstalled
+from dream._topology import Cluster, Endpoint
+from dream.cluster import PortRange
+from dream.shared_memory.library import status
+
+
+def hold(place: Cluster, what: str, libraries: Sequence[str], at: Endpoint | None = None) -> str:
+    """Before a library starts to listen: have it listen in the job's range of ports, take nobody
+    but this user's processes on one host, and listen at `at` where it would at every address.
+
+    what: it is, for messages. libraries: how their files' names begin. Empty where it holds, else
+    why it does not; `NotInstalled` where the user asked for a range of ports, which it breaks.
+    """
+    within = cluster.port_range()
+    try:
+        core = _core()
+        core.dream_listen_range(*((within.low, within.high) if within else (0, 0)))
+        core.dream_listen_own_user(int(place.one_host))
+        if at is not None:
+            core.dream_listen_at(at.port, at.host.encode())
+        _lead(core, libraries)
+    except NotInstalled as error:
+        if within is not None:
+            raise _unheld(what, within, error) from error
+        return str(error)
+    return ""
+
+
+@cache
+def _core() -> CDLL:
+    found = status()
+    if found.path is None:
+        raise NotInstalled(found.why)
+    try:
+        core = CDLL(str(found.path), use_errno=True)
+    except OSError as error:
+        raise NotInstalled(f"its native core cannot be loaded: {error}") from error
+    core.dream_listen_hold.argtypes = [c_char_p]
+    core.dream_listen_at.argtypes = [c_uint16, c_char_p]
+    core.dream_listen_range.argtypes = [c_uint16, c_uint16]
+    core.dream_listen_own_user.argtypes = [c_int]
+    return core
+
+
+def _lead(core: CDLL, libraries: Sequence[str]) -> None:
+    """Every library's calls; where one makes none, its server is another than the one known."""
+    for library in libraries:
+        held = core.dream_listen_hold(library.encode())
+        if held < 0:
+            why = strerror(get_errno())
+            raise NotInstalled(f"this system does not let {library} be held: {why}")
+        if held == 0:
+            raise NotInstalled(f"{library} is not loaded, or listens in another way")
+
+
+def _unheld(what: str, within: PortRange, why: DreamError) -> NotInstalled:
+    return NotInstalled(
+        f"{what} cannot be held to a range of ports here. Received: {within}, and {why}. Leave "
+        "the range out, or use another reduction."
+    )
