@@ -12,13 +12,13 @@ import select
 import socket
 import struct
 import threading
-import time
-from functools import cache
+from functools import cache, partial
 from typing import final
 
-from dream import cluster
+from dream import cluster, stall
 from dream._errors import Desynchronized, DreamError, WorkerFailed
 from dream._topology import Cluster
+from dream.communication.wait import Wait
 
 _HELLO = struct.Struct("<32sIH")
 _HELLO_SECONDS = 10.0
@@ -57,25 +57,31 @@ class Links:
         """All of the parts, in order. `WorkerFailed` where the rank is gone."""
         connection = self._outgoing(to, channel)
         try:
-            for part in parts:
-                connection.sendall(part)
+            with self.wait("send()", to) as wait:
+                for part in parts:
+                    view = memoryview(part)
+                    while view:
+                        view = view[wait.act(connection, partial(connection.send, view)) :]
         except TimeoutError as error:
             raise self.late(to, "took what was sent to it") from error
         except OSError as error:
             raise self.gone(to) from error
 
-    def receive(self, source: int, channel: str, size: int, *, seconds: float) -> bytearray:
+    def wait(self, call: str, rank: int) -> Wait:
+        """For a rank to go on, in some receives. call: what is waited in, in words."""
+        return Wait(call, rank, self._seconds)
+
+    def receive(self, source: int, channel: str, size: int, wait: Wait) -> bytearray:
         """The next `size` bytes. TimeoutError where they do not come in time."""
         data = bytearray(size)
-        self.receive_into(source, channel, memoryview(data), seconds=seconds)
+        self.receive_into(source, channel, memoryview(data), wait)
         return data
 
-    def receive_into(self, source: int, channel: str, view: memoryview, *, seconds: float) -> None:
-        connection = self._incoming(source, channel, seconds)
-        connection.settimeout(seconds)
+    def receive_into(self, source: int, channel: str, view: memoryview, wait: Wait) -> None:
+        connection = self._incoming(source, channel, wait)
         try:
             while view:
-                count = connection.recv_into(view)
+                count = wait.act(connection, partial(connection.recv_into, view))
                 if not count:
                     raise self.gone(source)
                 view = view[count:]
@@ -98,9 +104,10 @@ class Links:
         )
 
     def late(self, rank: int, what: str) -> DreamError:
+        known = [f"it has not {what} within {self._seconds:g} s", *stall.whereabouts([rank])]
         return Desynchronized(
-            f"Rank {rank} did not come. Received: it has not {what} within {self._seconds:g} s. "
-            "Make every send and receive with its counterpart; where the rank is only slow, raise "
+            f"Rank {rank} did not come. Received: {'; '.join(known)}. Make every send and receive "
+            "with its counterpart; where the rank is only slow, raise "
             f"{cluster.STALL_SECONDS}."
         )
 
@@ -120,15 +127,27 @@ class Links:
         connection.sendall(_HELLO.pack(word.encode(), self._place.rank, len(name)) + name)
         return connection
 
-    def _incoming(self, source: int, channel: str, seconds: float) -> socket.socket:
-        limit = time.monotonic() + seconds
+    def _incoming(self, source: int, channel: str, wait: Wait) -> socket.socket:
         with self._came:
             while (source, channel) not in self._in:
-                left = limit - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self._came.wait(left)
+                if not self._came.wait(wait.slice):
+                    self._check_listens(source)
+                    wait.look()
             return self._in[source, channel]
+
+    def _check_listens(self, rank: int) -> None:
+        """A rank that has died before it connected leaves nothing that would tell of it, but an
+        address where nobody is."""
+        found = cluster.found(self._place, f"links/{rank}")
+        if found is None:
+            return
+        host, port, _ = found.decode().split()
+        try:
+            socket.create_connection((host, int(port)), _HELLO_SECONDS).close()
+        except ConnectionRefusedError as error:
+            raise self.gone(rank) from error
+        except OSError:
+            return  # a host that is cut off is waited for
 
     def _accept(self) -> None:
         while True:

@@ -71,6 +71,8 @@ def call_in(file: str, function: str) -> str:
     """The call, where this function of this file may wait for other ranks; else empty."""
     words = _inside.get(file)
     if words is None:
-        folders = (name for place, name in _inside.items() if place[-1] == "/" and file.startswith(place))  # noqa: E501
+        folders = (
+            name for place, name in _inside.items() if place[-1] == "/" and file.startswith(place)
+        )
         words = next(folders, None)
     return "" if words is None else words or f"{function}()"

@@ -16,6 +16,7 @@ from dream.stall import stacks
 from dream.stall.notice import Neighbour, Notice
 from dream.stall.standing import Standing, State, text_of
 
+
 @final
 class Others:
     """As one rank sees them. The store is asked for a rank of another host, or of a container
@@ -116,5 +117,3 @@ class Others:
         with suppress(OSError, DreamError):
             said = cluster.found(self._place, f"standing/{rank}")
         return Standing.unpacked(json.loads(said)) if said else Standing(rank, State.SILENT)
-
-

@@ -27,7 +27,8 @@ from dream.stall.verdict import Verdict, judge, speaker
 _WARNING_SECONDS = 60.0
 _LONGEST_LOOK = 2.0
 _MARGIN = 4
-"""Looks by which a wait that can end by itself, with an exception, comes before an end from here."""
+"""Looks by which a wait that can end by itself, with an exception, comes before an end from
+here."""
 
 _watchers: list[Watcher] = []
 
