@@ -142,10 +142,7 @@ int wait_long(dream_shared &g, int rank, Counter &counter, uint32_t value) {
     if (g.looked == 0) g.looked = begin;
     for (;;) {
         sleep_until(counter, value);
-        if (has(counter, value)) {
-            g.waited = g.looked = 0;
-            return DREAM_DONE;
-        }
+        if (has(counter, value)) return DREAM_DONE;
         if (int code = look(g, rank, counter, value)) return code;
         if (now() - begin > TURN) return DREAM_AGAIN;
     }

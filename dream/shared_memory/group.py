@@ -126,7 +126,7 @@ class Group:
         try:
             code = call(handle, *arguments)
             if code == _AGAIN:
-                with stall.waiting(f"{name} in shared memory"):
+                with stall.waiting(f"{name}() in shared memory"):
                     while code == _AGAIN:
                         code = self._core["again"](handle)
         except BaseException:  # a signal, in the middle: the others must not wait for this rank

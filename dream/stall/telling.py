@@ -58,16 +58,20 @@ def line(
     if culprits:
         said += f" for {named(culprits)}"
     told = culprits or waiting
-    lines = [f"{said}. {'; '.join(whereabouts(standings[rank]) for rank in told)}."]
-    for rank in told:
-        lines += _stack(rank, standings[rank].stack)
-    lines.append(
-        f"Where this goes on, it is an error after {limit:g} s of waiting ({cluster.STALL_SECONDS})"
+    where = "; ".join(whereabouts(standings[rank]) for rank in told)
+    end = f"Where this goes on, it is an error after {limit:g} s ({cluster.STALL_SECONDS})."
+    return "\n".join(
+        [f"{said}. {where[:1].upper()}{where[1:]}. {end}", *stacks_of(verdict, standings)]
     )
-    return "\n".join(lines)
 
 
-def _stack(rank: int, stack: Sequence[str]) -> Iterable[str]:
+def stacks_of(verdict: Verdict, standings: Mapping[int, Standing]) -> list[str]:
+    """The lines of those that it is about."""
+    told = verdict.culprits or verdict.waiting
+    return [line for rank in told for line in _stack(rank, standings[rank].stack)]
+
+
+def _stack(rank: int, stack: Sequence[str]) -> list[str]:
     if not stack:
         return []
     more = ["    ..."] if len(stack) > _MOST else []

@@ -47,9 +47,14 @@ def _watch(place: Cluster) -> None:
 
 
 def whereabouts(ranks: Sequence[int]) -> list[str]:
-    """What is known of ranks that are waited for, in words; nothing where none are watched."""
-    watchers = _watchers[:1]
-    return [telling.whereabouts(watcher.closely(rank)) for watcher in watchers for rank in ranks]
+    """What is known of other ranks that are waited for, in words; nothing where none are
+    watched."""
+    return [
+        telling.whereabouts(watcher.closely(rank))
+        for watcher in _watchers[:1]
+        for rank in ranks
+        if rank != watcher.rank
+    ]
 
 
 def overdue(call: str, seconds: float) -> Desynchronized:
@@ -66,7 +71,7 @@ class Watcher:
     """limit: the stall time."""
 
     def __init__(self, place: Cluster, limit: float) -> None:
-        self._rank, self._limit = place.rank, limit
+        self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
         self._observer, self._writer = Observer(), stacks.Writer()
@@ -89,18 +94,18 @@ class Watcher:
             looked = now
 
     def standing(self, rank: int) -> Standing:
-        return self._own if rank == self._rank else self._others.standing(rank)
+        return self._own if rank == self.rank else self._others.standing(rank)
 
     def closely(self, rank: int) -> Standing:
         """With its stack, where it can be had."""
-        if rank == self._rank:
+        if rank == self.rank:
             return replace(self._own, stack=tuple(stacks.own(trained_frame())))
         standing = self.standing(rank)
         return replace(standing, stack=tuple(self._others.stack(rank)) or standing.stack)
 
     def verdict(self) -> Verdict | None:
         """Who waits for whom, of all ranks, now."""
-        ranks = sorted([self._rank, *self._others.ranks])
+        ranks = sorted([self.rank, *self._others.ranks])
         self.standings = {rank: self.standing(rank) for rank in ranks}
         return judge(self.standings.values())
 
@@ -138,18 +143,18 @@ class Watcher:
     def _speaks(self) -> bool:
         """Whether none of the ranks before this one can."""
         return not any(
-            self.standing(rank).answers for rank in self._others.ranks if rank < self._rank
+            self.standing(rank).answers for rank in self._others.ranks if rank < self.rank
         )
 
     def _say(self) -> None:
         verdict = self.verdict()
         if verdict is None:
             self._said = ()
-        if verdict is None or speaker(self.standings.values()) != self._rank:
+        if verdict is None or speaker(self.standings.values()) != self.rank:
             return
         if verdict.culprits != self._said:
             self._said, self._next_line = verdict.culprits, 0.0
-        if verdict.seconds >= max(self._warning, self._next_line):
+        if max(self._warning, self._next_line) <= verdict.seconds < self._limit:
             self._next_line = 2 * verdict.seconds
             self._look_closely(verdict)
             logger.warning("%s", telling.line(verdict, self.standings, self._limit))
@@ -164,7 +169,7 @@ class Watcher:
         with suppress(Exception):
             sys.stdout.flush()
         print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr)
-        print(telling.line(verdict, self.standings, self._limit), file=sys.stderr, flush=True)
+        print(*telling.stacks_of(verdict, self.standings), sep="\n", file=sys.stderr, flush=True)
         os._exit(1)
 
     def _look_closely(self, verdict: Verdict) -> None:
