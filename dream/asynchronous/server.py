@@ -79,6 +79,7 @@ class Server:
             while guests.failure is None:
                 now = time.monotonic()
                 late = now - began > cluster.startup_seconds()
+                guests.clock.over()
                 guests.lose_the_silent(silent)
                 if guests:
                     came = now
@@ -136,7 +137,7 @@ class Server:
             data = buffer[: frame.size]
             if frame.size:
                 guest.channel.receive_into(data.data)
-            guest.heard = time.monotonic()
+            guest.heard = self._guests.clock.passed
             if frame.kind == Kind.BYE:
                 guest.finished = True
                 with self._guests.changed:

@@ -43,7 +43,7 @@ def absence(call: Call, absent: Mapping[int, str], seconds: float) -> Desynchron
         f"rank {rank} {f'was last in {words}' if words else 'has made no call yet'}"
         for rank, words in absent.items()
     ]
-    now = stall.whereabouts(list(absent))
+    now = stall.give_up(list(absent))
     return stall.absence(call.words, list(absent), [*lasts, *now], seconds)
 
 

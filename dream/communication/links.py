@@ -104,7 +104,7 @@ class Links:
         )
 
     def late(self, rank: int, what: str) -> DreamError:
-        known = [f"it has not {what} within {self._seconds:g} s", *stall.whereabouts([rank])]
+        known = [f"it has not {what} within {self._seconds:g} s", *stall.give_up([rank])]
         return Desynchronized(
             f"Rank {rank} did not come. Received: {'; '.join(known)}. Make every send and receive "
             "with its counterpart; where the rank is only slow, raise "

@@ -18,16 +18,16 @@ watcher    the thread that looks, says and ends
 from dream.stall.marks import Waiting, stepped, waiting, waits_inside
 from dream.stall.patience import Patience
 from dream.stall.telling import absence
-from dream.stall.watcher import overdue, watch, whereabouts
+from dream.stall.watcher import give_up, overdue, watch
 
 __all__ = [
     "Patience",
     "Waiting",
     "absence",
+    "give_up",
     "overdue",
     "stepped",
     "waiting",
     "waits_inside",
     "watch",
-    "whereabouts",
 ]

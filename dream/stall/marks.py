@@ -15,17 +15,19 @@ from typing import final
 class _Way:
     """How far this process has come. steps: training steps. thread: the one that makes them."""
 
-    steps = 0
-    thread = threading.main_thread().ident or 0
+    __slots__ = ("steps", "thread")
+
+    def __init__(self) -> None:
+        self.steps, self.thread = 0, threading.main_thread().ident or 0
 
 
-way = _Way
+way = _Way()
 
 
 def stepped() -> None:
-    """A training step ends: every rank makes as many, in step."""
-    _Way.steps += 1
-    _Way.thread = get_ident()
+    """A training step begins: every rank makes as many, in step."""
+    way.steps += 1
+    way.thread = get_ident()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,8 @@ class State(StrEnum):
 class Standing:
     """steps: training steps so far. call: what the rank waits in; empty where it does not wait.
     ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
-    its last training step. stack: its Python stack, innermost call first, where it is known."""
+    its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
+    its Python stack, innermost call first, where it is known."""
 
     rank: int
     state: State = State.ALIVE
@@ -36,6 +37,7 @@ class Standing:
     ranks: tuple[int, ...] | None = None
     waited: float = 0.0
     quiet: float = 0.0
+    gave_up: bool = False
     stack: tuple[str, ...] = ()
 
     @property

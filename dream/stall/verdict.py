@@ -24,19 +24,23 @@ def judge(standings: Collection[Standing]) -> Verdict | None:
     """None where nobody waits.
 
     Where waits know whom they are for, the ends of their chains are named. Else all that do not
-    wait: they are about something else, or stopped, or gone, or do not answer. One that was
-    waiting too when it ended has given up before this rank, and is named only where nobody else is.
+    wait: they are about something else, or stopped, or gone, or do not answer. One that has given
+    up, or was waiting too when it ended, is named only where nobody else is.
     """
     waiting = [one for one in standings if one.waits]
     if not waiting:
         return None
-    gave_up = {one.rank for one in standings if one.state is State.GONE and one.call}
+    gave_up = {one.rank for one in standings if one.gave_up or (_gone(one) and one.call)}
     stuck = {one.rank for one in waiting}
     known = {rank for one in waiting for rank in one.ranks or ()} - stuck
     others = {one.rank for one in standings} - stuck
     culprits = known - gave_up or others - gave_up or others
     longest = max(waiting, key=lambda one: one.waited)
     return Verdict(tuple(sorted(stuck)), tuple(sorted(culprits)), longest.call, longest.waited)
+
+
+def _gone(standing: Standing) -> bool:
+    return standing.state is State.GONE
 
 
 def speaker(standings: Collection[Standing]) -> int | None:

@@ -3,6 +3,8 @@ nothing else can end."""
 
 from __future__ import annotations
 
+import atexit
+import math
 import os
 import sys
 import threading
@@ -30,6 +32,10 @@ _MARGIN = 4
 """Looks by which a wait that can end by itself, with an exception, comes before an end from
 here."""
 
+_LEAVE_SECONDS = 5.0
+"""How long the interpreter may take to end, once this rank has given up: the ending of a ring waits
+for all of its ranks."""
+
 _watchers: list[Watcher] = []
 
 
@@ -46,21 +52,19 @@ def _watch(place: Cluster) -> None:
     threading.Thread(target=_watchers[-1].run, name="dream-stall", daemon=True).start()
 
 
-def whereabouts(ranks: Sequence[int]) -> list[str]:
-    """What is known of other ranks that are waited for, in words; nothing where none are
+def give_up(ranks: Sequence[int]) -> list[str]:
+    """This rank is about to raise that ranks did not come: what is known of them, in words. The
+    others are told, so that they do not take it for one that they wait for; and this process ends
+    though a framework's own ending should wait for the same ranks. Nothing where none are
     watched."""
-    return [
-        telling.whereabouts(watcher.closely(rank))
-        for watcher in _watchers[:1]
-        for rank in ranks
-        if rank != watcher.rank
-    ]
+    return [words for watcher in _watchers[:1] for words in watcher.give_up(ranks)]
 
 
 def overdue(call: str, seconds: float) -> Desynchronized:
     """The error of a wait that has lasted the stall time, and does not know whom it is for."""
     for watcher in _watchers[:1]:
         verdict = watcher.verdict()
+        watcher.give_up([])
         if verdict is not None:
             return telling.stuck(verdict, watcher.standings, seconds)
     return telling.absence(call, [], ["nothing from some ranks"], seconds)
@@ -81,6 +85,8 @@ class Watcher:
         self._mark: Hashable = None
         self._next_line = self._next_post = 0.0
         self._said: tuple[int, ...] = ()
+        self._gave_up = False
+        self._ends = math.inf
         self.standings: dict[int, Standing] = {}
 
     def run(self) -> None:
@@ -90,8 +96,28 @@ class Watcher:
             time.sleep(self._look)
             now = time.monotonic()
             # a process that was stopped has not waited meanwhile
+            if now > self._ends:
+                os._exit(1)
             self._step(min(now - looked, 2 * self._look))
             looked = now
+
+    def give_up(self, ranks: Sequence[int]) -> list[str]:
+        """See the function of this name."""
+        if not self._gave_up:
+            self._gave_up = True
+            self._tell()
+            atexit.register(self._leave)
+        others = [rank for rank in ranks if rank != self.rank]
+        return [telling.whereabouts(self.closely(rank)) for rank in others]
+
+    def _leave(self) -> None:
+        """The interpreter ends, of an error most likely."""
+        if self._gave_up:
+            self._ends = time.monotonic() + _LEAVE_SECONDS
+
+    def _tell(self) -> None:
+        self._own = replace(self._own, gave_up=self._gave_up)
+        self._notice.write(self._own, self._writer.number)
 
     def standing(self, rank: int) -> Standing:
         return self._own if rank == self.rank else self._others.standing(rank)
@@ -111,7 +137,7 @@ class Watcher:
 
     def _step(self, seconds: float) -> None:
         self._own = self._moved_on(self._observer.look(seconds), seconds)
-        self._notice.write(self._own, self._writer.number)
+        self._tell()
         self._others.meet()
         still = max(self._own.waited, self._own.quiet)
         if still < self._warning / 2:
@@ -130,6 +156,8 @@ class Watcher:
     def _moved_on(self, posture: Posture, seconds: float) -> Standing:
         before, steps = self._own, marks.way.steps
         same = posture.mark is not None and posture.mark == self._mark
+        if steps != before.steps or (posture.mark is not None and not same):
+            self._gave_up = False  # the script has gone on after all
         self._mark = posture.mark
         return replace(
             before,
@@ -165,6 +193,7 @@ class Watcher:
         if verdict is None:
             return
         self._look_closely(verdict)
+        self.give_up([])
         error = telling.stuck(verdict, self.standings, self._limit)
         with suppress(Exception):
             sys.stdout.flush()

@@ -95,6 +95,23 @@ def test_a_call_that_holds_its_interpreter_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+def test_a_stopped_server_is_named(tmp_path: Path) -> None:
+    with stall_job.job(
+        "train_servers.py", folder=tmp_path, size=3, DREAM_STALL_SECONDS=SECONDS
+    ) as three:
+        for rank in range(2):
+            three.wait_for_mark(f"trains{rank}")
+        three.signal(2, signal.SIGSTOP)
+        for rank in range(2):
+            assert three.ended(rank) == 1
+            said = three.said(rank)
+            assert "Desynchronized: Rank 2 did not come to an answer of the servers" in said, said
+            assert "rank 2 is stopped" in said
+        assert "have waited 3 s in an answer of the servers for rank 2" in three.said(0)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_of_another_host_that_is_stopped(tmp_path: Path) -> None:
     with stall_job.job(
         "train_torch.py", "gloo", "stop", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=SECONDS

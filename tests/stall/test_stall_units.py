@@ -73,6 +73,9 @@ def test_time_in_which_the_waiting_process_was_stopped_does_not_count() -> None:
             [WAITS, {"state": State.STOPPED}, {"state": State.GONE, **WAITS}], (0,), (1,),
             id="one gave up before",
         ),
+        pytest.param(
+            [WAITS, {"state": State.STOPPED}, {"gave_up": True}], (0,), (1,), id="one raised before"
+        ),
         pytest.param([WAITS, {"state": State.GONE, **WAITS}], (0,), (1,), id="gone"),
     ],
 )  # fmt: skip
