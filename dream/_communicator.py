@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dream import _choice, _registry, cluster
+from dream import _choice, _registry, cluster, stall
 from dream._errors import ConfigurationError
 from dream._log import speak_as
 from dream.communication import Communicator, Loop, Members
@@ -31,5 +31,6 @@ def communicator(
     everybody = ranks.told(place, chosen, f"communicator({reduction!r}, check={check})")
     reduction = ranks.reduction(reduction, everybody)
     connect = _registry.reduction(chosen, reduction)
+    stall.watch(place)
     wire = Loop() if place.alone else connect(place, reduction)
     return Communicator(wire, _registry.tensors(chosen), Members.all_of(place), check=check)

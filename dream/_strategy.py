@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _opened, _registry, cluster, recording
+from dream import _choice, _framework, _opened, _registry, cluster, recording, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
@@ -295,5 +295,6 @@ class Strategy:
             options=options,
             resyncs=ranks.resyncs(everybody, options),
         )
+        stall.watch(self._place)
         adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
         return adapter

@@ -124,7 +124,7 @@ int run(dream_shared &g) {
         int code = take_step(g);
         if (code == DREAM_AGAIN) return code;
         if (code != DREAM_DONE) return end(g, code);
-        g.waiting_since = 0;
+        g.waited = g.looked = 0;
         if (g.step == 1 && !g.chunks) break;
     }
     return end(g, DREAM_DONE);

@@ -105,7 +105,7 @@ int start(dream_shared *group, const dream_signature &said, const void *in, void
     g.call.receives.assign(receives, receives ? receives + g.ranks : receives);
     g.active = true;
     g.step = g.chunks = 0;
-    g.waiting_since = 0;
+    g.waited = g.looked = 0;
     ++g.calls;
     return run(g);
 }

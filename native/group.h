@@ -39,7 +39,8 @@ struct dream_shared {
     dream::Call call;
     bool active = false;
     std::atomic<bool> busy{false};
-    double waiting_since = 0;  // 0: not waiting
+    double waited = 0;  // seconds, in the wait under way
+    double looked = 0;  // when that was last added to; 0: not waiting
 
     int culprit = -1;
     std::vector<dream_signature> said;

@@ -16,6 +16,7 @@ namespace dream {
 namespace {
 
 constexpr double SPIN = 50e-6, NAP = 0.05, TURN = 0.2;  // seconds
+constexpr double MOST = 1.0;  // that a look adds to a wait
 constexpr uint64_t WAITS = uint64_t(1) << 63;
 
 double now() {
@@ -117,6 +118,14 @@ void sleep_until(Counter &counter, uint32_t value) {
     counter.sleepers.fetch_sub(1);
 }
 
+// A process that was stopped, or whose machine was, has not waited meanwhile.
+bool patience_ends(dream_shared &g) {
+    double at = now(), since = at - g.looked;
+    g.waited += since < MOST ? since : MOST;
+    g.looked = at;
+    return g.waited > g.stall;
+}
+
 int look(dream_shared &g, int rank, const Counter &counter, uint32_t value) {
     if (int code = failure(g)) return code;
     bool left = g.shared.place(rank).left.load(std::memory_order_acquire);
@@ -124,13 +133,13 @@ int look(dream_shared &g, int rank, const Counter &counter, uint32_t value) {
         if (has(counter, value)) return DREAM_DONE;  // it came, then left
         return fail(g, left ? DREAM_LEFT : DREAM_GONE, rank);
     }
-    if (now() - g.waiting_since > g.stall) return fail(g, DREAM_STALLED, slowest(g, rank));
+    if (patience_ends(g)) return fail(g, DREAM_STALLED, slowest(g, rank));
     return DREAM_DONE;
 }
 
 int wait_long(dream_shared &g, int rank, Counter &counter, uint32_t value) {
     double begin = now();
-    if (g.waiting_since == 0) g.waiting_since = begin;
+    if (g.looked == 0) g.looked = begin;
     for (;;) {
         sleep_until(counter, value);
         if (has(counter, value)) return DREAM_DONE;

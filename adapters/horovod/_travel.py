@@ -12,6 +12,7 @@ import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError
 
+from dream import cluster, stall
 from dream._errors import Unsupported
 from dream.adapters.horovod._ring import explained
 
@@ -25,6 +26,8 @@ CARRIED = {
 
 _NAP = 0.00005
 _PATIENCE = 1.0
+_LONG_NAP = 0.002
+_CALL = "a collective of the ring"
 
 
 def check_device(flat: torch.Tensor) -> None:
@@ -64,9 +67,19 @@ def _until_done(handle: int) -> None:
     while not hvd.poll(handle):
         time.sleep(nap)
         if time.monotonic() > ask:
-            if not core_runs() and not hvd.poll(handle):
-                raise HorovodInternalError("Horovod has been shut down.")
-            ask = time.monotonic() + _PATIENCE
+            with stall.waiting(_CALL):
+                _until_over(handle)
+            return
+
+
+def _until_over(handle: int) -> None:
+    patience = stall.Patience(cluster.stall_seconds())
+    while not hvd.poll(handle):
+        time.sleep(_LONG_NAP)
+        if not core_runs() and not hvd.poll(handle):
+            raise HorovodInternalError("Horovod has been shut down.")
+        if patience.over():
+            raise stall.overdue(_CALL, patience.seconds)
 
 
 @cache

@@ -13,6 +13,7 @@ from horovod.tensorflow import mpi_ops
 from dream._topology import Cluster
 from dream.adapters.horovod._groups import group_of
 from dream.adapters.horovod._ring import explained, stand_in
+from dream.adapters.tensorflow import runtime
 from dream.communication import Wire
 from dream.communication.wire import Combine, Length
 
@@ -24,6 +25,7 @@ _OPS: dict[Combine, int] = {
 def connect(place: Cluster, reduction: str) -> Wire:
     """The wire of the job's ranks in the ring."""
     del reduction
+    runtime.waits_in_functions()
     stand_in(mpi_ops, place, "tensorflow")
     return Ring(hvd.global_process_set)
 

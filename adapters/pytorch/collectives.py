@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, final
 from weakref import WeakSet
 
@@ -12,6 +13,7 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
+from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
 from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
@@ -19,7 +21,18 @@ from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.store import hold, store
 from dream.communication.wire import Combine, Length
 
-LATE = timedelta(minutes=30)
+_BACK_STOP_SECONDS = 300.0
+"""Torch names nobody: dream's own end of a wait comes before."""
+
+_TORCH = Path(torch.__file__).parent
+_WAITS = {
+    str(_TORCH / "autograd" / "graph.py"): "backward()",
+    str(_TORCH / "distributed" / "distributed_c10d.py"): "",
+    str(_TORCH / "distributed" / "_functional_collectives.py"): "",
+    **{f"{_TORCH / 'distributed' / part}/": "" for part in ("fsdp", "pipelining", "tensor")},
+    str(_TORCH / "_ops.py"): "a collective",  # a call of C++ that stands still
+    __file__: "",
+}
 _OPS: dict[Combine, Any] = {
     "sum": distributed.ReduceOp.SUM,
     "min": distributed.ReduceOp.MIN,
@@ -36,14 +49,15 @@ def connect(place: Cluster, reduction: str) -> TorchWire:
     return GroupWire(group, reduction)
 
 
-def start_group(cluster: Cluster, reduction: str) -> None:
+def start_group(place: Cluster, reduction: str) -> None:
     """Make torch's default process group, or take the one that the user's script has made."""
+    stall.waits_inside(_WAITS)
     if distributed.is_initialized():
-        if distributed.get_world_size() != cluster.world_size:
+        if distributed.get_world_size() != place.world_size:
             raise ConfigurationError(
                 "The process group that is up is of another size. Received: "
                 f"{distributed.get_world_size()} ranks in torch.distributed, "
-                f"{cluster.world_size} from {cluster.source}. Leave init_process_group to dream."
+                f"{place.world_size} from {place.source}. Leave init_process_group to dream."
             )
         return
     if reduction == "nccl" and not distributed.is_nccl_available():
@@ -51,16 +65,21 @@ def start_group(cluster: Cluster, reduction: str) -> None:
             "This torch has no NCCL. Received: reduction='nccl'. Use reduction='gloo'."
         )
     backend = _backend(reduction)
-    hold(cluster, nccl="nccl" in backend)
-    with peers_may_fail(f"the start at {cluster.master}"):
+    hold(place, nccl="nccl" in backend)
+    with peers_may_fail(f"the start at {place.master}"):
         distributed.init_process_group(
             backend,
-            store=store(cluster, LATE),
-            rank=cluster.rank,
-            world_size=cluster.world_size,
-            timeout=LATE,
+            store=store(place, late()),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=late(),
         )
     atexit.register(_stop_group)
+
+
+def late() -> timedelta:
+    """How long a group of torch's waits before it gives up by itself."""
+    return timedelta(seconds=cluster.stall_seconds() + _BACK_STOP_SECONDS)
 
 
 def _backend(reduction: str) -> str:
@@ -136,7 +155,7 @@ class GroupWire(TorchWire):
     def group(self, ranks: Sequence[int]) -> TorchWire | None:
         everywhere = [distributed.get_global_rank(self._group, rank) for rank in ranks]
         with peers_may_fail("group"):
-            made = distributed.new_group(everywhere, timeout=LATE)
+            made = distributed.new_group(everywhere, timeout=late())
         if distributed.get_rank() not in everywhere:
             return None
         return GroupWire(made, self._name)

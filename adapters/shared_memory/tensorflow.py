@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dream._topology import Cluster
 from dream.adapters.shared_memory._op import op_of
+from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.errors import translated
 from dream.communication import Wire
 from dream.communication.wire import Combine, Length
@@ -20,6 +21,7 @@ from dream.shared_memory import OPERATIONS, Group, groups
 def connect(place: Cluster, reduction: str) -> Wire:
     """The wire of the job's ranks, which share a host."""
     del reduction
+    runtime.waits_in_functions()
     return SharedMemory(place, groups.everybody(place), "all")
 
 

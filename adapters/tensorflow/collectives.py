@@ -30,6 +30,7 @@ ranks, not operations."""
 def connect(place: Cluster, reduction: str) -> Wire:
     """The wire of the job's ranks over TensorFlow's collectives."""
     hint = "nccl" if reduction == "nccl" else "ring"
+    runtime.waits_in_functions()
     runtime.join(place, nccl=hint == "nccl")
     return _wire(place, hint)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from dream import cluster
+from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.adapters.tensorflow import choosing, server
@@ -113,6 +114,13 @@ def local_device(place: Cluster, devices: int | None) -> str:
     except RuntimeError as error:
         raise too_late("this rank's GPU") from error
     return "GPU:0"
+
+
+def waits_in_functions() -> None:
+    """Collectives run inside functions of TensorFlow's, where only the stack tells of a wait."""
+    eager = Path(tf.__file__).parent / "python" / "eager"
+    stall.waits_inside({str(eager / "execute.py"): "a TensorFlow function",
+                        str(eager / "context.py"): "a TensorFlow function"})  # fmt: skip
 
 
 def join(place: Cluster, *, nccl: bool) -> None:

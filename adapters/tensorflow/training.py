@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
 from dream.adapters.keras.calling import check_loss, predict
@@ -227,6 +228,7 @@ def _started(
 
     def step(*batch: Any) -> tf.Tensor:
         nonlocal fresh
+        stall.stepped()
         with translated():
             if fresh:
                 start(batch)

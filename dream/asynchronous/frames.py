@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ class Channel:
             sent = len(head)
         if sent < len(head) + size:
             self._connection.sendall(data[sent - len(head) :])
+
+    def comes(self, seconds: float) -> bool:
+        """Whether something can be read, waited for."""
+        return bool(select.select([self._connection], [], [], seconds)[0])
 
     def send_bytes(self, data: bytes) -> None:
         self._connection.sendall(data)

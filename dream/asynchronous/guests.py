@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any, final
 
+from dream import stall
 from dream._log import logger
 from dream.asynchronous.coordinator import Coordinator
 from dream.asynchronous.frames import Channel, Frame, Kind
@@ -17,7 +19,8 @@ WAIT_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Guest:
-    """A worker as the server sees it. outgoing: what parameters are copied to before they are sent;
+    """A worker as the server sees it. heard: when, by the server's clock; paused: whether it is
+    kept waiting; outgoing: what parameters are copied to before they are sent;
     settings: its hyper-parameters, where it sent any."""
 
     rank: int
@@ -26,6 +29,7 @@ class Guest:
     outgoing: memoryview | None = None
     settings: Any = None
     registered: bool = False
+    paused: bool = False
     finished: bool = False
 
 
@@ -33,13 +37,15 @@ class Guest:
 class Guests:
     """changed: the server's one lock, notified of whatever a worker may wait for; all methods but
     `heard_of` are called with it held. seen, finished: ranks that came, and that have finished.
-    failure: what ends the server."""
+    failure: what ends the server. clock: how long the server has been up, less the time in which
+    it was itself stopped; who presides keeps it going."""
 
     def __init__(self, coordinator: Coordinator | None) -> None:
         self.changed = threading.Condition()
         self.seen: set[int] = set()
         self.finished: set[int] = set()
         self.failure: BaseException | None = None
+        self.clock = stall.Patience(math.inf)
         self._coordinator = coordinator
         self._here: dict[int, Guest] = {}
 
@@ -47,7 +53,7 @@ class Guests:
         return bool(self._here)
 
     def add(self, rank: int, channel: Channel) -> Guest:
-        guest = Guest(rank, channel, time.monotonic())
+        guest = Guest(rank, channel, self.clock.passed)
         before = self._here.get(rank)
         if before is not None:
             self.lose(before, "it came again")
@@ -61,13 +67,12 @@ class Guests:
     def heard_of(self, rank: int) -> None:
         guest = self._here.get(rank)
         if guest is not None:
-            guest.heard = time.monotonic()
+            guest.heard = self.clock.passed
 
     def lose_the_silent(self, seconds: float) -> None:
         """Give up those that have not been heard of for so long."""
-        now = time.monotonic()
         for guest in list(self._here.values()):
-            if now - guest.heard > seconds:
+            if self.clock.passed - guest.heard > seconds:
                 self.lose(guest, f"it has not been heard of for {seconds:g} s")
 
     def lose(self, guest: Guest, why: str) -> None:
@@ -100,7 +105,15 @@ class Guests:
             raise ConnectionAbortedError("the worker was given up")
 
     def pause(self, guest: Guest) -> None:
-        """Wait for a change, and keep the worker from thinking that nobody is there."""
+        """Wait for a change, and keep the worker from thinking that nobody is there: it is told
+        who is, and does not wait itself."""
         self.check(guest)
-        if not self.changed.wait(WAIT_SECONDS):
-            guest.channel.send(Frame(Kind.WAIT))
+        guest.paused = True
+        try:
+            changed = self.changed.wait(WAIT_SECONDS)
+        finally:
+            guest.paused = False
+        if not changed:
+            awaited = [rank for rank, other in sorted(self._here.items()) if not other.paused]
+            awaited = [rank for rank in awaited if rank != guest.rank]
+            guest.channel.send(Frame(Kind.WAIT, text=json.dumps(awaited).encode()))

@@ -11,6 +11,7 @@ from dream._errors import DreamError
 from dream._topology import Cluster
 from dream.asynchronous.door import knock
 from dream.asynchronous.frames import Channel, Frame, Kind
+from dream.asynchronous.hearing import Hearing
 from dream.asynchronous.roles import Roles
 from dream.asynchronous.words import error_of
 
@@ -49,11 +50,8 @@ class Lines:
 
     def hear(self, server: int) -> Frame:
         """The next answer of a server, less its buffer. An error is raised as it was there."""
-        channel = self._channels[server]
-        channel.settimeout(cluster.stall_seconds())
-        frame = channel.receive()
-        while frame.kind == Kind.WAIT:
-            frame = channel.receive()
+        with Hearing(self._roles.serving[server], self._channels[server]) as hearing:
+            frame = hearing.answer()
         if frame.kind == Kind.ERROR:
             raise error_of(frame.text)
         return frame

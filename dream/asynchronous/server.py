@@ -80,6 +80,7 @@ class Server:
             while guests.failure is None:
                 now = time.monotonic()
                 late = now - began > cluster.startup_seconds()
+                guests.clock.over()
                 guests.lose_the_silent(silent)
                 if guests:
                     came = now
@@ -146,7 +147,7 @@ class Server:
                     buffer = np.empty(frame.size, np.uint8)
                 data = buffer[: frame.size]
                 guest.channel.receive_into(data.data)
-            guest.heard = time.monotonic()
+            guest.heard = self._guests.clock.passed
             if frame.kind == Kind.BYE:
                 guest.finished = True
                 with self._guests.changed:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dream._topology import Cluster
 from dream.cluster import horovod, tf_config, torchrun
 from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
-from dream.cluster.door import Door, knock
+from dream.cluster.door import Door, knock, listens
 from dream.cluster.exchange import (
     exchange,
     exchange_endpoints,
@@ -58,6 +58,7 @@ __all__ = [
     "knock",
     "leave_word",
     "listener_at",
+    "listens",
     "local_address",
     "meet",
     "own_host",

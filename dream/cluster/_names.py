@@ -38,7 +38,10 @@ EXIT_SECONDS = "DREAM_EXIT_SECONDS"
 """* How long idle ranks may outlive one that left with exit code 0 (60)."""
 
 STALL_SECONDS = "DREAM_STALL_SECONDS"
-"""* How long ranks wait in a call of the communicator for one that does not come (60)."""
+"""* How long ranks wait in a call for one that lives and does not come, before that is an error
+(1800, half an hour). A line says who is waited for after 60 seconds, or half of this where that is
+shorter. The time in which the waiting rank was itself stopped does not count, and a rank that has
+died is told at once."""
 
 RECORD = "DREAM_RECORD"
 """What `dream verify` has this rank write down, and where: a Request as JSON."""

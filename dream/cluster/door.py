@@ -7,8 +7,10 @@ import socket
 from typing import final
 
 from dream._topology import Cluster
-from dream.cluster.exchange import own_listener, post, posted
+from dream.cluster.exchange import found, own_listener, post, posted
 from dream.cluster.greeting import Welcome, expect, greet, new_word
+
+_KNOCK_SECONDS = 10.0
 
 
 @final
@@ -35,3 +37,19 @@ def knock(place: Cluster, kind: str, rank: int, purpose: str, seconds: float) ->
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     greet(connection, word, place.rank, purpose)
     return connection
+
+
+def listens(place: Cluster, kind: str, rank: int) -> bool:
+    """Whether somebody may be behind a rank's door: False where it had one and nobody is. (A host
+    that is cut off may have somebody.)"""
+    told = found(place, f"{kind}/{rank}")
+    if told is None:
+        return True
+    host, port, _ = told.decode().split()
+    try:
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -6,20 +6,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from math import ceil
 
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names, horovod
 from dream.cluster.ports import LOOPBACK_INTERFACE, interface_toward
-from dream.cluster.rendezvous import startup_seconds
+from dream.cluster.rendezvous import stall_seconds, startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
 
-_DEFAULTS = {
-    "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1800",
-}
-"""Groups may be made at any time. Seconds after which the core warns that a rank has not sent a
-tensor, and gives up; its own default is never to."""
+_BACK_STOP_SECONDS = 300
+"""Horovod's core names nobody: dream's own end of a wait comes before."""
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:
@@ -77,8 +73,19 @@ def export_horovod(cluster: Cluster) -> None:
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
             os.environ[name] = value
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    for name, number in _ring_defaults().items():
+        os.environ.setdefault(f"HOROVOD_{name}", str(number))
+
+
+def _ring_defaults() -> dict[str, int]:
+    """Groups may be made at any time. Seconds after which the core warns that a rank has not sent
+    a tensor, and gives up; its own default is never to."""
+    stall = ceil(stall_seconds())
+    return {
+        "DYNAMIC_PROCESS_SETS": 1,
+        "STALL_CHECK_TIME_SECONDS": min(60, stall),
+        "STALL_SHUTDOWN_TIME_SECONDS": stall + _BACK_STOP_SECONDS,
+    }
 
 
 def _own_words(cluster: Cluster) -> dict[str, str]:

@@ -20,16 +20,17 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
 
 def startup_seconds() -> float:
     """How long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
-    return _seconds(_names.STARTUP_SECONDS)
+    return _seconds(_names.STARTUP_SECONDS, "60")
 
 
 def stall_seconds() -> float:
-    """How long ranks wait in a call for one that does not come: DREAM_STALL_SECONDS, else 60."""
-    return _seconds(_names.STALL_SECONDS)
+    """How long ranks wait in a call for one that does not come, though it lives:
+    DREAM_STALL_SECONDS, else half an hour."""
+    return _seconds(_names.STALL_SECONDS, "1800")
 
 
-def _seconds(variable: str) -> float:
-    text = os.environ.get(variable) or "60"
+def _seconds(variable: str, default: str) -> float:
+    text = os.environ.get(variable) or default
     try:
         seconds = float(text)
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from dream import cluster
+from dream import stall
 from dream._errors import Desynchronized, WorkerFailed
 from dream.communication.call import Call
 
@@ -39,15 +39,12 @@ def disagreement(said: Mapping[int, str]) -> Desynchronized:
 
 def absence(call: Call, absent: Mapping[int, str], seconds: float) -> Desynchronized:
     """Ranks that never came. absent: by rank, the last call that each did make."""
-    lasts = "; ".join(
+    lasts = [
         f"rank {rank} {f'was last in {words}' if words else 'has made no call yet'}"
         for rank, words in absent.items()
-    )
-    return Desynchronized(
-        f"{_named(list(absent)).capitalize()} did not come to {call.words} within {seconds:g} s. "
-        f"Received: {lasts}. Make the same calls on every rank; where one is only slow, raise "
-        f"{cluster.STALL_SECONDS}."
-    )
+    ]
+    now = stall.give_up(list(absent))
+    return stall.absence(call.words, list(absent), [*lasts, *now], seconds)
 
 
 def departure(rank: int, doing: str) -> WorkerFailed:

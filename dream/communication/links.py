@@ -8,13 +8,13 @@ from __future__ import annotations
 import select
 import socket
 import threading
-import time
-from functools import cache
+from functools import cache, partial
 from typing import final
 
-from dream import cluster
+from dream import cluster, stall
 from dream._errors import Desynchronized, DreamError, WorkerFailed
 from dream._topology import Cluster
+from dream.communication.wait import Wait
 
 _KIND = "links"
 
@@ -48,25 +48,31 @@ class Links:
         """All of the parts, in order. `WorkerFailed` where the rank is gone."""
         connection = self._outgoing(to, channel)
         try:
-            for part in parts:
-                connection.sendall(part)
+            with self.wait("send()", to) as wait:
+                for part in parts:
+                    view = memoryview(part)
+                    while view:
+                        view = view[wait.act(connection, partial(connection.send, view)) :]
         except TimeoutError as error:
             raise self.late(to, "took what was sent to it") from error
         except OSError as error:
             raise self.gone(to) from error
 
-    def receive(self, source: int, channel: str, size: int, *, seconds: float) -> bytearray:
+    def wait(self, call: str, rank: int) -> Wait:
+        """For a rank to go on, in some receives. call: what is waited in, in words."""
+        return Wait(call, rank, self._seconds)
+
+    def receive(self, source: int, channel: str, size: int, wait: Wait) -> bytearray:
         """The next `size` bytes. TimeoutError where they do not come in time."""
         data = bytearray(size)
-        self.receive_into(source, channel, memoryview(data), seconds=seconds)
+        self.receive_into(source, channel, memoryview(data), wait)
         return data
 
-    def receive_into(self, source: int, channel: str, view: memoryview, *, seconds: float) -> None:
-        connection = self._incoming(source, channel, seconds)
-        connection.settimeout(seconds)
+    def receive_into(self, source: int, channel: str, view: memoryview, wait: Wait) -> None:
+        connection = self._incoming(source, channel, wait)
         try:
             while view:
-                count = connection.recv_into(view)
+                count = wait.act(connection, partial(connection.recv_into, view))
                 if not count:
                     raise self.gone(source)
                 view = view[count:]
@@ -89,9 +95,10 @@ class Links:
         )
 
     def late(self, rank: int, what: str) -> DreamError:
+        known = [f"it has not {what} within {self._seconds:g} s", *stall.give_up([rank])]
         return Desynchronized(
-            f"Rank {rank} did not come. Received: it has not {what} within {self._seconds:g} s. "
-            "Make every send and receive with its counterpart; where the rank is only slow, raise "
+            f"Rank {rank} did not come. Received: {'; '.join(known)}. Make every send and receive "
+            "with its counterpart; where the rank is only slow, raise "
             f"{cluster.STALL_SECONDS}."
         )
 
@@ -106,15 +113,19 @@ class Links:
         except OSError as error:
             raise self.gone(to) from error
 
-    def _incoming(self, source: int, channel: str, seconds: float) -> socket.socket:
-        limit = time.monotonic() + seconds
+    def _incoming(self, source: int, channel: str, wait: Wait) -> socket.socket:
         with self._came:
             while (source, channel) not in self._in:
-                left = limit - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self._came.wait(left)
+                if not self._came.wait(wait.slice):
+                    self._check_listens(source)
+                    wait.look()
             return self._in[source, channel]
+
+    def _check_listens(self, rank: int) -> None:
+        """A rank that has died before it connected leaves nothing that would tell of it, but an
+        address where nobody is."""
+        if not cluster.listens(self._place, _KIND, rank):
+            raise self.gone(rank)
 
     def _welcome(self, rank: int, channel: str, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -12,6 +11,7 @@ from dream._errors import WorkerFailed
 from dream.communication.board import Board, absence, departure, disagreement
 from dream.communication.call import Call
 from dream.communication.links import Links
+from dream.communication.wait import Wait
 
 _HEAD = struct.Struct("<QQHH")
 """turn, digest, number of bytes, number of numbers."""
@@ -44,9 +44,8 @@ class Mesh(Board):
         for rank in others:
             self._links.send(rank, self._channel, self._message(call, numbers))
         heard = {own: _Said(call.digest, call.packed.decode(errors="replace"), tuple(numbers))}
-        limit = time.monotonic() + self._links.seconds
         for rank in others:
-            heard[rank] = self._hear(rank, call, limit)
+            heard[rank] = self._hear(rank, call)
         self._last = {rank: said.words for rank, said in heard.items()}
         if len({said.digest for said in heard.values()}) > 1:
             raise disagreement({rank: heard[rank].words for rank in self._ranks})
@@ -56,20 +55,20 @@ class Mesh(Board):
         head = _HEAD.pack(self._turn, call.digest, len(call.packed), len(numbers))
         return head + call.packed + struct.pack(f"<{len(numbers)}q", *numbers)
 
-    def _hear(self, rank: int, call: Call, limit: float) -> _Said:
+    def _hear(self, rank: int, call: Call) -> _Said:
         try:
-            return self._read(rank, limit)
+            with self._links.wait(call.words, rank) as wait:
+                return self._read(rank, wait)
         except TimeoutError:
             raise absence(call, {rank: self._last[rank]}, self._links.seconds) from None
         except WorkerFailed as error:
             raise departure(rank, call.words) from error
 
-    def _read(self, rank: int, limit: float) -> _Said:
-        left = max(0.001, limit - time.monotonic())
-        head = self._links.receive(rank, self._channel, _HEAD.size, seconds=left)
+    def _read(self, rank: int, wait: Wait) -> _Said:
+        head = self._links.receive(rank, self._channel, _HEAD.size, wait)
         turn, digest, length, count = _HEAD.unpack(head)
-        body = self._links.receive(rank, self._channel, length + 8 * count, seconds=left)
+        body = self._links.receive(rank, self._channel, length + 8 * count, wait)
         if turn < self._turn:  # of a call that this rank gave up waiting in
-            return self._read(rank, limit)
+            return self._read(rank, wait)
         numbers = struct.unpack_from(f"<{count}q", body, length)
         return _Said(digest, body[:length].decode(errors="replace"), numbers)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from dream import stall
 from dream.communication.board import Board, absence, departure, disagreement
 from dream.communication.call import DIGEST_BITS, MOST_BYTES, Call
 
@@ -47,7 +48,8 @@ class Page(Board):
     """The board on a page.
 
     memory: shared by all, zeros at first. ranks: as the job numbers them. place: this rank's.
-    pids: every rank's process. seconds: how long a rank that does not come is waited for.
+    pids: every rank's process. seconds: how long a rank that does not come is waited for, while
+    it lives.
     """
 
     def __init__(
@@ -116,9 +118,11 @@ class Page(Board):
         self._sleep(call, expected, half)
 
     def _sleep(self, call: Call, expected: int, half: int) -> None:
-        start = look = time.monotonic()
-        nap = _SHORT
-        limit = start + self._seconds
+        with stall.waiting(call.words, lambda: self._awaited(half)):
+            self._until_all_come(call, expected, half)
+
+    def _until_all_come(self, call: Call, expected: int, half: int) -> None:
+        look, nap, patience = time.monotonic(), _SHORT, stall.Patience(self._seconds)
         while not all(self._memory[other] == expected for other in self._others[half]):
             now = time.monotonic()
             if self._differing(expected, half):
@@ -128,7 +132,7 @@ class Page(Board):
             if now > look + _LOOK:
                 look = now
                 self._check_alive(call, expected, half)
-            if now > limit:
+            if patience.over():
                 raise self._absence(call, half)
             time.sleep(nap)
             nap = min(nap * 1.5, _LONG)
@@ -183,6 +187,10 @@ class Page(Board):
             for place, word in enumerate(words)
             if not word or 0 < (turn - (word >> DIGEST_BITS)) % _TURNS < _TURNS // 2
         ]
+
+    def _awaited(self, half: int) -> list[int]:
+        """The ranks of the job that have not come to this turn."""
+        return [self._ranks[place] for place in self._absent(half)]
 
     def _given_up(self, half: int) -> bool:
         """Whether another rank has stopped waiting in this turn."""

@@ -15,6 +15,7 @@ from typing import Any, final
 
 from dream._errors import Desynchronized
 from dream.communication.links import Links
+from dream.communication.wait import Wait
 
 _HEAD = struct.Struct("<?B16sBQ")
 """whether an answer is waited for, length of the dtype's name, the name, dims, bytes."""
@@ -88,37 +89,39 @@ class Peers:
         self._sent += size
 
     def _await_answer(self, parcel: Parcel, to: int) -> None:
-        seconds = self._links.seconds
         try:
-            answer = self._links.receive(to, self._back, _ANSWER.size, seconds=seconds)
-            accepted, length = _ANSWER.unpack(answer)
-            reason = self._links.receive(to, self._back, length, seconds=seconds).decode()
+            with self._links.wait(f"send() of {parcel.words}", to) as wait:
+                answer = self._links.receive(to, self._back, _ANSWER.size, wait)
+                accepted, length = _ANSWER.unpack(answer)
+                reason = self._links.receive(to, self._back, length, wait).decode()
         except TimeoutError:
             raise self._links.late(to, f"received the {parcel.words} sent to it") from None
         if not accepted:
             raise Desynchronized(reason)
 
     def _receive(self, source: int, expected: Expected) -> Parcel:
-        seconds = self._links.seconds
         try:
-            head = self._links.receive(source, self._there, _HEAD.size, seconds=seconds)
-            asks, length, name, dims, size = _HEAD.unpack(head)
-            shape = self._links.receive(source, self._there, 8 * dims, seconds=seconds)
-            parcel = Parcel(
-                name[:length].decode(), struct.unpack(f"<{dims}q", shape), bytearray(size)
-            )
-            reason = self._objection(parcel, source, expected)
-            if asks:
-                said = reason.encode()
-                self._links.send(source, self._back, _ANSWER.pack(not reason, len(said)) + said)
-            if asks and reason:
-                raise Desynchronized(reason)
-            self._links.receive_into(source, self._there, memoryview(parcel.data), seconds=seconds)
+            with self._links.wait("receive()", source) as wait:
+                parcel, reason = self._received(source, expected, wait)
         except TimeoutError:
             raise self._links.late(source, "sent what is waited for") from None
         if reason:
             raise Desynchronized(reason)
         return parcel
+
+    def _received(self, source: int, expected: Expected, wait: Wait) -> tuple[Parcel, str]:
+        """What came, and what is wrong with it."""
+        head = self._links.receive(source, self._there, _HEAD.size, wait)
+        asks, length, name, dims, size = _HEAD.unpack(head)
+        shape = self._links.receive(source, self._there, 8 * dims, wait)
+        parcel = Parcel(name[:length].decode(), struct.unpack(f"<{dims}q", shape), bytearray(size))
+        reason = self._objection(parcel, source, expected)
+        if asks:
+            said = reason.encode()
+            self._links.send(source, self._back, _ANSWER.pack(not reason, len(said)) + said)
+        if not asks or not reason:
+            self._links.receive_into(source, self._there, memoryview(parcel.data), wait)
+        return parcel, reason
 
     def _objection(self, parcel: Parcel, source: int, expected: Expected) -> str:
         if expected is None or expected == (parcel.dtype, parcel.shape):

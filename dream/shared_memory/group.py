@@ -7,6 +7,7 @@ from ctypes import byref, c_uint64, c_void_p, get_errno
 from os import strerror
 from typing import Any, final
 
+from dream import stall
 from dream._errors import DreamError, Unsupported
 from dream.shared_memory import failures
 from dream.shared_memory.codes import DTYPES, KINDS, OPERATIONS, Code
@@ -124,8 +125,10 @@ class Group:
         call: Callable[..., int] = self._core[name]
         try:
             code = call(handle, *arguments)
-            while code == _AGAIN:
-                code = self._core["again"](handle)
+            if code == _AGAIN:
+                with stall.waiting(f"{name}() in shared memory"):
+                    while code == _AGAIN:
+                        code = self._core["again"](handle)
         except BaseException:  # a signal, in the middle: the others must not wait for this rank
             self._core["abandon"](handle)
             raise

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import keras
 
+from dream import stall
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import Passes
@@ -142,6 +143,7 @@ class Counting(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._passes.next = epoch + self._offset
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        stall.stepped()
         self._standing.taken(batch)
         self._began, self._begun = batch, batch + self.model.steps_per_execution
 

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from torch.optim import Optimizer
 
+from dream import stall
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.ddp.modules import Modules
 from dream.adapters.pytorch.reducing import Reducing
@@ -46,6 +47,7 @@ class _Watch:
         self._seen: dict[Reducing, int] = {}
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stall.stepped()
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure computes the gradients
         if self._generation != self._modules.generation:

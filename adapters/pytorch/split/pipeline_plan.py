@@ -74,7 +74,7 @@ def group_of(place: Place) -> distributed.ProcessGroup:
     own: distributed.ProcessGroup | None = None
     for index in range(place.mesh.data):
         ranks = place.mesh.copy_of(index * place.mesh.model)
-        group = distributed.new_group(ranks, timeout=collectives.LATE)
+        group = distributed.new_group(ranks, timeout=collectives.late())
         own = group if place.rank in ranks else own
     assert own is not None
     return own

@@ -1,0 +1,101 @@
+"""What a rank lays open in memory for the other ranks of its host: they read it without its help,
+when it is stopped too."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+from dream.stall.standing import Standing, text_of
+
+_BYTES = 8192
+_TRIES = 20
+
+
+@final
+class Notice:
+    """This rank's own. Nothing is left of it, however the process ends."""
+
+    def __init__(self, rank: int, stacks: int) -> None:
+        """stacks: the memory that this rank's stacks are written to."""
+        self._fd = os.memfd_create("dream-standing", os.MFD_CLOEXEC)
+        self._word = secrets.token_hex(16)
+        self._rank, self._stacks = rank, stacks
+        self._beat = 0
+
+    @property
+    def address(self) -> bytes:
+        """What others must know to read it."""
+        pid = os.getpid()
+        where = {"pid": pid, "began": began(pid), "fd": self._fd, "stacks": self._stacks}
+        return text_of({**where, "word": self._word})
+
+    def write(self, standing: Standing, signal: int) -> None:
+        """signal: what has this rank write its stack."""
+        self._beat += 1
+        said = {**standing.packed(), "beat": self._beat, "signal": signal, "word": self._word}
+        os.pwrite(self._fd, text_of(said).ljust(_BYTES)[:_BYTES], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another rank of this host. fd, stacks: its memory, opened here."""
+
+    pid: int
+    began: str
+    fd: int
+    stacks: int
+    word: str
+
+    @classmethod
+    def met(cls, address: bytes) -> Self | None:
+        """The rank of this address; None where its memory cannot be reached from here."""
+        said = json.loads(address)
+        folder, opened = Path(f"/proc/{said['pid']}/fd"), []
+        try:
+            for name in ("fd", "stacks"):
+                opened.append(os.open(folder / str(said[name]), os.O_RDONLY | os.O_CLOEXEC))
+            found = cls(said["pid"], said["began"], opened[0], opened[1], said["word"])
+        except OSError:
+            found = None
+        if found is not None and found.read() is not None:
+            return found
+        for fd in opened:
+            os.close(fd)
+        return None
+
+    def read(self) -> dict[str, Any] | None:
+        """What it last wrote. Nobody holds a lock for it: a page that is torn is read again."""
+        for _ in range(_TRIES):
+            try:
+                said = json.loads(os.pread(self.fd, _BYTES, 0))
+            except (ValueError, OSError):
+                continue
+            if isinstance(said, dict) and said.get("word") == self.word:
+                return said
+        return None
+
+    @property
+    def state(self) -> str:
+        """The system's letter for its process: R, S, D, T (stopped), t (by a debugger); empty
+        where it has ended."""
+        fields = _fields(self.pid)
+        return fields[0] if fields and fields[19] == self.began and fields[0] not in "ZX" else ""
+
+
+def began(pid: int) -> str:
+    """When a process began, by the system's count: tells it from a later one of that number."""
+    fields = _fields(pid)
+    return fields[19] if fields else ""
+
+
+def _fields(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

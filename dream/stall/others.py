@@ -1,0 +1,119 @@
+"""Where the other ranks are: those of this host by memory and /proc, the others by what they have
+posted in the job's store."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import final
+
+from dream import cluster
+from dream._errors import DreamError
+from dream._topology import Cluster
+from dream.stall import stacks
+from dream.stall.notice import Neighbour, Notice
+from dream.stall.standing import Standing, State, text_of
+
+
+@final
+class Others:
+    """As one rank sees them. The store is asked for a rank of another host, or of a container
+    whose processes are not seen here."""
+
+    def __init__(self, place: Cluster, notice: Notice, held: float) -> None:
+        """held: seconds after which a rank that runs, and has not looked at itself, is one that
+        does not get to its interpreter."""
+        self._place, self._held_seconds = place, held
+        self._near: dict[int, Neighbour] = {}
+        self._strange = {rank for rank in self._here() if rank != place.rank}
+        self._far = {*range(place.world_size)} - self._strange - {place.rank}
+        self._beats: dict[int, tuple[int, float]] = {}
+        self._posted = False
+        self._said = notice.address
+        self._told = False
+
+    @property
+    def ranks(self) -> list[int]:
+        return [rank for rank in range(self._place.world_size) if rank != self._place.rank]
+
+    @property
+    def posts(self) -> bool:
+        """Whether some rank sees this one only by what it posts."""
+        return bool(self._far or self._strange)
+
+    def meet(self) -> None:
+        """Tell where this rank's notice is, and find those of this host's other ranks."""
+        store = cluster.rendezvous(self._place)
+        with suppress(OSError, DreamError):
+            if not self._told:
+                store.put(f"stall/{self._place.rank}", self._said)
+                self._told = True
+            for rank in sorted(self._strange):
+                address = store.find(f"stall/{rank}")
+                if address is None:
+                    continue
+                self._strange.discard(rank)
+                neighbour = Neighbour.met(address)
+                if neighbour is None:
+                    self._far.add(rank)
+                else:
+                    self._near[rank] = neighbour
+
+    def post(self, standing: Standing | None) -> None:
+        """Say where this rank is to those who see it no other way; None where it moves again."""
+        if standing is None and not self._posted:
+            return
+        said = b"" if standing is None else text_of(standing.packed())
+        with suppress(OSError, DreamError):
+            cluster.leave_word(self._place, f"standing/{self._place.rank}", said)
+        self._posted = standing is not None
+
+    def look(self) -> None:
+        """See whether the ranks of this host still look at themselves."""
+        for rank in self._near:
+            self.standing(rank)
+
+    def standing(self, rank: int) -> Standing:
+        near = self._near.get(rank)
+        return self._posting(rank) if near is None else self._reading(rank, near)
+
+    def stack(self, rank: int) -> list[str]:
+        """What a rank of this host is in, innermost call first; empty where it does not tell."""
+        near = self._near.get(rank)
+        said = None if near is None else near.read()
+        if near is None or said is None or near.state in ("", "T", "t"):
+            return []
+        return stacks.ask(near.pid, int(said["signal"]), near.stacks)
+
+    def _here(self) -> range:
+        size = self._place.local_world_size
+        first = self._place.rank // size * size
+        return range(first, min(first + size, self._place.world_size))
+
+    def _reading(self, rank: int, near: Neighbour) -> Standing:
+        said, state = near.read(), near.state
+        standing = Standing(rank) if said is None else Standing.unpacked(said)
+        if not state:
+            return replace(standing, state=State.GONE)
+        if state in "Tt":
+            return replace(standing, state=State.STOPPED)
+        if said is not None and self._held(rank, int(said["beat"])):
+            return replace(standing, state=State.HELD)
+        return standing
+
+    def _held(self, rank: int, beat: int) -> bool:
+        """Whether this rank's beat has stood still, and not for want of looking at it."""
+        now = time.monotonic()
+        before, since = self._beats.get(rank, (-1, now))
+        if beat != before:
+            self._beats[rank] = beat, now
+            return False
+        return now - since > self._held_seconds
+
+    def _posting(self, rank: int) -> Standing:
+        said = None
+        with suppress(OSError, DreamError):
+            said = cluster.found(self._place, f"standing/{rank}")
+        return Standing.unpacked(json.loads(said)) if said else Standing(rank, State.SILENT)

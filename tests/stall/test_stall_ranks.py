@@ -1,0 +1,132 @@
+"""Ranks that wait for one that does not come: real ones, without a launcher that would end them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import stall_job
+
+SECONDS = "6"
+"""A stall time; half of it is when the line comes."""
+
+LONG = "600"
+needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is not built")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "reduction"),
+    [
+        ("train_torch.py", "gloo"),
+        pytest.param("train_torch.py", "shared_memory", marks=pytest.mark.exhaustive),
+        pytest.param("train_torch.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("train_keras.py", "grpc", marks=pytest.mark.exhaustive),
+        pytest.param("train_keras.py", "shared_memory", marks=pytest.mark.exhaustive),
+        pytest.param("train_keras.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+    ],
+)
+def test_a_stopped_rank_ends_the_wait_and_is_named(
+    tmp_path: Path, script: str, reduction: str
+) -> None:
+    with stall_job.job(
+        script, reduction, "stop", folder=tmp_path, size=3, DREAM_STALL_SECONDS=SECONDS
+    ) as three:
+        for rank in range(3):
+            three.wait_for_mark(f"trains{rank}")
+        three.signal(1, signal.SIGSTOP)
+        for rank in (0, 2):
+            assert three.ended(rank) not in (0, None)
+            said = three.said(rank)
+            assert "Desynchronized: Rank 1 did not come to " in said, said
+            assert f"within {SECONDS} s" in said
+            assert "rank 1 is stopped" in said
+        assert "dream: ranks 0, 2 have waited 3 s" in three.said(0)
+        assert "dream: " not in three.said(2), "one says it for all"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reduction", "hosts"),
+    [
+        ("shared_memory", 1),
+        pytest.param("gloo", 1, marks=pytest.mark.exhaustive),
+        pytest.param("gloo", 2, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_long_checkpoint_is_shown_and_harms_nobody(
+    tmp_path: Path, reduction: str, hosts: int
+) -> None:
+    """Rank 1, which waits, is itself stopped meanwhile: with that it would be beyond the stall
+    time, and it does not count."""
+    with stall_job.job(
+        "train_torch.py", reduction, "checkpoint", "8", folder=tmp_path, hosts=hosts,
+        DREAM_STALL_SECONDS="10",
+    ) as two:  # fmt: skip
+        two.wait_for_mark("trains1")
+        said = two.wait_for_words(0, "in main")
+        assert "rank 1 has waited 5 s in " in said, said
+        assert "for rank 0. Rank 0 is alive, in checkpoint, after training step 4" in said
+        assert 'train_torch.py", line ' in said
+        two.signal(1, signal.SIGSTOP)
+        time.sleep(7)
+        two.signal(1, signal.SIGCONT)
+        time.sleep(0.5)
+        two.mark("go")
+        assert [two.ended(rank) for rank in range(2)] == [0, 0], two.said(0) + two.said(1)
+        assert "dream: " not in two.said(1), two.said(1)
+
+
+@pytest.mark.slow
+def test_a_call_that_holds_its_interpreter_is_shown(tmp_path: Path) -> None:
+    """The stack is asked for by a signal, which the script has not taken."""
+    with stall_job.job(
+        "train_torch.py", "gloo", "held", folder=tmp_path, DREAM_STALL_SECONDS=SECONDS
+    ) as two:
+        two.wait_for_mark("held")
+        assert two.ended(0) == 1
+        said = two.said(0)
+        assert "rank 1 runs, and a call into C holds its interpreter" in said, said
+        assert "in held" in said
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_stopped_server_is_named(tmp_path: Path) -> None:
+    with stall_job.job(
+        "train_servers.py", folder=tmp_path, size=3, DREAM_STALL_SECONDS=SECONDS
+    ) as three:
+        for rank in range(2):
+            three.wait_for_mark(f"trains{rank}")
+        three.signal(2, signal.SIGSTOP)
+        for rank in range(2):
+            assert three.ended(rank) == 1
+            said = three.said(rank)
+            assert "Desynchronized: Rank 2 did not come to an answer of the servers" in said, said
+            assert "rank 2 is stopped" in said
+        assert "have waited 3 s in an answer of the servers for rank 2" in three.said(0)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_rank_of_another_host_that_is_stopped(tmp_path: Path) -> None:
+    with stall_job.job(
+        "train_torch.py", "gloo", "stop", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=SECONDS
+    ) as two:
+        for rank in range(2):
+            two.wait_for_mark(f"trains{rank}")
+        two.signal(1, signal.SIGSTOP)
+        assert two.ended(0) == 1
+        assert "Rank 1 did not come to backward() within 6 s" in two.said(0)
+        assert "rank 1 says nothing: it is stopped, cut off or busy" in two.said(0)
+
+
+def test_who_dies_before_it_has_connected_is_gone_at_once(tmp_path: Path) -> None:
+    """Between hosts nothing closes that was never open."""
+    with stall_job.job("mesh.py", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=LONG) as two:
+        assert two.ended(1) == 9
+        assert two.ended(0) == 0, two.said(0)
+        assert "WorkerFailed: Rank 1 is gone" in two.said(0)
