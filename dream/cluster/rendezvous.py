@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
@@ -23,13 +23,13 @@ def startup_seconds() -> float:
     return _seconds(_names.STARTUP_SECONDS)
 
 
-def stall_seconds() -> float:
+def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
     """How long ranks wait in a call for one that does not come: DREAM_STALL_SECONDS, else 60."""
-    return _seconds(_names.STALL_SECONDS)
+    return _seconds(_names.STALL_SECONDS, environ)
 
 
-def _seconds(variable: str) -> float:
-    text = os.environ.get(variable) or "60"
+def _seconds(variable: str, environ: Mapping[str, str] = os.environ) -> float:
+    text = environ.get(variable) or "60"
     try:
         seconds = float(text)
     except ValueError:

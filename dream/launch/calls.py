@@ -40,6 +40,7 @@ def call(
             strategy=strategy,
             frameworks=frameworks(framework),
             timeout=timeout,
+            scratch=(Path(folder),),
             environ={**os.environ, **(env or {})},
         )
         outcome = run(job)

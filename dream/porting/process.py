@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -89,17 +88,16 @@ def bench(
             0,
             ("module", module, address),
             lone_environment({} if backend is None else {"KERAS_BACKEND": backend}),
-            Path(folder) / "report",
             Output(0, show=False, log_dir=None),
         )
-        guard = Guard()
+        guard = Guard((Path(folder),))
         guard.add(process.group)
         process.watch(lambda _: None)
         try:
             with _connected(listener, process, who) as connection:
                 yield Bench(who, process, connection, timeout)
         finally:
-            process.send(signal.SIGKILL)
+            process.kill()
             guard.close()
             process.output.finish(1.0)
 
