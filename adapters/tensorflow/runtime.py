@@ -11,7 +11,7 @@ import tensorflow as tf
 from dream import cluster
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
-from dream.adapters.tensorflow import choosing
+from dream.adapters.tensorflow import choosing, sigterm
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
 from dream.adapters.tensorflow.split import dtensor
@@ -120,6 +120,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
     returns at once."""
     if _started.joined is None:
         _started.cluster = _bring_up(place, nccl=nccl)
+        sigterm.give_back()
         _started.joined = place
     if _started.joined != place:
         raise ConfigurationError(
@@ -136,6 +137,7 @@ def join_mesh(place: Cluster) -> None:
         wait_for_all(workers, place.rank, cluster.startup_seconds())
         cluster.export_dtensor(workers, place.rank)
         dtensor.join()
+        sigterm.give_back()
         _started.joined = place
         _started.mesh = True
     if not _started.mesh:

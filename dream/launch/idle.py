@@ -26,9 +26,9 @@ class IdleWatch:
     """Tells for how long processes have neither computed nor printed.
 
     From outside, one that waits in vain for a rank that left and one that makes a last upload look
-    alike. Whoever waits in a call of dream's, of gloo's or of Horovod's hears that its peer is gone
-    and fails by itself. So this is for those who wait in other ways (TensorFlow's collectives,
-    sockets and files of the script's own): they are told of soon, and given as long as any stall.
+    alike. Whoever waits in a call of dream's or of a framework's hears that its peer is gone, and
+    fails by itself. So this is for those who wait on sockets and files of the script's own: they
+    are told of soon, and given as long as any stall.
     """
 
     def __init__(self, stall_seconds: float) -> None:
