@@ -46,9 +46,9 @@ class IdleWatch:
         if idle >= self._told_seconds and not self._told:
             who = ranks([process.rank for process in processes])
             SCREEN.say(
-                f"Rank {left.rank} left with exit code 0; {who} still run, and have neither "
-                f"computed nor printed for {idle:.0f} s. If they wait for rank {left.rank}, it is "
-                f"in vain: they are ended after {self._stall_seconds:g} s (DREAM_STALL_SECONDS). "
+                f"Rank {left.rank} left with exit code 0, and for {idle:.0f} s nothing has been "
+                f"computed or printed by {who}. If that is a wait for rank {left.rank}, it is in "
+                f"vain; after {self._stall_seconds:g} s (DREAM_STALL_SECONDS) the job is ended. "
                 f"{EARLY}"
             )
         self._told = idle >= self._told_seconds
