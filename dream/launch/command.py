@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from dream._files import is_file
 from dream.cluster import _names
 from dream.launch.ending import describe, ranks
 from dream.launch.events import Events
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
 from dream.launch.nested import refuse_nested
 from dream.launch.outcome import Outcome
@@ -40,9 +40,8 @@ def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be; the exit code, with the
     reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
-    with tempfile.TemporaryDirectory(prefix="dream-job-") as folder:
-        environ = {**job.environ, _names.SNAPSHOTS: folder}
-        job = replace(job, environ=environ, scratch=(Path(folder),))
+    with temporary_folder("dream-job-") as folder:
+        job = replace(job, environ={**job.environ, _names.SNAPSHOTS: str(folder)})
         outcome = _run(job)
         while outcome.cause is not None and job.attempt < job.max_restarts:
             job = replace(job, attempt=job.attempt + 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
@@ -20,21 +22,16 @@ while IFS= read -r line; do
     *) groups="$groups -$line" ;;
   esac
 done
-if [ -n "$groups" ]; then
-  kill -s KILL -- $groups 2>/dev/null
-  sleep 1
-fi
-[ $# -gt 0 ] && rm -rf -- "$@"
+[ -n "$groups" ] && kill -s KILL -- $groups 2>/dev/null
+[ $# -gt 0 ] && sleep 1 && rm -rf -- "$@"
 """
 
 
 @final
 class Guard:
-    """Knows the ranks' process groups and the job's temporary folders, and outlives the
-    launcher."""
+    """Knows the ranks' process groups and temporary folders, and outlives the launcher."""
 
-    def __init__(self, folders: tuple[Path, ...] = ()) -> None:
-        """folders: absolute paths, removed with all that is in them if the launcher is killed."""
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT],
             stdin=subprocess.PIPE,
@@ -43,12 +40,14 @@ class Guard:
             cwd="/",
             start_new_session=True,
         )
-        for folder in folders:
-            if "\n" not in str(folder):  # a line each is all that the shell reads
-                self._tell(str(folder))
 
     def add(self, group: int) -> None:
         self._tell(str(group))
+
+    def add_folder(self, folder: Path) -> None:
+        """An absolute path, to be removed with all that is in it."""
+        if "\n" not in str(folder):  # a line each is all that the shell reads
+            self._tell(str(folder))
 
     def close(self) -> None:
         """The ranks have ended: there is nothing left to guard."""
@@ -63,3 +62,16 @@ class Guard:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{word}\n".encode())
             self._process.stdin.flush()
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder that is there while the block lasts, and goes even where this process is killed."""
+    guard = Guard()
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix) as name:
+            folder = Path(name).absolute()
+            guard.add_folder(folder)
+            yield folder
+    finally:
+        guard.close()

@@ -24,7 +24,6 @@ class Job:
     max_restarts: how often the whole job is started again where a rank fails; attempt: the
         number of this start, from 0.
     grace: seconds that ranks have to end once the job is stopped from outside.
-    scratch: temporary folders of the job's, which go even where this process is killed.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
     """
 
@@ -42,7 +41,6 @@ class Job:
     max_restarts: int = 0
     attempt: int = 0
     grace: float = 30.0
-    scratch: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:

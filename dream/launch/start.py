@@ -36,11 +36,10 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
     stall = stall_seconds(job.environ)
     check_descriptors(job.n)
     with ExitStack() as held:
-        guard = held.enter_context(_guarding(job))
         place = held.enter_context(hosted(job))
         held.enter_context(listen(queue))
         start = time.monotonic()
-        ranks = held.enter_context(_started(job, place, queue, guard))
+        ranks = held.enter_context(_started(job, place, queue))
         link = None if place.shared is None else Link(job, place.shared, queue.put)
         watch = Watch(
             ranks.processes,
@@ -68,17 +67,9 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
 
 
 @contextmanager
-def _guarding(job: Job) -> Iterator[Guard]:
-    guard = Guard(job.scratch)
-    try:
-        yield guard
-    finally:
-        guard.close()
-
-
-@contextmanager
-def _started(job: Job, place: Hosted, queue: Events, guard: Guard) -> Iterator[_Ranks]:
+def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
     """The running ranks. However the block is left, none is left behind."""
+    guard = Guard()
     ranks = _Ranks(job, place, queue, guard)
     try:
         for cluster in place.places:
@@ -87,6 +78,7 @@ def _started(job: Job, place: Hosted, queue: Events, guard: Guard) -> Iterator[_
     finally:
         for process in ranks.processes:  # even where a second Ctrl-C cut the ending short
             process.kill()
+        guard.close()
 
 
 @final

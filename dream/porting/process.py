@@ -7,13 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from dream._errors import WorkerFailed
 from dream.launch.environment import lone_environment
-from dream.launch.guard import Guard
+from dream.launch.guard import Guard, temporary_folder
 from dream.launch.output import Output
 from dream.launch.process import Process
 from dream.porting import worker
@@ -80,8 +78,8 @@ def bench(
 
     timeout: seconds that one answer may take. module: what runs there, which calls `worker.main`.
     """
-    with TemporaryDirectory(prefix="dream-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = str(Path(folder) / "s")
+    with temporary_folder("dream-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = str(folder / "s")
         listener.bind(address)
         listener.listen(1)
         process = Process(
@@ -90,7 +88,7 @@ def bench(
             lone_environment({} if backend is None else {"KERAS_BACKEND": backend}),
             Output(0, show=False, log_dir=None),
         )
-        guard = Guard((Path(folder),))
+        guard = Guard()
         guard.add(process.group)
         process.watch(lambda _: None)
         try:

@@ -43,7 +43,8 @@ def test_exit_code_and_words(tmp_path: Path, statement: str) -> None:
     script = write(tmp_path, f"print('hello')\n{statement}\n")
     plain = subprocess.run(
         [sys.executable, script],
-        env={"RANK": "0", "PYTHONUNBUFFERED": "1"}, capture_output=True, text=True, timeout=300, check=False,
+        env={"RANK": "0", "PYTHONUNBUFFERED": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     ran = dream("run", "-n", "1", script)
     code = plain.returncode if plain.returncode >= 0 else 128 - plain.returncode

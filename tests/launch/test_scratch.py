@@ -65,7 +65,8 @@ def test_they_go_with_a_killed_launcher(tmp_path: Path, how: str) -> None:
 
 def test_they_stay_where_nobody_was_killed(tmp_path: Path) -> None:
     """Who made them removes them, or starts again with what is in them."""
-    guard = Guard((tmp_path,))
+    guard = Guard()
+    guard.add_folder(tmp_path)
     guard.close()
     assert tmp_path.is_dir()
 
