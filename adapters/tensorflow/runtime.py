@@ -12,7 +12,7 @@ import tensorflow as tf
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
-from dream.adapters.tensorflow import choosing, server
+from dream.adapters.tensorflow import choosing, server, sigterm
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
 from dream.adapters.tensorflow.split import dtensor
@@ -128,6 +128,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
     returns at once."""
     if _started.joined is None:
         _started.cluster = _bring_up(place, nccl=nccl)
+        sigterm.give_back()
         _started.joined = place
     if _started.joined != place:
         raise ConfigurationError(
@@ -142,6 +143,7 @@ def join_mesh(place: Cluster) -> None:
         workers = _met(place)
         cluster.export_dtensor(workers, place.rank)
         dtensor.join()
+        sigterm.give_back()
         _started.joined = place
         _started.mesh = True
     if not _started.mesh:

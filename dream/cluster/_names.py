@@ -34,9 +34,6 @@ HOSTS = "DREAM_HOSTS"
 STARTUP_SECONDS = "DREAM_STARTUP_SECONDS"
 """* How long ranks wait for one another at the start (60)."""
 
-EXIT_SECONDS = "DREAM_EXIT_SECONDS"
-"""* How long idle ranks may outlive one that left with exit code 0 (60)."""
-
 STALL_SECONDS = "DREAM_STALL_SECONDS"
 """* How long ranks wait in a call for one that lives and does not come, before that is an error
 (1800, half an hour). A line says who is waited for after 60 seconds, or half of this where that is

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
@@ -23,14 +23,14 @@ def startup_seconds() -> float:
     return _seconds(_names.STARTUP_SECONDS, "60")
 
 
-def stall_seconds() -> float:
+def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
     """How long ranks wait in a call for one that does not come, though it lives:
     DREAM_STALL_SECONDS, else half an hour."""
-    return _seconds(_names.STALL_SECONDS, "1800")
+    return _seconds(_names.STALL_SECONDS, "1800", environ)
 
 
-def _seconds(variable: str, default: str) -> float:
-    text = os.environ.get(variable) or default
+def _seconds(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> float:
+    text = environ.get(variable) or default
     try:
         seconds = float(text)
     except ValueError:

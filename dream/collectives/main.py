@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 from rich.console import Console
@@ -19,6 +18,7 @@ from dream.collectives import document, plot, report, runner, transports
 from dream.collectives.figures import Machine, Row
 from dream.collectives.settings import Settings
 from dream.launch.environment import cores
+from dream.launch.guard import temporary_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _measured(
     said = f"{framework} over {', '.join(reductions)} on {settings.n} ranks"
     console.print(Text(f"{said} ..."), soft_wrap=True)
     start = monotonic()
-    with TemporaryDirectory(prefix="dream-collectives-") as folder:
-        rows = runner.run(framework, reductions, settings, Path(folder))
+    with temporary_folder("dream-collectives-") as folder:
+        rows = runner.run(framework, reductions, settings, folder)
     console.print(Text(f"{said}: {monotonic() - start:.0f} s"), soft_wrap=True)
     return rows

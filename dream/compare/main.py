@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 
 from rich.console import Console
 from rich.text import Text
@@ -32,6 +32,7 @@ from dream.compare.kinds import KINDS
 from dream.compare.machine import Watch
 from dream.compare.outcome import Broken, Finished, Outcome
 from dream.compare.settings import Settings
+from dream.launch.guard import temporary_folder
 
 
 def main(
@@ -98,9 +99,9 @@ def _trained_with(settings: Settings) -> list[str]:
         return list(KINDS)
     script = settings.script[1]
     _say(f"{script} runs once under single, to see what it trains with; --frameworks spares it.")
-    with TemporaryDirectory(prefix="dream-compare-") as root:
-        outcome = scripts.run(scripts.UNKNOWN, settings, Path(root))
-        found = scripts.framework(Path(root), Path(script))
+    with temporary_folder("dream-compare-") as root:
+        outcome = scripts.run(scripts.UNKNOWN, settings, root)
+        found = scripts.framework(root, Path(script))
     if isinstance(outcome, Broken) and (outcome.reason == recording.NO_BLOCK or not found):
         raise ConfigurationError(
             f"The script cannot be compared. Received: {script}. {outcome.reason}"
@@ -111,7 +112,7 @@ def _trained_with(settings: Settings) -> list[str]:
 def _run(cells: Sequence[Cell], settings: Settings, console: Console) -> list[tuple[Cell, Outcome]]:
     """Every cell that can run here, one after the other: together they would take each other's
     cores."""
-    with TemporaryDirectory(prefix="dream-compare-") as root:
+    with temporary_folder("dream-compare-") as root:
 
         def run(cell: Cell) -> Outcome:
             return available.missing(cell) or runner.run(cell, settings, Path(mkdtemp(dir=root)))
@@ -120,8 +121,8 @@ def _run(cells: Sequence[Cell], settings: Settings, console: Console) -> list[tu
 
 
 def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[Row]:
-    with TemporaryDirectory(prefix="dream-compare-") as root:
-        rounding = verified.Rounding(settings, Path(root), _say) if settings.script else None
+    with temporary_folder("dream-compare-") as root:
+        rounding = verified.Rounding(settings, root, _say) if settings.script else None
         return judge.judge(outcomes, rounding)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from dream import _here, _spec
 from dream._spec import FRAMEWORKS, Framework
 from dream.environment import worker
 from dream.launch import start
 from dream.launch.command import explain
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
 
 _RANKS = 2
@@ -77,8 +77,8 @@ def _tried(framework: Framework, names: Sequence[str], seconds: float) -> dict[s
     found: dict[str, Try] = {}
     left = list(names)
     while left:
-        with TemporaryDirectory(prefix="dream-env-") as folder:
-            results = _run(framework, left, Path(folder), seconds)
+        with temporary_folder("dream-env-") as folder:
+            results = _run(framework, left, folder, seconds)
         found |= results
         left = [name for name in left if name not in found]
     return found

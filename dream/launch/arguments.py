@@ -39,6 +39,7 @@ def job(argv: Sequence[str]) -> Job:
         master_port=given.master_port or (DEFAULT_PORT if several else None),
         log_dir=given.log_dir,
         max_restarts=given.max_restarts,
+        grace=given.grace,
         show="all" if given.all_output else "first",
         environ={**os.environ, **_ports(given.port_range)},
     )
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         help="start all ranks again, up to K times, where one fails")  # fmt: skip
     add("--port-range", "--port_range", metavar="LOW-HIGH",
         help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
+    add("--grace", type=float, default=30.0, metavar="SECONDS",
+        help="how long ranks have to end once the job is stopped by a signal (30)")  # fmt: skip
     _add_hosts(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
     add("target", metavar="SCRIPT", help="a Python file")

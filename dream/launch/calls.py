@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
 from dream.launch.command import explain
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.outcome import Outcome
 from dream.launch.pickles import can_carry_main, dump, load
@@ -31,11 +31,11 @@ def call(
     """What `dream.launch` does."""
     _check(function)
     packed = dump((function, args, dict(kwargs)), "The function or an argument")
-    with tempfile.TemporaryDirectory(prefix="dream-") as folder:
-        file = Path(folder) / "call"
+    with temporary_folder("dream-") as folder:
+        file = folder / "call"
         file.write_bytes(dump(list(sys.path), "sys.path") + packed)
         job = Job(
-            command=("function", str(file), str(Path(folder) / "result")),
+            command=("function", str(file), str(folder / "result")),
             n=n,
             strategy=strategy,
             frameworks=frameworks(framework),
@@ -61,9 +61,9 @@ def _check(function: Callable[..., Any]) -> None:
         )
 
 
-def _result(folder: str, rank: int) -> Any:
+def _result(folder: Path, rank: int) -> Any:
     """None of a rank that left without returning, as servers do."""
-    file = Path(folder) / f"result{rank}"
+    file = folder / f"result{rank}"
     return load(file.read_bytes()) if file.exists() else None
 
 

@@ -1,8 +1,8 @@
 """What a rank runs: the user's script, module or function, as Python itself would run it.
 
 Run as a file, not imported, so that a script that needs no dream does not pay for importing it.
-How the rank fails is written to a file for the launcher: a message names the first cause, and
-the exits' order alone does not tell it.
+How the rank ends is told to the launcher over a pipe as soon as it is known: a message names the
+first cause, which the exits' order alone does not tell, and a rank that failed may not leave.
 
 Usage: child.py script PATH ARGS... | module NAME ARGS... | function CALL RESULT
 """
@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 REPORT = "DREAM_REPORT"
+"""The number of the pipe's descriptor."""
+
+_LONGEST_REPORT = 1 << 14
+"""Bytes: they fit into the pipe, so that a launcher that stands still keeps nobody waiting."""
+
 PARENT = "DREAM_LAUNCHER"
 _VICTIM_TYPES = (
     "ConnectionError",
@@ -56,7 +62,8 @@ def main() -> None:
     # A launcher that died while this interpreter started could not tell us.
     if os.environ.pop(PARENT, None) not in (None, str(os.getppid())):
         os._exit(1)
-    report = os.environ.pop(REPORT, "")
+    tell = Teller(os.environ.pop(REPORT, ""))
+    _tell_of_threads(tell)
     kind, name, *rest = sys.argv[1:]
     if os.environ.get("DREAM_STRATEGY"):
         from dream.launch.early import watch
@@ -65,15 +72,14 @@ def main() -> None:
     try:
         _run(kind, name, rest)
     except SystemExit as error:
-        if error.code in (None, 0):
-            _write(report, "left", "")
-        else:
-            _write(report, "error", f"SystemExit: {error.code}")
+        code, text = _exit_code(error.code)
+        tell("error" if code else "left", code, text)
         raise
     except BaseException as error:
-        _fail(report, error)
+        _fail(tell, error)
     else:
-        _write(report, "left", "")
+        # before the interpreter ends: peers may fail of it while this one still tidies up
+        tell("left", 0, "")
 
 
 def _run(kind: str, name: str, arguments: list[str]) -> None:
@@ -93,7 +99,14 @@ def _run(kind: str, name: str, arguments: list[str]) -> None:
     recording.finish()
 
 
-def _fail(report: str, error: BaseException) -> None:
+def _exit_code(given: object) -> tuple[int, str]:
+    """What Python makes of `sys.exit`'s argument: the exit code, and what it prints."""
+    if given is None:
+        return 0, ""
+    return (given & 0xFF, "") if isinstance(given, int) else (1, str(given))
+
+
+def _fail(tell: Teller, error: BaseException) -> None:
     """Report and print the error as Python would, less this file's own frames."""
     import traceback
 
@@ -102,23 +115,58 @@ def _fail(report: str, error: BaseException) -> None:
         trace = trace.tb_next
     error = error.with_traceback(trace)
     text = "".join(traceback.format_exception(error))
-    _write(report, "victim" if looks_like_a_victim(error, str(error)) else "error", text)
+    code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    tell("victim" if looks_like_a_victim(error, str(error)) else "error", code, text)
     sys.excepthook(type(error), error, trace)
-    raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    raise SystemExit(code)
+
+
+def _tell_of_threads(tell: Teller) -> None:
+    """An error that ends a thread ends no rank, but is told: not every rank is on screen."""
+    shown = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        shown(args)
+        if args.exc_type is not SystemExit:
+            import traceback
+
+            trace = (args.exc_type, args.exc_value, args.exc_traceback)
+            tell("thread", 0, "".join(traceback.format_exception(*trace)))
+
+    threading.excepthook = hook
 
 
 def _ours(filename: str) -> bool:
     return filename in (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
 
 
-def _write(report: str, kind: str, text: str) -> None:
-    """Whole or not at all, since the launcher may look at any moment. "left" is told before the
-    interpreter ends: peers may fail of it while this one still tidies up."""
-    if report:
-        # pathlib's import would cost each start
-        with open(f"{report}.part", "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            file.write(f"{kind} {time.time()}\n{text}")
-        os.replace(f"{report}.part", report)  # noqa: PTH105
+class Teller:  # @final, less the import of typing
+    """The rank's side of the pipe to its launcher; `report.py` is the other. Never raises."""
+
+    def __init__(self, descriptor: str) -> None:
+        """descriptor: its number; empty where no launcher listens."""
+        self._pid = os.getpid()
+        self._sink = int(descriptor or -1)
+        if descriptor:
+            os.set_inheritable(self._sink, False)
+            self._pipe = self._identity()
+
+    def __call__(self, kind: str, code: int, text: str) -> None:
+        """Tell of an end, or of a thread's: once, in a piece that the pipe takes whole."""
+        body = text.encode(errors="replace")[-_LONGEST_REPORT:]
+        head = f"{kind} {code} {time.time()} {len(body)}\n".encode()
+        if self._sink < 0 or os.getpid() != self._pid:  # a forked child's end is not the rank's
+            return
+        try:
+            # a script that closed what it did not know may have opened a file in its place
+            if self._identity() == self._pipe:
+                os.write(self._sink, head + body)
+        except OSError:
+            return  # the launcher is gone
+
+    def _identity(self) -> tuple[int, int]:
+        status = os.fstat(self._sink)
+        return status.st_dev, status.st_ino
 
 
 def _run_script(path: str, arguments: list[str]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +13,13 @@ from dream._errors import ConfigurationError
 from dream._files import is_file
 from dream.cluster import _names
 from dream.launch.ending import describe, ranks
+from dream.launch.events import Events
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
+from dream.launch.nested import refuse_nested
 from dream.launch.outcome import Outcome
+from dream.launch.screen import SCREEN
 from dream.launch.start import run
-from dream.launch.watch import Events
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,40 +38,37 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
 
 def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be; the exit code, with the
-    reason on stderr."""
-    if job.log_dir is not None:
-        job.log_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="dream-job-") as folder:
-        job = replace(job, environ={**job.environ, _names.SNAPSHOTS: folder})
+    reason on stderr. ConfigurationError inside another launcher's rank."""
+    refuse_nested(job.environ, job.nnodes)
+    with temporary_folder("dream-job-") as folder:
+        job = replace(job, environ={**job.environ, _names.SNAPSHOTS: str(folder)})
         outcome = _run(job)
         while outcome.cause is not None and job.attempt < job.max_restarts:
             job = replace(job, attempt=job.attempt + 1)
-            _say(f"Starting again, {job.attempt} of {job.max_restarts}.")
+            SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}.")
             outcome = _run(job)
     return outcome.exit_code
 
 
 def _run(job: Job) -> Outcome:
     outcome = run(job, _signals)
-    message = explain(outcome)
+    message = explain(outcome, outcome.shown)
     if message:
-        _say(message)
+        SCREEN.say(message)
     return outcome
-
-
-def _say(message: str) -> None:
-    print(f"dream run: {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _signals(events: Events) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP as events."""
+    """SIGINT, SIGTERM and SIGHUP as events; the last one as far as nohup does not forbid it."""
 
     def put(number: int, frame: FrameType | None) -> None:
         del frame
         events.put(signal.Signals(number))
 
-    before = {number: signal.signal(number, put) for number in _STOPPING}
+    unheard = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = [number for number in _STOPPING if number != signal.SIGHUP or not unheard]
+    before = {number: signal.signal(number, put) for number in heard}
     try:
         yield
     finally:
@@ -78,12 +76,12 @@ def _signals(events: Events) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def explain(outcome: Outcome) -> str:
-    """The last message; empty where all ended well."""
+def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
+    """The last message; empty where all ended well. shown: ranks whose words are not quoted."""
     if outcome.stopped is not None:
         return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
     if outcome.cause is not None:
-        return describe(outcome.cause, outcome.seconds, outcome.ended)
+        return describe(outcome.cause, outcome.seconds, outcome.ended, shown)
     return f"Ended because {outcome.lost}. {_ended(outcome)}" if outcome.lost else ""
 
 

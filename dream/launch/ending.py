@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+EARLY = (
+    "It may have stopped on its own loss: branch on a global value "
+    "(`strategy.communicator.all_reduce`)."
+)
+"""Why a rank most often leaves before the others."""
 
 _SECONDS_APART = 1.0
 """A peer's connection closes before the launcher hears of its end: ends so close have no order."""
@@ -82,24 +88,32 @@ def first_left(endings: Sequence[Ending]) -> Ending | None:
     return min((e for e in endings if not e.failed), key=lambda e: e.time, default=None)
 
 
-def describe(cause: Cause, seconds: float, ended: Sequence[int]) -> str:
-    """The last message. seconds: since the start; ended: ranks that had to be ended with it."""
+def describe(
+    cause: Cause, seconds: float, ended: Sequence[int], shown: Collection[int] = ()
+) -> str:
+    """The last message. seconds: since the start; ended: ranks that had to be ended with it;
+    shown: ranks whose own last words are on screen, and not quoted again."""
     first, victim = cause.first, cause.victim
     others = f" Ended with it: {ranks(ended)}." if ended else ""
     if first.failed:
         head = f"Rank {first.rank} {first.how} after {seconds:.1f} s.{others}"
-        return head + _quoted(first.text)
-    head = f"Rank {first.rank} left with exit code 0 while others still trained."
+        return head + _quoted(first, shown)
+    head = f"Rank {first.rank} left with exit code 0 while others still trained. {EARLY}"
     if victim is None:
-        return f"{head} They wait for it.{others} Every rank must run to the same end."
-    return f"{head}{others} Rank {victim.rank} then {victim.how}:{_quoted(victim.text)}"
+        return (
+            f"{head} They have neither computed nor printed for DREAM_STALL_SECONDS since."
+            f"{others} Every rank must run to the same end."
+        )
+    return f"{head}{others} Rank {victim.rank} then {victim.how}.{_quoted(victim, shown)}"
 
 
 def ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
-def _quoted(text: str, lines: int = 40) -> str:
-    kept = text.rstrip().splitlines()
+def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
+    kept = ending.text.rstrip().splitlines()
+    if kept and ending.rank in shown:
+        return " Its last words are above."
     cut = ["..."] if len(kept) > lines else []
     return "".join(f"\n  {line}" for line in cut + kept[-lines:])

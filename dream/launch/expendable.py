@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import final
 
 from dream.launch.ending import Ending
+from dream.launch.screen import SCREEN
 
 RESTARTS = 3
 """How often a rank is started again before it is left dead."""
@@ -36,22 +36,27 @@ class Expendable:
         self._restarts[ending.rank] += 1
         if self._restarts[ending.rank] > RESTARTS:
             self.forgiven.add(ending.rank)
-            _say(f"Worker {ending.rank} {ending.how} after {RESTARTS} restarts. It stays out.")
+            SCREEN.say(
+                f"Worker {ending.rank} {ending.how} after {RESTARTS} restarts. It stays out."
+            )
             return False
-        _say(f"Worker {ending.rank} {ending.how}. The others go on; it is started again.")
+        SCREEN.say(f"Worker {ending.rank} {ending.how}. The others go on; it is started again.")
         return True
 
     def training_is_over(self) -> bool:
-        return self._find("roles/lost") is not None
+        return self._ask("roles/lost") is not None
 
     def given_up(self) -> set[int]:
         """Once training is over: the ranks that the servers no longer knew alive."""
         return self._ranks("roles/lost")
 
     def _ranks(self, key: str) -> set[int]:
-        value = self._find(key) or b""
+        value = self._ask(key) or b""
         return {int(rank) for rank in value.decode().split(",") if rank}
 
-
-def _say(text: str) -> None:
-    print(f"dream run: {text}", file=sys.stderr, flush=True)
+    def _ask(self, key: str) -> bytes | None:
+        """A store that is gone says nothing; that it is gone is for others to notice."""
+        try:
+            return self._find(key)
+        except OSError:
+            return None

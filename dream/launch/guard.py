@@ -1,26 +1,35 @@
-"""A process that ends the ranks if the launcher itself is killed."""
+"""A process that tidies up if the launcher itself is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
 
-# Reads process groups until it is told that all is done. A pipe that closes without that word
-# means that the launcher is gone. A shell starts in a millisecond. `-s KILL --` is how
-# every shell takes a group.
+# Reads process groups and folders, a line each, until it is told that all is done. A pipe that
+# closes without that word means that the launcher is gone. A shell starts in a millisecond.
+# `-s KILL --` is how every shell takes a group. Folders go once nobody writes in them any more.
 _SCRIPT = """
 trap '' HUP INT TERM
 groups=
-while read -r word; do
-  [ "$word" = done ] && exit 0
-  groups="$groups -$word"
+while IFS= read -r line; do
+  case $line in
+    done) exit 0 ;;
+    /*) set -- "$@" "$line" ;;
+    *) groups="$groups -$line" ;;
+  esac
 done
 [ -n "$groups" ] && kill -s KILL -- $groups 2>/dev/null
+[ $# -gt 0 ] && sleep 1 && rm -rf -- "$@"
 """
 
 
+@final
 class Guard:
-    """Knows the ranks' process groups, and outlives the launcher."""
+    """Knows the ranks' process groups and temporary folders, and outlives the launcher."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -28,11 +37,17 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            cwd="/",
             start_new_session=True,
         )
 
     def add(self, group: int) -> None:
         self._tell(str(group))
+
+    def add_folder(self, folder: Path) -> None:
+        """An absolute path, to be removed with all that is in it."""
+        if "\n" not in str(folder):  # a line each is all that the shell reads
+            self._tell(str(folder))
 
     def close(self) -> None:
         """The ranks have ended: there is nothing left to guard."""
@@ -47,3 +62,16 @@ class Guard:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{word}\n".encode())
             self._process.stdin.flush()
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder that is there while the block lasts, and goes even where this process is killed."""
+    guard = Guard()
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix) as name:
+            folder = Path(name).absolute()
+            guard.add_folder(folder)
+            yield folder
+    finally:
+        guard.close()

@@ -6,8 +6,11 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import final
 
+from dream.launch.ending import EARLY, Ending, ranks
 from dream.launch.process import Process
+from dream.launch.screen import SCREEN
 
 _BUSY = 0.05
 """Share of a core below which a rank counts as waiting; heartbeats of idle frameworks need
@@ -15,20 +18,48 @@ some."""
 
 _LEAST_SECONDS = 0.5
 
+_TOLD_SECONDS = 60.0
 
+
+@final
 class IdleWatch:
-    """Tells for how long processes have neither computed nor printed."""
+    """Tells for how long processes have neither computed nor printed.
 
-    def __init__(self) -> None:
+    From outside, one that waits in vain for a rank that left and one that makes a last upload look
+    alike. Whoever waits in a call of dream's or of a framework's hears that its peer is gone, and
+    fails by itself. So this is for those who wait on sockets and files of the script's own: they
+    are told of soon, and given as long as any stall.
+    """
+
+    def __init__(self, stall_seconds: float) -> None:
+        self._stall_seconds = stall_seconds
+        self._told_seconds = min(_TOLD_SECONDS, stall_seconds / 2)
+        self._told = False
         self._seen: dict[int, tuple[float, int]] = {}
         self._checked = self._busy_at = time.monotonic()
+
+    def too_long(self, left: Ending, processes: Sequence[Process]) -> bool:
+        """Whether ranks that outlived one that left are to be ended. Says so long before."""
+        idle = self.idle_seconds(processes)
+        if idle >= self._stall_seconds:
+            return True
+        if idle >= self._told_seconds and not self._told:
+            who = ranks([process.rank for process in processes])
+            SCREEN.say(
+                f"Rank {left.rank} left with exit code 0, and for {idle:.0f} s nothing has been "
+                f"computed or printed by {who}. If that is a wait for rank {left.rank}, it is in "
+                f"vain; after {self._stall_seconds:g} s (DREAM_STALL_SECONDS) the job is ended. "
+                f"{EARLY}"
+            )
+        self._told = idle >= self._told_seconds
+        return False
 
     def idle_seconds(self, processes: Sequence[Process]) -> float:
         """Call it every second or so. A process that ended meanwhile counts as activity."""
         now = time.monotonic()
         if now - self._checked < _LEAST_SECONDS and self._seen:
             return now - self._busy_at
-        seen = {p.group: (_cpu_seconds(p.group), p.output.lines) for p in processes}
+        seen = {p.group: (_cpu_seconds(p.group), p.output.seen) for p in processes}
         if seen.keys() != self._seen.keys() or any(
             self._active(self._seen[group], state, now - self._checked)
             for group, state in seen.items()

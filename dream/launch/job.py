@@ -10,7 +10,7 @@ from pathlib import Path
 from dream import _framework, _spec
 from dream._errors import ConfigurationError
 from dream._spec import Framework
-from dream.launch.output import Show
+from dream.launch.screen import Show
 from dream.mixed import ranks
 
 
@@ -23,6 +23,7 @@ class Job:
     frameworks: dealt out by rank, one after the other; empty where the script decides.
     max_restarts: how often the whole job is started again where a rank fails; attempt: the
         number of this start, from 0.
+    grace: seconds that ranks have to end once the job is stopped from outside.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
     """
 
@@ -39,6 +40,7 @@ class Job:
     timeout: float | None = None
     max_restarts: int = 0
     attempt: int = 0
+    grace: float = 30.0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
@@ -50,6 +52,7 @@ class Job:
                 f"--node-rank {self.node_rank}, --nnodes {self.nnodes}. Number the hosts from 0."
             )
         _check_at_least("--max-restarts", self.max_restarts, 0)
+        _check_at_least("--grace", self.grace, 0)
         if self.max_restarts and self.nnodes > 1:
             raise ConfigurationError(
                 "A job of several hosts cannot be started again by one of them. Received: "
@@ -68,6 +71,10 @@ class Job:
         if self.strategy is not None:
             _check_strategy(self.strategy, self.everybody, self.world_size)
 
+    def shows(self, rank: int) -> bool:
+        """Whether a rank's output is on screen."""
+        return self.show == "all" or (self.show == "first" and rank == 0)
+
     @property
     def world_size(self) -> int:
         return self.n * self.nnodes
@@ -79,8 +86,8 @@ class Job:
         return tuple(given[rank % len(given)] for rank in range(self.world_size if given else 0))
 
 
-def _check_at_least(what: str, value: int, minimum: int) -> None:
-    if value < minimum:
+def _check_at_least(what: str, value: float, minimum: int) -> None:
+    if not value >= minimum:
         raise ConfigurationError(
             f"{what} must be at least {minimum}. Received: {value}. Give a larger number."
         )

@@ -17,6 +17,7 @@ class Outcome:
     ended: ranks of this host that had to be ended.
     stopped: the signal that ended the job.
     lost: what else ended it: a time limit, another host.
+    shown: ranks whose last words are on this host's screen.
     """
 
     seconds: float
@@ -24,6 +25,7 @@ class Outcome:
     ended: tuple[int, ...] = ()
     stopped: signal.Signals | None = None
     lost: str = ""
+    shown: frozenset[int] = frozenset()
 
     @property
     def exit_code(self) -> int:

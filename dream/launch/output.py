@@ -1,38 +1,54 @@
-"""What ranks print: on screen with the rank before each line, into files as it came."""
+"""What ranks print: on screen and into files, a piece at a time as it comes."""
 
 from __future__ import annotations
 
-import sys
+import os
+import select
 import threading
-from collections import deque
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, final
 
-Show = Literal["first", "all", "none"]
-_TAIL_LINES = 40
+from dream._errors import ConfigurationError
+from dream.launch.screen import SCREEN
+
+_CHUNK = 1 << 16
+_MOMENT = 0.1
+"""Seconds for which the beginning of a line waits for its end."""
+
+_TAIL_BYTES = 1 << 14
 
 
+@final
 class Output:
-    """The streams of one rank, each read by a thread of its own."""
+    """The streams of one rank, each read by a thread of its own until it ends, whatever becomes of
+    what is read."""
 
-    _screen = threading.Lock()
-
-    def __init__(self, rank: int, show: bool, log_dir: Path | None, *, again: bool = False) -> None:
-        """again: the rank has been there before; its log goes on."""
-        self._rank = rank
-        self._show = show
-        self._log: IO[bytes] | None = None
-        if log_dir is not None:
-            self._log = (log_dir / f"rank{rank}.log").open("ab" if again else "wb", buffering=0)
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    def __init__(
+        self,
+        rank: int,
+        show: bool,
+        log_dir: Path | None,
+        *,
+        prefixed: bool = False,
+        again: bool = False,
+    ) -> None:
+        """prefixed: with the rank before each line on screen. again: the rank has been there
+        before; its log goes on. ConfigurationError where the log cannot be opened."""
+        self.rank = rank
+        self.show = show
+        self._prefixed = prefixed
+        self._log = None if log_dir is None else _Log(log_dir, rank, again=again)
+        self._tail = bytearray()
         self._threads: list[threading.Thread] = []
-        self.lines = 0
+        self.seen = 0
+        """Bytes that came so far."""
 
     @property
     def tail(self) -> str:
         """The end of stderr."""
-        return "".join(tuple(self._tail))
+        return bytes(self._tail[-_TAIL_BYTES:]).decode(errors="replace")
 
     def read(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         for stream, is_error in ((stdout, False), (stderr, True)):
@@ -40,38 +56,100 @@ class Output:
             thread.start()
             self._threads.append(thread)
 
-    def finish(self, timeout: float) -> None:
+    def finish(self, seconds: float) -> None:
         """Wait for the streams' ends; a process that left the rank's group may hold them."""
+        limit = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(timeout)
+            thread.join(max(0.0, limit - time.monotonic()))
         if self._log is not None and not any(thread.is_alive() for thread in self._threads):
             self._log.close()
 
     def _pump(self, stream: IO[bytes], is_error: bool) -> None:
         with stream:
-            for line in _lines(stream):
-                self.lines += 1
-                text = line.decode(errors="replace")
+            for piece in pieces(stream.fileno()):
+                self.seen += len(piece)
                 if is_error:
-                    self._tail.append(text)
+                    self._keep(piece)
                 if self._log is not None:
-                    self._log.write(line)
-                if self._show:
-                    self._print(text, sys.stderr if is_error else sys.stdout)
+                    self._log.write(piece)
+                if self.show:
+                    SCREEN.show(self.rank, piece, is_error=is_error, prefixed=self._prefixed)
 
-    def _print(self, text: str, screen: IO[str]) -> None:
-        end = "" if text.endswith(("\n", "\r")) else "\n"
-        with self._screen:
-            screen.write(f"[{self._rank}] {text}{end}")
-            screen.flush()
+    def _keep(self, piece: bytes) -> None:
+        self._tail += piece
+        if len(self._tail) > 4 * _TAIL_BYTES:
+            del self._tail[:-_TAIL_BYTES]
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Lines with their ends; a progress bar's carriage return ends one too."""
-    rest = b""
-    while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-        parts = (rest + chunk).replace(b"\r\n", b"\n").splitlines(keepends=True)
-        rest = b"" if parts[-1].endswith((b"\n", b"\r")) else parts.pop()
-        yield from parts
-    if rest:
-        yield rest
+def finish(outputs: Sequence[Output], seconds: float) -> None:
+    """Wait for the ends of all their streams, `seconds` together."""
+    limit = time.monotonic() + seconds
+    for output in outputs:
+        output.finish(max(0.0, limit - time.monotonic()))
+
+
+def pieces(stream: int) -> Iterator[bytes]:
+    """What comes, cut where lines end, so that those of two streams can be put together. A
+    beginning whose end does not come within a moment, or that is long, comes as it is."""
+    ready = select.poll()
+    ready.register(stream, select.POLLIN)
+    held = bytearray()
+    limit = 0.0
+    while True:
+        left = limit - time.monotonic()
+        if held and (left <= 0 or not ready.poll(left * 1000)):
+            yield bytes(held)
+            held.clear()
+        chunk = os.read(stream, _CHUNK)
+        if not chunk:
+            break
+        cut = _end_of_lines(chunk)
+        if cut or len(held) + len(chunk) > _CHUNK:
+            cut = cut or len(chunk)
+            yield bytes(held) + chunk[:cut]
+            held.clear()
+        if not held:
+            limit = time.monotonic() + _MOMENT
+        held += chunk[cut:]
+    if held:
+        yield bytes(held)
+
+
+def _end_of_lines(chunk: bytes) -> int:
+    """Where the last whole line ends. A carriage return, as of progress bars, ends one too, unless
+    a newline may follow it."""
+    return max(chunk.rfind(b"\n"), chunk.rfind(b"\r", 0, len(chunk) - 1)) + 1
+
+
+@final
+class _Log:
+    """A rank's output in DIR/rankN.log."""
+
+    def __init__(self, folder: Path, rank: int, *, again: bool) -> None:
+        path = folder / f"rank{rank}.log"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab" if again else "wb", buffering=0)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The log cannot be written. Received: --log-dir {folder} ({path}: "
+                f"{error.strerror}). Give a folder that can, or leave it out."
+            ) from error
+        self._told = False
+
+    def write(self, piece: bytes) -> None:
+        """Or say, once, that it cannot be: a full disk is no reason to end a training."""
+        rest = memoryview(piece)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                SCREEN.say(
+                    f"{self._file.name} cannot be written ({error.strerror}). The ranks go on; "
+                    "what cannot be logged is dropped."
+                )
+
+    def close(self) -> None:
+        self._file.close()

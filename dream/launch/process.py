@@ -11,41 +11,52 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import final
 
+from dream._errors import WorkerFailed
 from dream.launch.child import PARENT, REPORT, looks_like_a_victim
 from dream.launch.ending import Ending
 from dream.launch.output import Output
+from dream.launch.report import Report, Reports
 
 CHILD = str(Path(__file__).with_name("child.py"))
 _STREAM_SECONDS = 0.5
 
 
+@final
 class Process:
     """A rank. Never forked from this interpreter's state: a fresh one is started."""
 
     def __init__(
-        self,
-        rank: int,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        report: Path,
-        output: Output,
+        self, rank: int, command: Sequence[str], environ: Mapping[str, str], output: Output
     ) -> None:
+        """WorkerFailed where the system starts no more processes."""
         self.rank = rank
         self.output = output
-        self._report = report
+        self._reports = Reports()
+        self._report: Report | None = None
         self._code: int | None = None
         self._ended_at = 0.0
         self._ending: Ending | None = None
         self._reaping = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, CHILD, *command],
-            env={**environ, REPORT: str(report), PARENT: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        told = {REPORT: str(self._reports.sink), PARENT: str(os.getpid())}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, CHILD, *command],
+                env={**environ, **told},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(self._reports.sink,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._reports.close()
+            raise WorkerFailed(
+                f"The system did not start rank {rank}. Received: {error.strerror}. Start fewer "
+                "ranks, or raise the limit (`ulimit -a`).",
+                rank=rank,
+            ) from error
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         output.read(self._process.stdout, self._process.stderr)
@@ -58,28 +69,59 @@ class Process:
     def running(self) -> bool:
         return self._code is None
 
-    def watch(self, ended: Callable[[int], None]) -> None:
-        """Call `ended(rank)` from a thread once the process has ended."""
-        threading.Thread(target=self._wait, args=(ended,), daemon=True).start()
+    def watch(
+        self,
+        changed: Callable[[int], None],
+        thread_failed: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """Call, from a thread, `changed(rank)` once the process has told how it ends, and once it
+        has ended; `thread_failed(rank, traceback)` where an error ended one of its threads."""
 
-    def _wait(self, ended: Callable[[int], None]) -> None:
+        def told(report: Report) -> None:
+            if report.kind == "thread":
+                if thread_failed is not None:
+                    thread_failed(self.rank, report.text)
+            else:
+                self._report = report
+                changed(self.rank)
+
+        self._reports.listen(told)
+        threading.Thread(target=self._wait, args=(changed,), daemon=True).start()
+
+    def _wait(self, changed: Callable[[int], None]) -> None:
         os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOWAIT)
         self._ended_at = time.time()
+        self._reports.finish()
         with self._reaping:
             # not reaped yet, so the number still means this group: what is left of it goes too
-            self._signal(signal.SIGKILL)
+            self._signal_group(signal.SIGKILL)
             self._code = self._process.wait()
-        ended(self.rank)
+        changed(self.rank)
 
-    def send(self, number: signal.Signals) -> None:
-        """A signal to the rank and all it started, while it runs."""
+    def ask(self, number: signal.Signals) -> None:
+        """A signal to the rank's own process while it runs, which may still need its children."""
+        with self._reaping, contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._code is None:
+                os.kill(self.group, number)
+                os.kill(self.group, signal.SIGCONT)  # one that is stopped would not hear of it
+
+    def kill(self) -> None:
+        """End the rank and all it started, if it still runs."""
         with self._reaping:
             if self._code is None:
-                self._signal(number)
+                self._signal_group(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
+
+    @property
+    def stays(self) -> float:
+        """For how many seconds it has been running since it told of an error that ends it."""
+        report = self._report
+        if not self.running or report is None or report.kind == "left":
+            return 0.0
+        return time.monotonic() - report.came
 
     def ending(self) -> Ending | None:
         """How it ended, or what it reported before it does; None while all is well."""
@@ -92,11 +134,13 @@ class Process:
         return self._ending
 
     def _ending_of(self, code: int | None) -> Ending | None:
-        kind, time_, text = self._read_report()
-        if kind == "left" and not code:
-            return Ending(self.rank, 0, time_)
-        if kind in ("error", "victim") and code != 0:
-            return Ending(self.rank, code, time_, kind == "victim", text, raised=True)
+        told = self._report
+        if told is not None and told.kind == "left" and not code:
+            return Ending(self.rank, 0, told.time)
+        if told is not None and told.kind != "left" and code != 0:
+            if code is not None and code < 0:
+                code = told.code  # a signal ended it on its way out: ours, or its framework's
+            return Ending(self.rank, code, told.time, told.kind == "victim", told.text, raised=True)
         if not code:
             return None if code is None else Ending(self.rank, 0, self._ended_at)
         self.output.finish(_STREAM_SECONDS)
@@ -104,11 +148,7 @@ class Process:
         victim = code != -signal.SIGKILL and looks_like_a_victim(None, text)
         return Ending(self.rank, code, self._ended_at, victim, text)
 
-    def _read_report(self) -> tuple[str, float, str]:
-        """What the rank told: "left", "error", "victim", or "" for nothing; when; its words."""
-        try:
-            head, _, text = self._report.read_text(encoding="utf-8").partition("\n")
-        except FileNotFoundError:
-            return "", 0.0, ""
-        kind, _, seconds = head.partition(" ")
-        return kind, float(seconds), text
+    def has_shown(self, text: str) -> bool:
+        """Whether the end of a text of its own is on screen."""
+        end = text.rstrip().rpartition("\n")[2]
+        return self.output.show and end in self.output.tail

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import final
 
-from dream._errors import ConfigurationError
 from dream._topology import Cluster
-from dream.cluster import _names
+from dream.cluster import stall_seconds
 from dream.launch.environment import rank_environment
+from dream.launch.events import Events
 from dream.launch.expendable import Expendable
 from dream.launch.guard import Guard
 from dream.launch.job import Job
+from dream.launch.limits import check_descriptors
 from dream.launch.link import Link
 from dream.launch.outcome import Outcome
 from dream.launch.output import Output
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
-from dream.launch.watch import Events, Watch, next_event
-
-_TERM_SECONDS = 2.0
-"""Between SIGTERM and SIGKILL. TensorFlow catches the first, so the second always comes."""
-
+from dream.launch.screen import SCREEN
+from dream.launch.stopping import Manner, end
+from dream.launch.watch import Watch
 
 Listen = Callable[[Events], AbstractContextManager[object]]
 
@@ -35,7 +33,8 @@ Listen = Callable[[Events], AbstractContextManager[object]]
 def run(job: Job, listen: Listen = nullcontext) -> Outcome:
     """Run a job to its end. listen: puts signals into the events for as long as ranks run."""
     queue: Events = SimpleQueue()
-    exit_seconds = _exit_seconds(job)
+    stall = stall_seconds(job.environ)
+    check_descriptors(job.n)
     with ExitStack() as held:
         place = held.enter_context(hosted(job))
         held.enter_context(listen(queue))
@@ -49,50 +48,46 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             expendable=Expendable(place.find),
             start_again=ranks.start_again,
             timeout=job.timeout,
-            exit_seconds=exit_seconds,
+            stall_seconds=stall,
             start=start,
         )
+        manner = Manner(grace=job.grace)
         try:
             outcome = watch.until_the_end()
+            if outcome.stopped is not None:
+                manner = Manner(outcome.stopped, job.grace, job.grace)
+        except KeyboardInterrupt:
+            manner = Manner(signal.SIGINT, job.grace, job.grace)
+            raise
         finally:
-            _end(ranks.processes, queue)
+            end(ranks.processes, queue, manner)
             if link is not None:
                 link.close()
-    return outcome
-
-
-def _exit_seconds(job: Job) -> float:
-    text = job.environ.get(_names.EXIT_SECONDS) or "60"
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{_names.EXIT_SECONDS} must be a number of seconds. Received: {text!r}. "
-            "Correct or unset it."
-        ) from error
+    return replace(outcome, shown=ranks.shown(outcome))
 
 
 @contextmanager
 def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
     """The running ranks. However the block is left, none is left behind."""
-    with ExitStack() as held:
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="dream-")))
-        guard = Guard()
-        ranks = _Ranks(job, place, folder, queue, guard)
-        held.callback(lambda: _release(guard, ranks.processes))
-        held.callback(lambda: _end(ranks.processes, queue))
+    guard = Guard()
+    ranks = _Ranks(job, place, queue, guard)
+    try:
         for cluster in place.places:
             ranks.start(cluster)
         yield ranks
+    finally:
+        for process in ranks.processes:  # even where a second Ctrl-C cut the ending short
+            process.kill()
+        guard.close()
 
 
 @final
 class _Ranks:
     """The processes of this host's ranks; one that is started again takes the former's place."""
 
-    def __init__(self, job: Job, place: Hosted, folder: Path, queue: Events, guard: Guard) -> None:
+    def __init__(self, job: Job, place: Hosted, queue: Events, guard: Guard) -> None:
         self.processes: list[Process] = []
-        self._job, self._folder, self._queue, self._guard = job, folder, queue, guard
+        self._job, self._queue, self._guard = job, queue, guard
         self._places = {cluster.rank: cluster for cluster in place.places}
 
     def start(self, cluster: Cluster) -> None:
@@ -104,38 +99,27 @@ class _Ranks:
         self.processes[index].output.finish(0.5)
         self.processes[index] = self._process(self._places[rank], again=True)
 
+    def shown(self, outcome: Outcome) -> frozenset[int]:
+        """Of those that the outcome names, the ranks whose last words are on screen."""
+        cause = outcome.cause
+        named = {} if cause is None else {e.rank: e.text for e in (cause.first, cause.victim) if e}
+        return frozenset(p.rank for p in self.processes if p.has_shown(named.get(p.rank, "")))
+
     def _process(self, cluster: Cluster, *, again: bool) -> Process:
         job, rank = self._job, cluster.rank
+        prefixed = job.show == "all" and job.n > 1
         process = Process(
             rank,
             job.command,
             rank_environment(job, cluster),
-            self._folder / f"rank{rank}.json",
-            Output(rank, _shown(job, rank), job.log_dir, again=again),
+            Output(rank, job.shows(rank), job.log_dir, prefixed=prefixed, again=again),
         )
         self._guard.add(process.group)
-        process.watch(self._queue.put)
+        process.watch(self._queue.put, self._thread_failed)
         return process
 
-
-def _release(guard: Guard, processes: Sequence[Process]) -> None:
-    """Even where a second Ctrl-C cut the ending short."""
-    for process in processes:
-        process.send(signal.SIGKILL)
-    guard.close()
-
-
-def _shown(job: Job, rank: int) -> bool:
-    return job.show == "all" or (job.show == "first" and rank == 0)
-
-
-def _end(processes: Sequence[Process], queue: Events) -> None:
-    """SIGTERM, then SIGKILL to those that are left, then the rest of their output."""
-    for number, seconds in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _TERM_SECONDS)):
-        for process in processes:
-            process.send(number)
-        limit = time.monotonic() + seconds
-        while any(process.running for process in processes) and time.monotonic() < limit:
-            next_event(queue, 0.05)
-    for process in processes:
-        process.output.finish(0.5)
+    def _thread_failed(self, rank: int, text: str) -> None:
+        """Where the rank's own words are on screen, Python has shown it there."""
+        if self._job.show != "none" and not self._job.shows(rank):
+            quoted = "".join(f"\n  {line}" for line in text.rstrip().splitlines())
+            SCREEN.say(f"A thread of rank {rank} ended by an error; the rank goes on.{quoted}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
 
 from dream.launch.ending import Cause, Ending, find_cause, first_left
+from dream.launch.events import Event, Events, next_event
 from dream.launch.expendable import Expendable
 from dream.launch.idle import IdleWatch
 from dream.launch.link import DONE, FAULT, Link
@@ -21,10 +21,11 @@ second, since an interpreter takes its time to end."""
 _SHORT_GRACE_SECONDS = 0.2
 _TICK_SECONDS = 1.0
 
-Event = int | signal.Signals | str | None
-"""A rank that ended, a signal that came, what a Link tells, or nothing for a while."""
+_LEAVING_SECONDS = 2.0
+"""How long a rank may still run once an error has ended its script: a thread that is no daemon, or
+a function for the exit, would keep it, and all the others with it, for as long as it likes."""
 
-Events = SimpleQueue[Event]
+_LEAVING_TICK_SECONDS = 0.1
 
 
 class Watch:
@@ -39,7 +40,7 @@ class Watch:
         expendable: Expendable,
         start_again: Callable[[int], None],
         timeout: float | None,
-        exit_seconds: float,
+        stall_seconds: float,
         start: float,
     ) -> None:
         self._processes = processes
@@ -49,24 +50,30 @@ class Watch:
         self._start_again = start_again
         self._start = start
         self._timeout = timeout
-        self._exit_seconds = exit_seconds
-        self._idle: IdleWatch | None = None
+        self._idle = IdleWatch(stall_seconds)
         self._all_done = link is None
 
     def until_the_end(self) -> Outcome:
         """How the job ended. Ranks that have to be ended still run."""
         while self._awaited() or not self._all_done:
-            event = next_event(self._events, _TICK_SECONDS)
+            event = next_event(self._events, self._see_out())
             outcome = self._outcome_of(event)
             if outcome is not None:
                 return outcome
         return self._outcome()
 
+    def _see_out(self) -> float:
+        """End the ranks that failed and do not leave; how long the next event may be waited for."""
+        stays = [(process, process.stays) for process in self._processes]
+        for process, seconds in stays:
+            if seconds > _LEAVING_SECONDS:
+                process.kill()
+        return _LEAVING_TICK_SECONDS if any(stay for _, stay in stays) else _TICK_SECONDS
+
     def _outcome_of(self, event: Event) -> Outcome | None:
         """The end that an event brings, if it does."""
         if isinstance(event, signal.Signals):
-            self._tell(f"another host was stopped by {event.name}")
-            return self._outcome(stopped=event)
+            return self._stopped(event)
         if isinstance(event, int):
             self._look_after(event)
         if event == FAULT or self._failed():
@@ -80,9 +87,10 @@ class Watch:
         return self._overdue()
 
     def _look_after(self, rank: int) -> None:
-        """A rank has ended: it may be one that the job can do without."""
+        """Where the rank has ended: it may be one that the job can do without."""
         for process in self._processes:
-            ending = process.ending() if process.rank == rank else None
+            ended = process.rank == rank and not process.running
+            ending = process.ending() if ended else None
             if ending is not None and self._expendable.starts_again(ending):
                 self._start_again(rank)
                 return
@@ -103,10 +111,7 @@ class Watch:
             return self._outcome(lost=lost)
         left = first_left([*self._endings(), *(self._link.left() if self._link else ())])
         training = [process for process in self._running() if process.ending() is None]
-        if left is None or not training:
-            return None
-        self._idle = self._idle or IdleWatch()
-        if self._idle.idle_seconds(training) < self._exit_seconds:
+        if left is None or not training or not self._idle.too_long(left, training):
             return None
         self._tell(f"rank {left.rank} left with exit code 0 while others still trained")
         return self._outcome(cause=Cause(left))
@@ -114,7 +119,9 @@ class Watch:
     def _failure(self) -> Outcome:
         """Wait a little for reports, here and from other hosts, then name the first cause."""
         running = tuple(process.rank for process in self._running())
-        self._wait_for_reports()
+        stopped = self._wait_for_reports()
+        if stopped is not None:
+            return self._stopped(stopped)
         endings = self._endings()
         lost = ""
         if self._link is not None:
@@ -127,15 +134,23 @@ class Watch:
         named = {cause.first.rank} if cause else set()
         return self._outcome(cause, lost=lost, ended=[r for r in running if r not in named])
 
-    def _wait_for_reports(self) -> None:
+    def _stopped(self, number: signal.Signals) -> Outcome:
+        self._tell(f"another host was stopped by {number.name}")
+        return self._outcome(stopped=number)
+
+    def _wait_for_reports(self) -> signal.Signals | None:
+        """Or until a signal comes: who stops a whole job may have reached a rank before us."""
         start = time.monotonic()
         while self._running():
             cause = find_cause(self._endings())
             clear = cause is not None and not cause.first.victim
             grace = _SHORT_GRACE_SECONDS if clear else _GRACE_SECONDS
             if time.monotonic() - start > grace:
-                return
-            next_event(self._events, 0.05)
+                break
+            event = next_event(self._events, 0.05)
+            if isinstance(event, signal.Signals):
+                return event
+        return None
 
     def _outcome(
         self,
@@ -162,10 +177,3 @@ class Watch:
 
     def _failed(self) -> bool:
         return any(ending.failed and ending.code is not None for ending in self._endings())
-
-
-def next_event(events: Events, timeout: float) -> Event:
-    try:
-        return events.get(timeout=timeout)
-    except Empty:
-        return None

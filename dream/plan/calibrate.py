@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from dream import _registry
@@ -20,6 +18,7 @@ from dream.collectives.settings import Settings
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.environment import cores
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
 from dream.plan import rates
 from dream.plan.hardware import Hardware, Link
@@ -107,10 +106,9 @@ class Here:
 
     def _in_ranks(self, n: int, asked: Mapping[str, object]) -> list[Any]:
         """What each of n ranks read at the same time."""
-        with TemporaryDirectory(prefix="dream-plan-") as name:
-            folder = Path(name)
+        with temporary_folder("dream-plan-") as folder:
             (folder / rates.JOB).write_text(json.dumps({"framework": self._framework, **asked}))
-            command = ("module", rates.__name__, name)
+            command = ("module", rates.__name__, str(folder))
             job = Job(command, n, frameworks=(self._framework,), show="none", timeout=self._timeout)
             ended = start.run(job)
             if ended.exit_code != 0:
@@ -160,6 +158,6 @@ def fit(readings: Sequence[tuple[float, float]]) -> Link:
 
 def _all_reduces(framework: Framework, timeout: float) -> list[tuple[float, float]]:
     settings = Settings(2, ["all_reduce"], SIZES, [], 5, timeout)
-    with TemporaryDirectory(prefix="dream-plan-") as folder:
-        rows = runner.run(framework, [REDUCTIONS[framework]], settings, Path(folder))
+    with temporary_folder("dream-plan-") as folder:
+        rows = runner.run(framework, [REDUCTIONS[framework]], settings, folder)
     return [(row.size, row.seconds.median) for row in rows]

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import final
 
 from dream import _registry
 from dream._spec import Framework
 from dream.launch import start
 from dream.launch.command import explain
+from dream.launch.guard import temporary_folder
 from dream.launch.job import Job as LaunchJob
 from dream.plan import rank
 from dream.plan.asked import Asked
@@ -108,8 +108,8 @@ def _measured(
 
 def run(job: Job, framework: Framework, candidate: Candidate, timeout: float) -> list[Trial] | str:
     """What each rank tells, or why they do not."""
-    with TemporaryDirectory(prefix="dream-plan-") as folder:
-        return _run(job, framework, candidate, Path(folder), timeout)
+    with temporary_folder("dream-plan-") as folder:
+        return _run(job, framework, candidate, folder, timeout)
 
 
 def slowest(trials: Sequence[Trial]) -> float:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from dream._errors import WorkerFailed
 from dream.launch.environment import lone_environment
-from dream.launch.guard import Guard
+from dream.launch.guard import Guard, temporary_folder
 from dream.launch.output import Output
 from dream.launch.process import Process
 from dream.porting import worker
@@ -81,15 +78,14 @@ def bench(
 
     timeout: seconds that one answer may take. module: what runs there, which calls `worker.main`.
     """
-    with TemporaryDirectory(prefix="dream-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = str(Path(folder) / "s")
+    with temporary_folder("dream-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = str(folder / "s")
         listener.bind(address)
         listener.listen(1)
         process = Process(
             0,
             ("module", module, address),
             lone_environment({} if backend is None else {"KERAS_BACKEND": backend}),
-            Path(folder) / "report",
             Output(0, show=False, log_dir=None),
         )
         guard = Guard()
@@ -99,7 +95,7 @@ def bench(
             with _connected(listener, process, who) as connection:
                 yield Bench(who, process, connection, timeout)
         finally:
-            process.send(signal.SIGKILL)
+            process.kill()
             guard.close()
             process.output.finish(1.0)
 

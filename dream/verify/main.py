@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 from rich.console import Console
@@ -14,6 +12,7 @@ from dream import _placing, recording
 from dream._errors import ConfigurationError
 from dream._files import write_json
 from dream._screen import screen
+from dream.launch.guard import temporary_folder
 from dream.verify import arguments, cells, document, noise, report
 from dream.verify.arguments import Asked
 from dream.verify.cause import Cause
@@ -35,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     def say(line: str) -> None:
         console.print(Text(line), soft_wrap=True)
 
-    with TemporaryDirectory(prefix="dream-verify-") as root:
-        laboratory = Laboratory(asked, Path(root))
+    with temporary_folder("dream-verify-") as root:
+        laboratory = Laboratory(asked, root)
         single = _single(laboratory, asked, say)
         framework = cells.framework_of(single.first.framework)
         chosen = cells.chosen(asked.strategies, framework, asked.n)

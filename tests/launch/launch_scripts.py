@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from dream.launch.job import Job
 from dream.launch.outcome import Outcome
-from dream.launch.start import run
+from dream.launch.start import Listen, run
 
 HEAD = """
 import os, sys, time, signal, subprocess
@@ -42,7 +43,8 @@ def write(folder: Path, body: str) -> str:
 
 
 def outcome(folder: Path, body: str, *, n: int = 2, env: Mapping[str, str] | None = None,
-            timeout: float = 300, **settings: object) -> Outcome:  # fmt: skip
+            timeout: float = 300, listen: Listen = nullcontext, **settings: object,
+            ) -> Outcome:  # fmt: skip
     """How ranks that run `body` end, started in this process."""
     job = Job(
         command=("script", write(folder, body)),
@@ -51,7 +53,7 @@ def outcome(folder: Path, body: str, *, n: int = 2, env: Mapping[str, str] | Non
         environ={**os.environ, **(env or {})},
         **settings,  # type: ignore[arg-type]
     )
-    return run(job)
+    return run(job, listen)
 
 
 def dream(

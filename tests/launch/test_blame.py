@@ -57,7 +57,21 @@ def test_the_message_names_a_signal() -> None:
 def test_who_left_is_named_and_what_it_did_is_shown() -> None:
     message = describe(Cause(LEFT, VICTIM), 2.0, [])
     assert message.startswith("Rank 3 left with exit code 0")
-    assert "Rank 0 then failed with exit code 1:\n  ConnectionResetError" in message
+    assert "Rank 0 then failed with exit code 1.\n  ConnectionResetError" in message
+
+
+def test_who_left_early_may_have_branched_on_its_own_loss() -> None:
+    for cause in (Cause(LEFT), Cause(LEFT, VICTIM)):
+        assert "branch on a global value (`strategy.communicator.all_reduce`)" in describe(
+            cause, 2.0, []
+        )
+
+
+def test_what_is_on_screen_is_not_quoted_again() -> None:
+    message = describe(Cause(OWN), 2.0, [2, 0], shown={1})
+    assert "mine" not in message
+    assert message.endswith("Its last words are above.")
+    assert "ValueError: mine" in describe(Cause(OWN), 2.0, [], shown={0})
 
 
 def test_a_long_traceback_keeps_its_end() -> None:

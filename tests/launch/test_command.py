@@ -24,7 +24,7 @@ time.sleep(600)
 def test_rank_0_on_screen_every_rank_in_the_logs(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     ran = dream("run", "-n", "2", "--log-dir", str(logs), write(tmp_path, SPEAK))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[0] out 0\n", "[0] err 0\n")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "out 0\n", "err 0\n")
     texts = [(logs / f"rank{rank}.log").read_text() for rank in range(2)]
     assert [sorted(text.splitlines()) for text in texts] == [["err 0", "out 0"], ["err 1", "out 1"]]
 
@@ -53,7 +53,7 @@ print(json.dumps([__name__, __file__, sys.argv, sys.path[0], globals().get('__sp
         timeout=300,
         check=True,
     )
-    assert json.loads(ran.stdout.removeprefix("[0] ")) == json.loads(plain.stdout)
+    assert json.loads(ran.stdout) == json.loads(plain.stdout)
 
 
 def test_a_module(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_module(tmp_path: Path) -> None:
         timeout=300,
         check=True,
     )
-    assert ran.stdout == "[0] __main__ ['--lr', '1']\n"
+    assert ran.stdout == "__main__ ['--lr', '1']\n"
 
 
 def test_the_last_message(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_ports_and_token_are_fresh_at_every_start(tmp_path: Path) -> None:
     names = "'MASTER_PORT', 'DREAM_TOKEN', 'DREAM_RENDEZVOUS', 'TF_CONFIG'"
     script = write(tmp_path, f"print([os.environ[name] for name in ({names})])\n")
     first, second = (dream("run", "-n", "2", script).stdout for _ in range(2))
-    told = [set(eval(text.removeprefix("[0] "))) for text in (first, second)]
+    told = [set(eval(text)) for text in (first, second)]
     assert len(told[0]) == 4
     assert not told[0] & told[1]
 
@@ -155,7 +155,7 @@ def test_a_busy_port_is_named() -> None:
 def test_two_hosts(tmp_path: Path) -> None:
     ends = on_two_hosts(tmp_path, "print(rank, os.environ['HOROVOD_CROSS_RANK'])\n")
     assert [code for code, _, _ in ends] == [0, 0]
-    assert [out for _, out, _ in ends] == ["[0] 0 0\n", ""]
+    assert [out for _, out, _ in ends] == ["0 0\n", ""]
 
 
 def test_a_failure_on_one_host_ends_the_other(tmp_path: Path) -> None:

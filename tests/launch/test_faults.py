@@ -40,7 +40,7 @@ def test_an_error_ends_the_others_and_is_shown(tmp_path: Path) -> None:
     ("statement", "code", "how"),
     [
         ("sys.exit(7)", 7, "exit code 7"),
-        ("sys.exit('no data')", 1, "SystemExit: no data"),
+        ("sys.exit('no data')", 1, "no data"),
         ("os._exit(9)", 9, "exit code 9"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL (signal 9"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV (signal 11)"),
@@ -114,7 +114,7 @@ raise ConnectionResetError('peer')
 
 
 def test_who_waits_for_one_that_left_is_ended(tmp_path: Path) -> None:
-    end = outcome(tmp_path, "if rank == 0: time.sleep(600)\n", env={"DREAM_EXIT_SECONDS": "1.5"})
+    end = outcome(tmp_path, "if rank == 0: time.sleep(600)\n", env={"DREAM_STALL_SECONDS": "1.5"})
     assert (named(end), end.exit_code, end.ended) == (1, 1, (0,))
 
 
@@ -137,7 +137,7 @@ def test_who_works_on_alone_is_left_in_peace(
 if rank == 0:
     while not os.path.exists(f'{sys.argv[0]}.enough'): sum(range(100_000))
 """
-    assert outcome(tmp_path, body, env={"DREAM_EXIT_SECONDS": "7.5"}).exit_code == 0
+    assert outcome(tmp_path, body, env={"DREAM_STALL_SECONDS": "7.5"}).exit_code == 0
 
 
 def test_a_time_limit(tmp_path: Path) -> None:

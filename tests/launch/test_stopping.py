@@ -1,0 +1,121 @@
+"""A job that is stopped from outside: what its ranks still may do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from launch_scripts import DREAM, alive, gone, outcome, start, wait_for, write
+
+from dream.launch import idle, watch
+
+OLD_GRACE = 2.5
+"""Seconds: more than a rank is given after a failure."""
+
+
+def test_ranks_save_what_they_have_before_they_go(tmp_path: Path) -> None:
+    """And their children are there for as long."""
+    body = """
+child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def save(*_):
+    mark('asked')
+    wait_for_mark('go')
+    print(child.communicate(b'saved')[0].decode(), flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+mark('ready')
+while True: time.sleep(0.1)
+"""
+    script = write(tmp_path, body)
+    with start("run", "-n", "1", "--grace", "300", script) as launcher:
+        wait_for([Path(f"{script}.ready")])
+        launcher.send_signal(signal.SIGTERM)
+        wait_for([Path(f"{script}.asked")])
+        time.sleep(OLD_GRACE)
+        Path(f"{script}.go").write_text("go")
+        out, err = launcher.communicate(timeout=120)
+    assert (launcher.returncode, out) == (143, "saved\n")
+    assert "They may take 300 s (--grace)" in err
+    assert "Stopped by SIGTERM. Ended with it: rank 0." in err
+
+
+def test_who_does_not_go_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark(rank)\ntime.sleep(600)\n"
+    script = write(tmp_path, body)
+    with start("run", "-n", "2", "--grace", "0.5", script) as launcher:
+        told = [Path(f"{script}.{rank}") for rank in range(2)]
+        wait_for(told)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(120) == 143
+    assert gone([int(file.read_text()) for file in told])
+
+
+def test_ctrl_c_reaches_ranks_as_python_has_it(tmp_path: Path) -> None:
+    body = """
+mark('ready')
+try: time.sleep(600)
+except KeyboardInterrupt: print('saved')
+"""
+    script = write(tmp_path, body)
+    with start("run", "-n", "1", script) as launcher:
+        wait_for([Path(f"{script}.ready")])
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=120)
+    assert (launcher.returncode, out) == (130, "saved\n")
+
+
+def test_a_second_ctrl_c_ends_the_grace(tmp_path: Path) -> None:
+    body = """
+def stay(*_):
+    mark('asked')
+    while True: time.sleep(0.1)
+signal.signal(signal.SIGINT, stay)
+mark('ready')
+time.sleep(600)
+"""
+    script = write(tmp_path, body)
+    with start("run", "-n", "1", "--grace", "100000", script) as launcher:
+        wait_for([Path(f"{script}.ready")])
+        launcher.send_signal(signal.SIGINT)
+        wait_for([Path(f"{script}.asked")])
+        launcher.send_signal(signal.SIGTERM)  # says nothing new
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(120) == 130
+    assert gone([int(Path(f"{script}.asked").read_text())])
+
+
+def test_nohup_is_heeded(tmp_path: Path) -> None:
+    script = write(tmp_path, "mark('ready')\nwait_for_mark('go')\n")
+    with subprocess.Popen(["nohup", *DREAM, "run", "-n", "1", script]) as launcher:
+        wait_for([Path(f"{script}.ready")])
+        launcher.send_signal(signal.SIGHUP)
+        assert alive(int(Path(f"{script}.ready").read_text()))
+        Path(f"{script}.go").write_text("go")
+        assert launcher.wait(120) == 0
+
+
+def test_a_last_upload_is_no_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others have left, and the last one waits for a disk: it is told of, and left alone."""
+    looks = count()
+
+    def clock() -> float:
+        look = next(looks)
+        if look > 100:
+            (tmp_path / "script.py.done").write_text("done")
+        return float(look)
+
+    monkeypatch.setattr(idle, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(watch, "_TICK_SECONDS", 0.02)
+    body = "if rank == 0: wait_for_mark('done')\n"
+    end = outcome(tmp_path, body, env={"DREAM_STALL_SECONDS": "1800"})
+    assert end.exit_code == 0
+    told = capsys.readouterr().err
+    assert told.count("for 60 s nothing has been computed or printed by rank 0") == 1
+    assert "after 1800 s (DREAM_STALL_SECONDS)" in told
