@@ -268,5 +268,5 @@ def files_are_rank_0s(env: Env) -> Figures:
         "buffer": {f"0.{n}": v.numpy() for n, v in torch.load(buffer).items()},
         "failed": failed,
         "shared": shared,
-        "left": [path.name for path in Path(folder).iterdir() if "part" in path.name],
+        "left": [path.name for path in folder.glob(f".part*{env.rank}.pt")],
     }

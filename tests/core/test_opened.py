@@ -119,6 +119,12 @@ def test_what_harms_nobody_is_left_alone(
     assert not told(caplog)
 
 
-def test_a_process_alone_looks_at_nothing() -> None:
-    _opened.watch(Cluster())
-    assert _opened._watching is None
+def test_what_is_opened_is_looked_at_until_the_end_of_the_block(
+    store: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_opened, "_of", lambda _, made=rank(0, store): made)
+    watch = _opened.watch(Cluster())
+    (tmp_path / "inside").write_text("seen")
+    watch.rest()
+    (tmp_path / "after").write_text("not seen")
+    assert len(store.values) == 1
