@@ -122,7 +122,8 @@ def test_what_harms_nobody_is_left_alone(
 def test_what_is_opened_is_looked_at_until_the_end_of_the_block(
     store: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_opened, "_of", lambda _, made=rank(0, store): made)
+    made = rank(0, store)
+    monkeypatch.setattr(_opened, "_of", lambda _: made)
     watch = _opened.watch(Cluster())
     (tmp_path / "inside").write_text("seen")
     watch.rest()
