@@ -226,6 +226,7 @@ def test_rank_0_that_has_left_is_not_waited_for(
     old.write_text("perhaps rank 0's")
     for path in (new, new, old):
         save(other, path, "its own")
+    other.before_reading(new)
     assert (new.read_text(), old.read_text()) == ("its own", "perhaps rank 0's")
     assert f"rank 1: rank 0 has left, so whose file {old} is" in caplog.text
     with pytest.raises(WorkerFailed, match="Rank 0, or the launcher, is gone"):
