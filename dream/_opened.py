@@ -34,24 +34,11 @@ _LAST = "opens/last"
 _watching: Watch | None = None
 
 
-def watch(place: Cluster) -> None:
-    """Look at what is opened from now on, where another rank of this host could open it too."""
-    global _watching
-    if place.local_world_size > 1 and not place.alone:
-        _hook()
-        _watching = _of(place)
-
-
-def tell() -> None:
-    """On rank 0, whose output is on the screen, tell what other ranks have found."""
-    if _watching is not None:
-        _watching.tell_of_others()
-
-
-def rest() -> None:
-    """Look no longer."""
-    global _watching
-    _watching = None
+def watch(place: Cluster) -> Watch:
+    """Have what is opened from now on looked at, until `rest`."""
+    _hook()
+    _of(place).begin()
+    return _of(place)
 
 
 @cache
@@ -59,8 +46,8 @@ def _hook() -> None:
     """Once a process, for good: Python takes no audit hook back."""
 
     def opening(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and _watching is not None:
-            _watching.opened(*arguments)
+        if event == "open" and (watching := _watching) is not None:
+            watching.opened(*arguments)
 
     sys.addaudithook(opening)
 
@@ -86,6 +73,16 @@ class Watch:
         self._seen: set[str] = set()
         self._told = False
 
+    def begin(self) -> None:
+        """Look at what is opened."""
+        global _watching
+        _watching = self
+
+    def rest(self) -> None:
+        """Look no longer."""
+        global _watching
+        _watching = None
+
     def opened(self, path: Any, mode: Any, flags: int) -> None:
         """Of a file that is about to be opened; nothing that happens here may keep it from it."""
         del flags
@@ -101,6 +98,7 @@ class Watch:
                 self._look(place)
 
     def tell_of_others(self) -> None:
+        """On rank 0, whose output is on the screen, tell what another rank found."""
         if self._rank == 0 and not self._told:
             with suppress(OSError, WorkerFailed):
                 last = self._board.find(_LAST)

@@ -155,7 +155,7 @@ class Other(Saves):
         if not self._called:
             return
         word = _word(path)
-        if word in self._own and not self._sees_rank_0(word, path):
+        if word in self._own and self._may_be_own(word, path):
             return
         limit, wait = time.monotonic() + self._limit, _FIRST_WAIT
         while (over := self._over(word)) < self._called[word]:

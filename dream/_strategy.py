@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dream._opened import Watch
     from dream.progress.loop import Progress
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -75,6 +76,7 @@ class Strategy:
         self._made: Adapter | None = None
         self._token: Token[Strategy | None] | None = None
         self._watch: _framework.ImportWatch | None = None
+        self._files: Watch | None = None
         self._last_value: Any = None
         if framework is not None and not cluster.frameworks_differ():
             choice.spec.check_framework(choice.given, framework, choice.reduction)
@@ -121,7 +123,8 @@ class Strategy:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            _opened.tell()
+            if self._files is not None:
+                self._files.tell_of_others()
             if self._watch is None:
                 self._adapter.exit()
             else:
@@ -131,7 +134,7 @@ class Strategy:
 
     def _begin(self) -> None:
         """Enter the adapter now, or once the first framework is imported inside the block."""
-        _opened.watch(self._place)
+        self._look_at_files()
         self._framework = self._framework or _framework.imported()
         if self._framework is None:
             self._watch = _framework.ImportWatch(self._framework_found)
@@ -151,8 +154,17 @@ class Strategy:
             recorder.entered(self._adapter, self._framework, self.name)
         self._adapter.enter()
 
+    def _look_at_files(self) -> None:
+        """Those that other ranks of this host could write too."""
+        if self._place.local_world_size > 1:
+            from dream import _opened  # on use: `import dream` stays quick
+
+            self._files = _opened.watch(self._place)
+
     def _leave(self) -> None:
-        _opened.rest()
+        if self._files is not None:
+            self._files.rest()
+        self._files = None
         self._watch = None
         if self._token is not None:
             _current.reset(self._token)

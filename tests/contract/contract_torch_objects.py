@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -228,12 +229,20 @@ def _read(path: Path) -> Any:
         return {}
 
 
+def _await(path: Path) -> None:
+    limit = time.monotonic() + 120.0
+    while not path.exists():
+        assert time.monotonic() < limit, path
+        time.sleep(0.01)
+
+
 @CASES.add(*WITH_DREAM)
 def files_are_rank_0s(env: Env) -> Figures:
-    """Every rank saves, to a file of its own name; then one save fails half-way."""
+    """Every rank saves, to a file of its own name and to one that all name, rank 0 first; then one
+    save fails half-way."""
     folder = env.folder / f"{env.mode}-files"
     folder.mkdir(exist_ok=True)
-    own, guarded = folder / f"{env.rank}.pt", folder / "guarded.pt"
+    own, guarded, both = (folder / f"{name}.pt" for name in (env.rank, "guarded", "both"))
     with env.block():
         model = Net()
         train(model, momentum(model.parameters()), loader(61), epochs=1)
@@ -241,11 +250,15 @@ def files_are_rank_0s(env: Env) -> Figures:
         torch.save({"model": model}, str(folder / f"whole{env.rank}.pt"))
         if env.rank == 0:
             torch.save(model.state_dict(), guarded)
+        else:
+            _await(both)
+        torch.save({"rank": env.rank}, both)
+        shared = torch.load(both)["rank"]
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
         failed = refusal(lambda: torch.save([torch.ones(9), _Unpicklable()], own))
     whole = folder / "whole0.pt"
-    loaded = _read(own) if env.rank == 0 else {}
+    loaded = _read(own)
     again = torch.load(whole, weights_only=False)["model"] if env.rank == 0 else model
     buffer.seek(0)
     return {
@@ -254,6 +267,6 @@ def files_are_rank_0s(env: Env) -> Figures:
         "whole": parameters(again),
         "buffer": {f"0.{n}": v.numpy() for n, v in torch.load(buffer).items()},
         "failed": failed,
-        "own": own.exists(),
-        "left": [path.name for path in Path(folder).iterdir() if "part" in path.name],
+        "shared": shared,
+        "left": [path.name for path in folder.glob(f".part*{env.rank}.pt")],
     }

@@ -218,12 +218,14 @@ def test_what_is_made_after_the_block_is_plain(job: Job, one: Job, case: str) ->
 
 
 @over("files_are_rank_0s")
-def test_files_are_written_by_rank_0_alone(job: Job, case: str) -> None:
+def test_files_are_each_ranks_own_and_callbacks_write_on_rank_0(job: Job, case: str) -> None:
     ranks = job.figures(case)
     assert ranks[0]["names"] == [
         "best0.keras", "function0.keras", "log0.csv", "only0.weights.h5", "whole0.keras"
     ]  # fmt: skip
-    assert all(rank["names"] == [] for rank in ranks[1:])
+    for number, rank in enumerate(ranks[1:], start=1):
+        own = [f"function{number}.keras", f"only{number}.weights.h5", f"whole{number}.keras"]
+        assert rank["names"] == own
     assert ranks[0]["left"] == []
     for name, loaded in ranks[0]["loaded"].items():
         assert_close(loaded, ranks[0]["parameters"], 0.0), name

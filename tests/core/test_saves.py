@@ -138,16 +138,19 @@ def test_a_rank_that_finds_rank_0_at_its_last_look_leaves_its_file_out(
     assert path.read_text() == "rank 0's"
 
 
+@pytest.mark.parametrize("before", [0, 2])
 def test_reading_waits_for_as_many_saves(
-    tmp_path: Path, store: Values, first: First, other: Other
+    tmp_path: Path, store: Values, first: First, other: Other, before: int
 ) -> None:
+    """Where rank 0 saved the path before, and where this rank's first file was put there."""
     path, asked, order = tmp_path / "both.pt", Event(), list[str]()
-    for number in (1, 2):
-        save(first, path, f"version {number}")
+    for _ in range(before):
+        save(first, path, "before")
         save(other, path, "another's")
 
     def slow(part: Path) -> None:
-        part.write_text("version 3")
+        part.write_text("the last")
+        reader.start()
         assert asked.wait(SECONDS)
         order.append("saved")
 
@@ -156,15 +159,15 @@ def test_reading_waits_for_as_many_saves(
         order.append(path.read_text())
 
     def answered(_: str) -> None:
-        if len(store.asked) > so_far + 3:
+        if len(store.asked) > so_far + 5:
             asked.set()
 
     save(other, path, "another's")
     so_far, store.seen = len(store.asked), answered
-    reader = in_thread(reads)
+    reader = Thread(target=reads, daemon=True)
     first.save(path, slow)
     reader.join(SECONDS)
-    assert order == ["saved", "version 3"]
+    assert order == ["saved", "the last"]
 
 
 def test_a_save_of_rank_0s_that_fails_is_over(tmp_path: Path, first: First, other: Other) -> None:
@@ -223,6 +226,7 @@ def test_rank_0_that_has_left_is_not_waited_for(
     old.write_text("perhaps rank 0's")
     for path in (new, new, old):
         save(other, path, "its own")
+    other.before_reading(new)
     assert (new.read_text(), old.read_text()) == ("its own", "perhaps rank 0's")
     assert f"rank 1: rank 0 has left, so whose file {old} is" in caplog.text
     with pytest.raises(WorkerFailed, match="Rank 0, or the launcher, is gone"):

@@ -1,0 +1,62 @@
+"""What Keras saves and loads on each rank of a job."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import dream
+
+
+@keras.saving.register_keras_serializable("tests")
+class Slow(keras.layers.Layer):  # type: ignore[misc]  # Keras is untyped
+    """Takes its time to be saved on rank 0."""
+
+    slow = False
+
+    def build(self, _: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+    def save_own_variables(self, store: Any) -> None:
+        if Slow.slow:
+            time.sleep(0.4)
+        super().save_own_variables(store)
+
+
+def run(folder: Path) -> dict[str, Any]:
+    with dream.strategy("mirrored") as strategy:
+        rank = strategy.topology.rank
+        Slow.slow = rank == 0
+        model = keras.Sequential([keras.Input((3,)), Slow()])
+        found: dict[str, Any] = {"weights": [], "model": []}
+        for version in (1.0, 2.0):
+            _set(model, version)
+            model.save_weights(folder / "only.weights.h5")
+            _set(model, 0.0)
+            model.load_weights(folder / "only.weights.h5")
+            found["weights"].append(_get(model))
+            keras.saving.save_model(model, folder / "whole.keras")
+            found["model"].append(_get(keras.models.load_model(folder / "whole.keras")))
+        _set(model, 10.0 + rank)
+        model.save(folder / f"rank{rank}.keras")
+        found["own"] = _get(keras.models.load_model(folder / f"rank{rank}.keras"))
+        model.save(folder / "link.keras")
+        strategy.communicator.barrier()
+        found["link"] = (folder / "link.keras").is_symlink(), (folder / "target.keras").is_file()
+        found["left"] = [path.name for path in folder.glob(".*")]
+    return found
+
+
+def _set(model: Any, value: float) -> None:
+    model.set_weights([np.float32(value)])
+
+
+def _get(model: Any) -> float:
+    return float(model.get_weights()[0])
