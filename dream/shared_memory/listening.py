@@ -9,6 +9,7 @@ from os import strerror
 
 from dream import cluster
 from dream._errors import DreamError, NotInstalled
+from dream._log import logger
 from dream._topology import Cluster, Endpoint
 from dream.cluster import PortRange
 from dream.shared_memory.library import status
@@ -34,6 +35,15 @@ def hold(place: Cluster, what: str, libraries: Sequence[str], at: Endpoint | Non
             raise _unheld(what, within, error) from error
         return str(error)
     return ""
+
+
+def say_open(place: Cluster, what: str) -> None:
+    """The line on what is open between hosts, where nothing but a network can keep others out."""
+    logger.info(
+        "%s listen%s without a token, at %s and the other hosts' addresses, on %s. Let only the "
+        "job's hosts reach them: a private network, or a firewall and --port-range",
+        what, "" if " and " in what else "s", cluster.own_host(place), cluster.ports_in_words(),
+    )  # fmt: skip
 
 
 @cache
