@@ -37,8 +37,12 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
 
 
 def _hold(place: Cluster) -> None:
-    """Have the ring listen where the job's ranks are; rank 0 says what is open while it forms."""
-    why = listening.hold(place, "The Horovod ring", [_LIBRARY])
+    """Have the ring listen where the job's ranks are; rank 0 says what is open while it forms.
+
+    Its process sets forget HOROVOD_GLOO_IFACE, and go by the host's name.
+    """
+    name = cluster.own_host(place)
+    why = listening.hold(place, "The Horovod ring", [_LIBRARY], name=name)
     if place.rank != 0:
         return
     if not place.one_host:

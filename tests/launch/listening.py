@@ -32,37 +32,35 @@ def running(
     file: Path,
     words: tuple[str, ...],
     environ: Mapping[str, str] | None = None,
-) -> Iterator[list[subprocess.Popen[str]]]:
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     """What the commands start, at a moment when two ranks have connected. It must end well; what it
     said is then in FILE.said."""
-    asked = [str(SCRIPT), str(file), *words]
-    jobs = [
-        subprocess.Popen(
-            [*command, *asked], env=os.environ | QUIET | dict(environ or {}), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        for command in commands
-    ]  # fmt: skip
+    said = Path(f"{file}.said")
+    with said.open("w") as output:
+        jobs = [
+            subprocess.Popen(
+                [*command, str(SCRIPT), str(file), *words],
+                env=os.environ | QUIET | dict(environ or {}), stdout=output, stderr=output,
+            )
+            for command in commands
+        ]  # fmt: skip
     try:
         limit = time.monotonic() + MINUTES
         while not all(Path(f"{file}.{rank}").exists() for rank in (0, 1)):
-            for job in jobs:
-                assert job.poll() is None, job.communicate()[0]
-            assert time.monotonic() < limit
+            assert all(job.poll() is None for job in jobs), said.read_text()
+            assert time.monotonic() < limit, said.read_text()
             time.sleep(0.05)
         yield jobs
         Path(f"{file}.go").touch()
-        said = [job.communicate(timeout=MINUTES)[0] for job in jobs]
-        assert [job.returncode for job in jobs] == [0] * len(jobs), said
-        Path(f"{file}.said").write_text("\n".join(said))
+        assert [job.wait(MINUTES) for job in jobs] == [0] * len(jobs), said.read_text()
     finally:
         Path(f"{file}.go").touch()
         for job in jobs:
             job.terminate()
-            job.communicate()
+            job.wait()
 
 
-def seen(jobs: list[subprocess.Popen[str]]) -> set[Listener]:
+def seen(jobs: list[subprocess.Popen[bytes]]) -> set[Listener]:
     return listeners(pid for job in jobs for pid in family(job.pid))
 
 
