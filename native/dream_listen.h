@@ -20,6 +20,10 @@ extern "C" {
    changes nothing. */
 int dream_listen_hold(const char *library);
 
+/* A library asks for the host's name, to listen at the address that it stands for: it is given this
+   one, of 255 letters at most, instead. Returns as dream_listen_hold does. */
+int dream_listen_as(const char *library, const char *name);
+
 /* A bind to all interfaces at this port is one to this address (IPv4 or IPv6, in digits) instead.
    One port and address; -1: that is no address. */
 int dream_listen_at(uint16_t port, const char *address);

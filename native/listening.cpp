@@ -121,6 +121,18 @@ int led_accept4(int fd, sockaddr *address, socklen_t *length, int flags) {
 }
 #endif
 
+char host_name[256] = "";  // under the guard
+
+int led_gethostname(char *name, size_t size) {
+    std::lock_guard<std::mutex> held(guard);
+    if (std::strlen(host_name) >= size) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    std::strcpy(name, host_name);
+    return 0;
+}
+
 const Lead LEADS[] = {
     {"bind", reinterpret_cast<void *>(led_bind)},
     {"accept", reinterpret_cast<void *>(led_accept)},
@@ -134,6 +146,19 @@ const Lead LEADS[] = {
 
 int dream_listen_hold(const char *library) {
     return dream::lead_calls(library, dream::LEADS, sizeof dream::LEADS / sizeof *dream::LEADS);
+}
+
+int dream_listen_as(const char *library, const char *name) {
+    if (std::strlen(name) >= sizeof dream::host_name) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    {
+        std::lock_guard<std::mutex> held(dream::guard);
+        std::strcpy(dream::host_name, name);
+    }
+    const dream::Lead lead{"gethostname", reinterpret_cast<void *>(dream::led_gethostname)};
+    return dream::lead_calls(library, &lead, 1);
 }
 
 int dream_listen_at(uint16_t port, const char *address) {

@@ -6,8 +6,11 @@ from typing import Any
 
 from dream import cluster
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
+from dream._log import logger
 from dream._topology import Cluster
+from dream.shared_memory import listening
 
+_LIBRARY = "mpi_lib"
 _sides: list[str] = []
 
 
@@ -23,6 +26,7 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
         cluster.meet(place, f"horovod-{len(_sides)}")
         _sides.append(framework)
         cluster.export_horovod(place)
+        _hold(place)
         core.init()
     if (core.rank(), core.size()) != (place.rank, place.world_size):
         raise ConfigurationError(
@@ -30,6 +34,21 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
             f"rank {core.rank()} of {core.size()} from horovod, rank {place.rank} of "
             f"{place.world_size} from {place.source}. Leave hvd.init() to dream."
         )
+
+
+def _hold(place: Cluster) -> None:
+    """Have the ring listen where the job's ranks are; rank 0 says what is open while it forms.
+
+    Its process sets forget HOROVOD_GLOO_IFACE, and go by the host's name.
+    """
+    name = cluster.own_host(place)
+    why = listening.hold(place, "The Horovod ring", [_LIBRARY], name=name)
+    if place.rank != 0:
+        return
+    if not place.one_host:
+        listening.say_open(place, "The Horovod ring, while it forms,")
+    elif why:
+        logger.warning("the Horovod ring takes any user of this machine while it forms: %s", why)
 
 
 def stands() -> bool:

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from datetime import timedelta
 
-from torch.distributed import TCPStore
+from torch import distributed
 
 from dream import cluster
 from dream._log import logger
@@ -24,16 +24,12 @@ def hold(place: Cluster, *, nccl: bool) -> None:
     if place.rank != 0:
         return
     if not place.one_host:
-        logger.info(
-            "%s listen without a token, on %s of %s and of the other hosts. Let nobody but them "
-            "reach those ports: a private network, or a firewall and `dream run --port-range`",
-            who, cluster.ports_in_words(), cluster.own_host(place),
-        )  # fmt: skip
+        listening.say_open(place, who)
     elif why:
         logger.warning("%s take connections of every user of this machine: %s", who, why)
 
 
-def store(place: Cluster, timeout: timedelta) -> TCPStore:
+def store(place: Cluster, timeout: timedelta) -> distributed.TCPStore:
     """The job's, served by rank 0 at its own address alone, of which it tells the others: at the
     launcher's port, where that is free, for torchrun itself may listen there."""
     if place.rank == 0:
@@ -54,9 +50,9 @@ def _listener(place: Cluster) -> socket.socket:
 
 def _joined(
     place: Cluster, at: Endpoint, timeout: timedelta, listening: int | None = None
-) -> TCPStore:
+) -> distributed.TCPStore:
     """Rank 0 stays until everybody has come, and so until everybody has read where to."""
-    return TCPStore(
+    return distributed.TCPStore(
         at.host,
         at.port,
         place.world_size,

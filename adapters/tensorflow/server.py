@@ -19,7 +19,7 @@ def hold(place: Cluster, workers: Sequence[Endpoint]) -> None:
     own = workers[place.rank]
     address = local_address(own.host)
     at = Endpoint(address, own.port) if address else None
-    why = listening.hold(place, _WHO, (_LIBRARY,), at)
+    why = listening.hold(place, _WHO, (_LIBRARY,), at=at)
     if address is None:
         why = f"{own.host} is no address of this host's"
     if place.rank != 0:

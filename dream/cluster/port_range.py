@@ -32,12 +32,6 @@ class PortRange:
     def __str__(self) -> str:
         return f"{self.low}-{self.high}"
 
-    def __len__(self) -> int:
-        return self.high - self.low + 1
-
-    def __contains__(self, port: int) -> bool:
-        return self.low <= port <= self.high
-
     @property
     def ports(self) -> range:
         return range(self.low, self.high + 1)

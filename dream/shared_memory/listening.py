@@ -9,14 +9,23 @@ from os import strerror
 
 from dream import cluster
 from dream._errors import DreamError, NotInstalled
+from dream._log import logger
 from dream._topology import Cluster, Endpoint
 from dream.cluster import PortRange
 from dream.shared_memory.library import status
 
 
-def hold(place: Cluster, what: str, libraries: Sequence[str], at: Endpoint | None = None) -> str:
+def hold(
+    place: Cluster,
+    what: str,
+    libraries: Sequence[str],
+    *,
+    at: Endpoint | None = None,
+    name: str | None = None,
+) -> str:
     """Before a library starts to listen: have it listen in the job's range of ports, take nobody
-    but this user's processes on one host, and listen at `at` where it would at every address.
+    but this user's processes on one host, and listen at `at` where it would at every address, or
+    at `name` where it would at what the host's own name stands for.
 
     what: it is, for messages. libraries: how their files' names begin. Empty where it holds, else
     why it does not; `NotInstalled` where the user asked for a range of ports, which it breaks.
@@ -28,12 +37,24 @@ def hold(place: Cluster, what: str, libraries: Sequence[str], at: Endpoint | Non
         core.dream_listen_own_user(int(place.one_host))
         if at is not None:
             core.dream_listen_at(at.port, at.host.encode())
-        _lead(core, libraries)
+        for library in libraries:
+            _check(library, core.dream_listen_hold(library.encode()))
+            if name is not None:
+                _check(library, core.dream_listen_as(library.encode(), name.encode()))
     except NotInstalled as error:
         if within is not None:
             raise _unheld(what, within, error) from error
         return str(error)
     return ""
+
+
+def say_open(place: Cluster, what: str) -> None:
+    """The line on what is open between hosts, where nothing but a network can keep others out."""
+    logger.info(
+        "%s listen%s without a token, at %s and the other hosts' addresses, on %s. Let only the "
+        "job's hosts reach them: a private network, or a firewall and --port-range",
+        what, "" if " and " in what else "s", cluster.own_host(place), cluster.ports_in_words(),
+    )  # fmt: skip
 
 
 @cache
@@ -46,21 +67,20 @@ def _core() -> CDLL:
     except OSError as error:
         raise NotInstalled(f"its native core cannot be loaded: {error}") from error
     core.dream_listen_hold.argtypes = [c_char_p]
+    core.dream_listen_as.argtypes = [c_char_p, c_char_p]
     core.dream_listen_at.argtypes = [c_uint16, c_char_p]
     core.dream_listen_range.argtypes = [c_uint16, c_uint16]
     core.dream_listen_own_user.argtypes = [c_int]
     return core
 
 
-def _lead(core: CDLL, libraries: Sequence[str]) -> None:
-    """Every library's calls; where one makes none, its server is another than the one known."""
-    for library in libraries:
-        held = core.dream_listen_hold(library.encode())
-        if held < 0:
-            why = strerror(get_errno())
-            raise NotInstalled(f"this system does not let {library} be held: {why}")
-        if held == 0:
-            raise NotInstalled(f"{library} is not loaded, or listens in another way")
+def _check(library: str, led: int) -> None:
+    """Where it makes none of the calls, it is another library than the one that is known."""
+    if led < 0:
+        why = strerror(get_errno())
+        raise NotInstalled(f"this system does not let {library} be held: {why}")
+    if led == 0:
+        raise NotInstalled(f"{library} is not loaded, or listens in another way")
 
 
 def _unheld(what: str, within: PortRange, why: DreamError) -> NotInstalled:

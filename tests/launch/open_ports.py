@@ -19,10 +19,15 @@ class Listener:
     port: int
 
     @property
-    def on_loopback(self) -> bool:
+    def plain_address(self) -> str:
+        """IPv4's where it is one that an IPv6 socket goes by."""
         found = ip_address(self.address)
         mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-        return (mapped or found).is_loopback
+        return str(mapped or found)
+
+    @property
+    def on_loopback(self) -> bool:
+        return ip_address(self.plain_address).is_loopback
 
 
 def family(pid: int) -> set[int]:
