@@ -21,13 +21,16 @@ from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.store import hold, store
 from dream.communication.wire import Combine, Length
 
-_BACK_STOP_SECONDS = 300.0
-"""Torch names nobody: dream's own end of a wait comes before."""
+_BACK_STOP = {"gloo": timedelta(days=1), "nccl": timedelta(minutes=5)}
+"""Beyond the stall time. Torch names nobody, and counts the time in which a process was stopped:
+dream's own end of a wait comes before, save under NCCL, whose waits keep a core busy as if they
+computed."""
 
 _TORCH = Path(torch.__file__).parent
 _WAITS = {
     str(_TORCH / "autograd" / "graph.py"): "backward()",
     str(_TORCH / "distributed" / "distributed_c10d.py"): "",
+    str(_TORCH / "distributed" / "rendezvous.py"): "the start of torch.distributed",
     str(_TORCH / "distributed" / "_functional_collectives.py"): "",
     **{f"{_TORCH / 'distributed' / part}/": "" for part in ("fsdp", "pipelining", "tensor")},
     str(_TORCH / "_ops.py"): "a collective",  # a call of C++ that stands still
@@ -79,7 +82,8 @@ def start_group(place: Cluster, reduction: str) -> None:
 
 def late() -> timedelta:
     """How long a group of torch's waits before it gives up by itself."""
-    return timedelta(seconds=cluster.stall_seconds() + _BACK_STOP_SECONDS)
+    kind = "nccl" if torch.cuda.is_available() else "gloo"
+    return timedelta(seconds=cluster.stall_seconds()) + _BACK_STOP[kind]
 
 
 def _backend(reduction: str) -> str:

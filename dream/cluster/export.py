@@ -14,8 +14,9 @@ from dream.cluster.ports import LOOPBACK_INTERFACE, interface_toward
 from dream.cluster.rendezvous import stall_seconds, startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
 
-_BACK_STOP_SECONDS = 300
-"""Horovod's core names nobody: dream's own end of a wait comes before."""
+_BACK_STOP_SECONDS = 24 * 3600
+"""Beyond the stall time. Horovod's core names nobody, and counts the time in which its process was
+stopped: dream's own end of a wait comes before."""
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import final
 from dream import cluster
 from dream._errors import DreamError
 from dream._topology import Cluster
-from dream.stall import stacks
+from dream.stall import marks, stacks
 from dream.stall.notice import Neighbour, Notice
 from dream.stall.standing import Standing, State, text_of
 
@@ -116,4 +116,7 @@ class Others:
         said = None
         with suppress(OSError, DreamError):
             said = cluster.found(self._place, f"standing/{rank}")
-        return Standing.unpacked(json.loads(said)) if said else Standing(rank, State.SILENT)
+        found = Standing.unpacked(json.loads(said)) if said else None
+        if found is None or found.steps < marks.way.steps - 1:  # from before it went on
+            return Standing(rank, State.SILENT)
+        return found

@@ -83,7 +83,7 @@ class Watcher:
         self._others = Others(place, self._notice, 1.0 + 4 * self._look)
         self._own = Standing(place.rank)
         self._mark: Hashable = None
-        self._next_line = self._next_post = 0.0
+        self._next_line = self._next_post = self._next_say = 0.0
         self._said: tuple[int, ...] = ()
         self._gave_up = False
         self._ends = math.inf
@@ -142,7 +142,7 @@ class Watcher:
         still = max(self._own.waited, self._own.quiet)
         if still < self._warning / 2:
             self._others.post(None)
-            self._next_line = self._next_post = 0.0
+            self._next_line = self._next_post = self._next_say = 0.0
             return
         self._others.look()
         if self._others.posts and still >= self._next_post:
@@ -150,8 +150,10 @@ class Watcher:
             self._others.post(replace(self._own, stack=tuple(stacks.own(trained_frame()))))
         if self._own.waited > self._limit + _MARGIN * self._look:
             self._end()
-        elif still >= self._warning and self._speaks():
-            self._say()
+        elif still >= max(self._warning, self._next_say):
+            self._next_say = still + self._warning / 4
+            if self._speaks():
+                self._say()
 
     def _moved_on(self, posture: Posture, seconds: float) -> Standing:
         before, steps = self._own, marks.way.steps

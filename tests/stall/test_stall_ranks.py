@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from importlib.util import find_spec
@@ -24,6 +25,11 @@ needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is no
         ("train_torch.py", "gloo"),
         pytest.param("train_torch.py", "shared_memory", marks=pytest.mark.exhaustive),
         pytest.param("train_torch.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("train_split.py", "sharded", marks=pytest.mark.exhaustive),
+        pytest.param("train_split.py", "zero=1", marks=pytest.mark.exhaustive),
+        pytest.param("train_split.py", "tensor", marks=pytest.mark.exhaustive),
+        pytest.param("train_split.py", "pipeline", marks=pytest.mark.exhaustive),
+        pytest.param("train_split.py", "local_sgd", marks=pytest.mark.exhaustive),
         pytest.param("train_keras.py", "grpc", marks=pytest.mark.exhaustive),
         pytest.param("train_keras.py", "shared_memory", marks=pytest.mark.exhaustive),
         pytest.param("train_keras.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
@@ -44,7 +50,7 @@ def test_a_stopped_rank_ends_the_wait_and_is_named(
             assert "Desynchronized: Rank 1 did not come to " in said, said
             assert f"within {SECONDS} s" in said
             assert "rank 1 is stopped" in said
-        assert "dream: ranks 0, 2 have waited 3 s" in three.said(0)
+        assert "dream: ranks 0, 2 have waited " in three.said(0)
         assert "dream: " not in three.said(2), "one says it for all"
 
 
@@ -64,15 +70,15 @@ def test_a_long_checkpoint_is_shown_and_harms_nobody(
     time, and it does not count."""
     with stall_job.job(
         "train_torch.py", reduction, "checkpoint", "8", folder=tmp_path, hosts=hosts,
-        DREAM_STALL_SECONDS="10",
+        DREAM_STALL_SECONDS="14",
     ) as two:  # fmt: skip
         two.wait_for_mark("trains1")
         said = two.wait_for_words(0, "in main")
-        assert "rank 1 has waited 5 s in " in said, said
+        assert re.search(r"rank 1 has waited \d+ s in ", said), said
         assert "for rank 0. Rank 0 is alive, in checkpoint, after training step 4" in said
         assert 'train_torch.py", line ' in said
         two.signal(1, signal.SIGSTOP)
-        time.sleep(7)
+        time.sleep(9)
         two.signal(1, signal.SIGCONT)
         time.sleep(0.5)
         two.mark("go")
@@ -107,7 +113,7 @@ def test_a_stopped_server_is_named(tmp_path: Path) -> None:
             said = three.said(rank)
             assert "Desynchronized: Rank 2 did not come to an answer of the servers" in said, said
             assert "rank 2 is stopped" in said
-        assert "have waited 3 s in an answer of the servers for rank 2" in three.said(0)
+        assert "s in an answer of the servers for rank 2" in three.said(0)
 
 
 @pytest.mark.slow
