@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from dream.launch.job import Job
@@ -68,6 +68,18 @@ def dream(
         timeout=300,
         check=False,
     )
+
+
+@contextmanager
+def launched(
+    *arguments: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """The command, running while the block lasts."""
+    with start(*arguments, env=env) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
 
 
 def start(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_who_stops_the_job_may_reach_a_rank_first(
     """As schedulers do, which signal every process: it is no failure of the rank's."""
     monkeypatch.setattr(watch, "_SHORT_GRACE_SECONDS", LIMIT)
     body = """
-if rank == 1: os.kill(os.getpid(), signal.SIGTERM)
+if rank == 1:
+    mark('first')
+    os.kill(os.getpid(), signal.SIGTERM)
 def stop(*_):
     mark('saved')
     os._exit(0)
@@ -90,7 +93,9 @@ time.sleep(600)
     @contextmanager
     def late(events: Events) -> Iterator[None]:
         def put() -> None:
-            wait_for([tmp_path / "script.py.ready"])
+            wait_for([tmp_path / "script.py.ready", tmp_path / "script.py.first"])
+            assert gone([int((tmp_path / "script.py.first").read_text())])
+            time.sleep(0.5)  # for the launcher to hear of it; if it has not, so much the better
             events.put(signal.SIGTERM)
 
         thread = threading.Thread(target=put)

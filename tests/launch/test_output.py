@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from launch_scripts import DREAM, dream, start, wait_for, write
+from launch_scripts import DREAM, dream, launched, wait_for, write
 
 from dream.launch.output import pieces
 from dream.launch.screen import Screen
@@ -40,7 +40,7 @@ def test_several_ranks_lines_stay_apart(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_line_without_its_end_is_not_held_back(tmp_path: Path) -> None:
     body = "print('question', end='')\nwait_for_mark('go')\nprint(' answer')\n"
     script = write(tmp_path, body)
-    with start("run", "-n", "1", "--log-dir", str(tmp_path), script) as launcher:
+    with launched("run", "-n", "1", "--log-dir", str(tmp_path), script) as launcher:
         wait_for([tmp_path / "rank0.log"], LIMIT)
         assert (tmp_path / "rank0.log").read_text() == "question"
         Path(f"{script}.go").write_text("go")

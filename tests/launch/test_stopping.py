@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launch_scripts import DREAM, alive, gone, outcome, start, wait_for, write
+from launch_scripts import DREAM, gone, launched, outcome, wait_for, write
 
 from dream.launch import idle, watch
 
@@ -32,7 +33,7 @@ mark('ready')
 while True: time.sleep(0.1)
 """
     script = write(tmp_path, body)
-    with start("run", "-n", "1", "--grace", "300", script) as launcher:
+    with launched("run", "-n", "1", "--grace", "300", script) as launcher:
         wait_for([Path(f"{script}.ready")])
         launcher.send_signal(signal.SIGTERM)
         wait_for([Path(f"{script}.asked")])
@@ -47,7 +48,7 @@ while True: time.sleep(0.1)
 def test_who_does_not_go_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark(rank)\ntime.sleep(600)\n"
     script = write(tmp_path, body)
-    with start("run", "-n", "2", "--grace", "0.5", script) as launcher:
+    with launched("run", "-n", "2", "--grace", "0.5", script) as launcher:
         told = [Path(f"{script}.{rank}") for rank in range(2)]
         wait_for(told)
         launcher.send_signal(signal.SIGTERM)
@@ -62,7 +63,7 @@ try: time.sleep(600)
 except KeyboardInterrupt: print('saved')
 """
     script = write(tmp_path, body)
-    with start("run", "-n", "1", script) as launcher:
+    with launched("run", "-n", "1", script) as launcher:
         wait_for([Path(f"{script}.ready")])
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=120)
@@ -79,7 +80,7 @@ mark('ready')
 time.sleep(600)
 """
     script = write(tmp_path, body)
-    with start("run", "-n", "1", "--grace", "100000", script) as launcher:
+    with launched("run", "-n", "1", "--grace", "100000", script) as launcher:
         wait_for([Path(f"{script}.ready")])
         launcher.send_signal(signal.SIGINT)
         wait_for([Path(f"{script}.asked")])
@@ -91,10 +92,10 @@ time.sleep(600)
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:
     script = write(tmp_path, "mark('ready')\nwait_for_mark('go')\n")
-    with subprocess.Popen(["nohup", *DREAM, "run", "-n", "1", script]) as launcher:
+    command = ["nohup", *DREAM, "run", "-n", "1", script]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as launcher:
         wait_for([Path(f"{script}.ready")])
         launcher.send_signal(signal.SIGHUP)
-        assert alive(int(Path(f"{script}.ready").read_text()))
         Path(f"{script}.go").write_text("go")
         assert launcher.wait(120) == 0
 
@@ -119,3 +120,28 @@ def test_a_last_upload_is_no_hang(
     told = capsys.readouterr().err
     assert told.count("for 60 s nothing has been computed or printed by rank 0") == 1
     assert "after 1800 s (DREAM_STALL_SECONDS)" in told
+
+
+def test_an_interrupted_notebook_gives_the_same_grace(tmp_path: Path) -> None:
+    body = """
+import dream
+
+def train(file):
+    with open(file, 'w') as said: said.write('ready')
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        with open(file + '.saved', 'w') as said: said.write('saved')
+
+if __name__ == '__main__':
+    dream.launch(train, sys.argv[0] + '.ready', n=1)
+"""
+    script = tmp_path / "notebook.py"
+    script.write_text(f"import sys, time\n{body}")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stderr=subprocess.PIPE, text=True
+    ) as notebook:
+        wait_for([Path(f"{script}.ready")])
+        notebook.send_signal(signal.SIGINT)
+        assert notebook.communicate(timeout=120)[1].endswith("KeyboardInterrupt\n")
+    assert Path(f"{script}.ready.saved").read_text() == "saved"
