@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _opened, _registry, cluster, recording, stall
+from dream import _choice, _framework, _registry, cluster, recording, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
