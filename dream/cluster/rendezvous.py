@@ -86,10 +86,29 @@ class Rendezvous:
             try:
                 self.find("store/there")
                 return
-            except ConnectionError:
+            except OSError as error:  # its host's name or route may not be there yet either
                 if time.monotonic() > limit:
-                    raise Missing(["store"], timeout, self.endpoint) from None
+                    raise Missing(["store"], timeout, self.endpoint) from error
             time.sleep(_LONGEST_WAIT)
+
+    def stay(self, seconds: float) -> socket.socket:
+        """A connection that stays, with whoever stands by at the store. OSError where it is not
+        there; seconds: for each step of asking."""
+        head = f"JOIN /{self._token}/ HTTP/1.1\r\nHost: dream\r\nContent-Length: 0\r\n\r\n"
+        connection = socket.create_connection((self.endpoint.host, self.endpoint.port), seconds)
+        try:
+            connection.sendall(head.encode("latin-1"))
+            answer = b""
+            while b"\r\n\r\n" not in answer:  # nothing follows before this side has spoken
+                came = connection.recv(4096)
+                if not came:
+                    break
+                answer += came
+            self._value(answer)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _those_there(self, keys: Iterable[str]) -> dict[str, bytes]:
         """A store that is not served yet counts as one without the key."""
@@ -97,7 +116,7 @@ class Rendezvous:
         for key in keys:
             try:
                 value = self.find(key)
-            except ConnectionError:
+            except OSError:
                 return found
             if value is not None:
                 found[key] = value

@@ -1,5 +1,7 @@
 """The key-value store that ranks find one another by: GET, PUT and DELETE over HTTP.
 
+JOIN asks for a connection that stays, which is handed to whoever is `standing` by.
+
 A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused. Horovod's core is a client
 too: given the address `host:port/TOKEN` and the port once more, it asks for
 `/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not there, as it expects.
@@ -11,11 +13,24 @@ import contextlib
 import socket
 import socketserver
 import threading
+from abc import ABC, abstractmethod
 
 LARGEST_VALUE = 1 << 24
 _LONGEST_LINE = 1 << 14
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
 _SECONDS_PER_REQUEST = 10.0
+
+
+class Standing(ABC):
+    """Who takes connections that stay."""
+
+    @abstractmethod
+    def take(self, connection: socket.socket) -> None:
+        """One that has shown the token; it is the taker's from now on."""
+
+    @abstractmethod
+    def refused(self, address: str) -> None:
+        """One came from there without the token."""
 
 
 class Store(socketserver.ThreadingTCPServer):
@@ -33,6 +48,8 @@ class Store(socketserver.ThreadingTCPServer):
         self.values: dict[str, bytes] = {}
         self.port: int = self.server_address[1]
         self._token = token.encode()
+        self.standing: Standing | None = None
+        self._taken: set[socket.socket] = set()
         self._closing = False
         self._thread = threading.Thread(target=self._accept, name="dream-store", daemon=True)
         self._thread.start()
@@ -50,6 +67,18 @@ class Store(socketserver.ThreadingTCPServer):
             socket.create_connection((self._host, self.port), timeout=1.0).close()
         self._thread.join(timeout=1.0)
         self.server_close()
+
+    def hand_over(self, connection: socket.socket, standing: Standing) -> None:
+        self._taken.add(connection)
+        standing.take(connection.dup())
+
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        """A connection that was handed over is only let go of."""
+        if request in self._taken:
+            self._taken.remove(request)
+            request.close()
+        else:
+            super().shutdown_request(request)
 
     def _accept(self) -> None:
         """serve_forever would look twice a second whether it is over, and end as late."""
@@ -87,8 +116,14 @@ class _Request(socketserver.StreamRequestHandler):
 
     def _answer(self, method: str, path: str, body: bytes) -> None:
         token, _, key = path.lstrip("/").partition("/")
+        standing = self.server.standing
         if not self.server.admits(token):
+            if method == "JOIN" and standing is not None:
+                standing.refused(self.client_address[0])
             self._send(403)
+        elif method == "JOIN" and standing is not None:
+            self._send(200)
+            self.server.hand_over(self.connection, standing)
         elif not key or method not in ("GET", "PUT", "DELETE"):
             self._send(400)
         else:

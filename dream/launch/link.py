@@ -1,111 +1,305 @@
-"""What the launchers of several hosts tell one another while their ranks run."""
+"""A launcher's connection to node 0's: the start is agreed on over it, it beats while ranks run,
+and it brings the verdict that every host gives."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
+from typing import Any, final
 
-from dream.cluster import Rendezvous
-from dream.cluster.rendezvous import Missing
-from dream.launch.ending import Ending
-from dream.launch.job import Job
+from dream._errors import ConfigurationError, DreamError, WorkerFailed
+from dream.cluster import startup_seconds
+from dream.cluster._read import is_loopback
+from dream.launch.address import LOOPBACK
+from dream.launch.awake import AwakeClock
+from dream.launch.channel import Channel, Closed
+from dream.launch.ending import Ending, find_cause
+from dream.launch.judge import Judge
+from dream.launch.nodes import Node, absent
+from dream.launch.verdict import Report, Verdict, patience
 
 FAULT, DONE = "fault", "done"
-_BEAT_SECONDS = 0.5
-_SILENT_SECONDS = 15.0
-_FAILURES_ALLOWED = 3
-_FAREWELL_SECONDS = 3.0
+BEAT_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
+_PAUSE_SECONDS = 0.1
+_LOOK_SECONDS = 0.2
+_ANSWER_SECONDS = 2.0
+
+Connect = Callable[[], socket.socket]
 
 
+@final
 class Link:
-    """Beats in a thread of its own. Tells `event`: FAULT once another host has one, DONE once
-    the ranks of every host ended well, or in a sentence that another launcher is gone."""
+    """connect: a connection to node 0's hub, OSError where there is none now. where: its address,
+    for messages. farewell: what is left to do once this side has said goodbye."""
 
-    def __init__(self, job: Job, store: Rendezvous, event: Callable[[str], None]) -> None:
-        self._node = job.node_rank
-        self._others = [node for node in range(job.nnodes) if node != job.node_rank]
-        self._store = store
-        self._event = event
-        self._closed = threading.Event()
-        self._beats = dict.fromkeys(self._others, (b"", time.monotonic()))
+    def __init__(
+        self, node: Node, connect: Connect, where: str, farewell: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._connect = connect
+        self._where = where
+        self._farewell = farewell
+        self._clock = AwakeClock()
+        self._news = threading.Condition()
+        self._channel: Channel | None = None
+        self._tried = self._heard = self._beat_at = float("-inf")
+        self._mine: dict[str, object] = {}
+        """What this side has told; it is told again over a new connection."""
+
+        self._told: dict[str, Any] = {}
+        """What node 0 has told, and "verdict" too where this side had to find it alone."""
+
+        self._error: BaseException | None = None
+        self._trouble = ""
+        self._patience = patience(node.node_timeout)
+        self._judge: Judge | None = None
+        self._event: Callable[[str], None] = lambda _: None
+        self._closing = False
+        self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="dream-link", daemon=True)
         self._thread.start()
 
-    def publish(self, endings: Sequence[Ending], lost: str = "") -> None:
-        """Tell the other hosts that the job has failed, and what is known of it here."""
-        self._put(FAULT, endings, lost)
+    @property
+    def host(self) -> str:
+        """This host, for messages to the others."""
+        return str(self._node)
+
+    def agree(self) -> list[Node]:
+        """Every host's facts, in node order, once all have come. Raises what every host is told
+        where they cannot go together, or some do not come in time."""
+        seconds = startup_seconds()
+        limit = time.monotonic() + seconds + (BEAT_SECONDS if self._node.number == 0 else 0.0)
+        with self._news:
+            while not ("agreed" in self._told or "refused" in self._told or self._error):
+                if time.monotonic() > limit:
+                    raise WorkerFailed(self._absent(seconds))
+                self._news.wait(0.2)
+        if self._error is not None:
+            raise self._error
+        if "refused" in self._told:
+            reason, late = self._told["refused"]
+            raise (WorkerFailed if late else ConfigurationError)(reason)
+        return [Node.read(content) for content in self._told["agreed"]]
+
+    def _absent(self, seconds: float) -> str:
+        missing = self._told.get("beat")
+        if missing is None:
+            detail = f"Nothing answers at {self._where}: {self._trouble or 'no answer'}. "
+            return absent("0", self._node.nnodes, seconds, detail)
+        return absent(missing, self._node.nnodes, seconds, f"Received at {self._where}. ")
+
+    def listen(self, event: Callable[[str], None]) -> None:
+        """Tell `event` FAULT once there is a verdict to ask for, DONE once every host is done."""
+        with self._news:
+            self._event = event
+            told = list(self._told)
+        for kind in told:
+            self._pass_on(kind)
+
+    def tell(self, told: str, endings: Sequence[Ending]) -> None:
+        """Tell the other hosts what ended the job here, where no rank's failure did."""
+        self._say("report", Report.of(endings, told).write())
 
     def finished(self, endings: Sequence[Ending]) -> None:
         """Tell the other hosts that every rank here has ended well."""
-        self._put(DONE, endings, "")
+        self._say("done", Report.of(endings).write())
 
-    def faults(self, *, timeout: float) -> tuple[list[Ending], str]:
-        """What the other hosts told of the fault, those that did within `timeout` seconds."""
-        with contextlib.suppress(Missing):
-            self._store.gather([f"{FAULT}/{node}" for node in self._others], timeout=timeout)
-        told = [*self._told(FAULT), *self._told(DONE)]
-        endings = [Ending(**ending) for content in told for ending in content["endings"]]
-        return endings, next((c["lost"] for c in told if c["lost"]), "")
+    def verdict(self, endings: Sequence[Ending]) -> Verdict:
+        """Tell what is known here, and wait for what every host is told: some seconds at most."""
+        limit = time.monotonic() + 3 * self._patience + _ANSWER_SECONDS
+        self._say("report", Report.of(endings).write())
+        with self._news:
+            while "verdict" not in self._told and time.monotonic() < limit:
+                self._news.wait(0.2)
+            if "verdict" in self._told:
+                return Verdict.read(self._told["verdict"])
+        cause = find_cause(endings)
+        return Verdict(cause, "" if cause else "another host's ranks failed")
 
     def left(self) -> list[Ending]:
-        """The ranks of hosts where every rank has ended well."""
-        return [Ending(**e) for content in self._told(DONE) for e in content["endings"]]
+        """The rank that left first, of hosts where every rank has ended well."""
+        told = self._told.get("left")
+        return [] if told is None else list(Report.read(told).endings)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the other hosts that this launcher gives up, if they do not know why yet."""
+        if "agreed" in self._told and not self._over:
+            self.tell(f"the launcher of {self.host} failed: {type(error).__name__}: {error}", [])
 
     def close(self) -> None:
-        """Node 0 serves the store, so it stays until the others have read what they need."""
-        self._closed.set()
+        if self._closing:
+            return
+        self._closing = True
+        self._waker.send(b"1")
         self._thread.join()
-        with contextlib.suppress(OSError, Missing):
-            self._store.put(f"bye/{self._node}", b"bye")
-            if self._node == 0:
-                byes = [f"bye/{node}" for node in self._others]
-                self._store.gather(byes, timeout=_FAREWELL_SECONDS)
+        self._farewell()
 
-    def _put(self, kind: str, endings: Sequence[Ending], lost: str) -> None:
-        content = {"endings": [asdict(ending) for ending in endings], "lost": lost}
-        with contextlib.suppress(OSError):
-            self._store.put(f"{kind}/{self._node}", json.dumps(content).encode())
+    @property
+    def _over(self) -> bool:
+        return "verdict" in self._told or "done" in self._told
 
-    def _told(self, kind: str) -> list[dict[str, Any]]:
-        with contextlib.suppress(OSError):
-            values = [self._store.find(f"{kind}/{node}") for node in self._others]
-            return [json.loads(value) for value in values if value is not None]
-        return []
+    def _say(self, kind: str, content: object) -> None:
+        with self._news:
+            self._mine[kind] = content
+            channel = self._channel
+            if self._judge is not None and kind == "report":
+                report = Report.read(content)
+                self._judge.report(self._node.number, report, self._clock.seconds())
+        if channel is not None:
+            with contextlib.suppress(OSError):  # the thread finds it closed too
+                channel.send(kind, content)
 
     def _run(self) -> None:
-        failures = count = 0
-        while not self._closed.wait(_BEAT_SECONDS):
-            count += 1
-            try:
-                told = self._beat(count)
-                failures = 0
-            except OSError:
-                failures += 1
-                told = "node 0's launcher is gone" if failures >= _FAILURES_ALLOWED else ""
-            if told:
-                self._event(told)
+        try:
+            while not self._closing:
+                self._turn()
+            self._say_goodbye()
+        except DreamError as error:  # the token was refused
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+        finally:
+            if self._channel is not None:
+                self._channel.close()
+            self._woken.close()
+
+    def _turn(self) -> None:
+        try:
+            if self._wants_connection():
+                self._reconnect()
+            self._await_news()
+            if self._channel is not None:
+                self._channel.flush()
+                for kind, content in self._channel.receive():
+                    self._hear(kind, content)
+                self._beat()
+        except Closed:
+            self._lose()
+        except OSError as error:  # merely cut, as it seems: the other side may come back
+            self._trouble = str(error)
+            self._drop()
+        self._look()
+
+    def _wants_connection(self) -> bool:
+        """Over one that fell silent a packet may be sent again much later than its way is free."""
+        now = self._clock.seconds()
+        if self._over or "refused" in self._told:
+            return False
+        if self._channel is None:
+            return now - self._tried > _PAUSE_SECONDS
+        return now - max(self._heard, self._tried) > self._patience
+
+    def _reconnect(self) -> None:
+        """The former connection is kept until there is another: what was said on it may arrive."""
+        self._tried = self._clock.seconds()
+        try:
+            channel = Channel(self._connect())
+        except ConfigurationError as error:
+            if "agreed" not in self._told:
+                raise
+            self._trouble = str(error)  # node 0 is gone, and another job has its port
+            return
+        except OSError as error:
+            self._trouble = str(error)
+            return
+        self._drop()
+        address = self._node.address or channel.own_address
+        if is_loopback(address):
+            address = LOOPBACK
+        with self._news:
+            self._node = replace(self._node, address=address)
+            self._channel = channel
+            said = [("join", self._node.write()), *self._mine.items()]
+        self._heard, self._beat_at = self._clock.seconds(), float("-inf")
+        for kind, content in said:
+            channel.send(kind, content)
+
+    def _await_news(self) -> None:
+        """Until something comes, a beat is due, or it is time to look again."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        seconds = _LOOK_SECONDS
+        if self._channel is not None:
+            waiting = select.POLLOUT if self._channel.waiting else 0
+            poll.register(self._channel, select.POLLIN | waiting)
+            if not self._mine:
+                seconds = self._beat_at + BEAT_SECONDS - self._clock.seconds()
+        poll.poll(max(seconds, 0.0) * 1000)
+
+    def _beat(self) -> None:
+        now = self._clock.seconds()
+        if self._channel is not None and now - self._beat_at >= BEAT_SECONDS:
+            self._beat_at = now
+            self._channel.send("beat")
+
+    def _hear(self, kind: str, content: Any) -> None:
+        self._heard = self._clock.seconds()
+        with self._news:
+            new = kind not in self._told
+            self._told[kind] = content
+            if kind == "agreed" and new:
+                self._begin([Node.read(told) for told in content])
+            if self._judge is not None:
+                self._judge.heard(0, self._heard)
+            self._news.notify_all()
+        if new:
+            self._pass_on(kind)
+
+    def _begin(self, nodes: list[Node]) -> None:
+        timeout = max(node.node_timeout for node in nodes)
+        self._patience = patience(timeout)
+        if self._node.number != 0:
+            hosts = {number: str(nodes[number]) for number in (0, self._node.number)}
+            self._judge = Judge(hosts, timeout, self._heard)
+
+    def _pass_on(self, kind: str) -> None:
+        if kind in ("asked", "verdict"):
+            self._event(FAULT)
+        elif kind == "done":
+            self._event(DONE)
+
+    def _lose(self) -> None:
+        """Node 0's side has ended the connection."""
+        self._trouble = "its launcher was there, and is gone"
+        self._drop()
+        if self._judge is not None:
+            self._judge.closed(0, self._clock.seconds())
+
+    def _drop(self) -> None:
+        with self._news:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _look(self) -> None:
+        """Whether node 0 is gone. While it is heard it alone says how the job ended."""
+        now = self._clock.seconds()
+        with self._news:
+            if self._judge is None or self._over:
                 return
+            self._judge.heard(self._node.number, now)
+            if self._channel is not None and now - self._heard <= self._patience:
+                return
+            verdict = self._judge.verdict(now)
+            if verdict is None:
+                return
+            self._told["verdict"] = verdict.write()
+            self._news.notify_all()
+        self._say("report", Report((), verdict.lost).write())  # for a launcher that was stopped
+        self._pass_on("verdict")
 
-    def _beat(self, count: int) -> str:
-        self._store.put(f"beat/{self._node}", str(count).encode())
-        if any(self._store.find(f"{FAULT}/{node}") is not None for node in self._others):
-            return FAULT
-        nodes = [self._node, *self._others]
-        if all(self._store.find(f"{DONE}/{node}") is not None for node in nodes):
-            return DONE
-        return self._silent()
-
-    def _silent(self) -> str:
-        now = time.monotonic()
-        for node in self._others:
-            beat = self._store.find(f"beat/{node}") or b""
-            if beat != self._beats[node][0]:
-                self._beats[node] = (beat, now)
-            elif now - self._beats[node][1] > _SILENT_SECONDS:
-                return f"node {node}'s launcher is gone"
-        return ""
+    def _say_goodbye(self) -> None:
+        limit = time.monotonic() + _FAREWELL_SECONDS
+        channel = self._channel
+        with contextlib.suppress(OSError):
+            if channel is not None:
+                channel.send("bye")
+            while channel is not None and channel.waiting and time.monotonic() < limit:
+                time.sleep(_PAUSE_SECONDS / 10)
+                channel.flush()

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, reserve
+from dream.cluster import Rendezvous, reserve, startup_seconds
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
+from dream.launch.address import LOOPBACK, reachable_address
+from dream.launch.hub import Hub
 from dream.launch.job import Job
-from dream.launch.nodes import agree, common_token
+from dream.launch.link import Link
+from dream.launch.meeting import Meeting
+from dream.launch.nodes import common_token, own_node
 
-LOOPBACK = "127.0.0.1"
+_SECONDS_PER_STEP = 2.0
+"""Of asking node 0 for a connection; it is asked again until it comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """The ranks' places, and the store if other hosts share it. find: looks a key up in it."""
+    """The ranks' places, and the link to the other hosts if there are any. find: looks a key up
+    in the job's store."""
 
     places: tuple[Cluster, ...]
-    shared: Rendezvous | None
+    link: Link | None
     find: Callable[[str], bytes | None]
 
 
@@ -50,7 +57,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             rendezvous=Endpoint(LOOPBACK, store.port),
             token=token,
         ),
-        shared=None,
+        link=None,
         find=store.values.get,
     )
 
@@ -59,10 +66,10 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     token = common_token(job)
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
-    if job.node_rank == 0:
-        _serve(job, token, held)
     store = Rendezvous(at, token)
-    nodes = agree(job, store, ports)
+    link = _first(job, ports, token, held) if job.node_rank == 0 else _further(job, ports, store)
+    held.push(_leave(link))
+    nodes = link.agree()
     return Hosted(
         _places(
             job,
@@ -72,9 +79,55 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             rendezvous=at,
             token=token,
         ),
-        shared=store,
-        find=store.find,
+        link=link,
+        find=lambda key: _found(store, key),
     )
+
+
+def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
+    """Node 0's, whose launcher serves the store and the hub. It is held by a pair of sockets: it
+    stands though the network does not."""
+    address = reachable_address(job)
+    served = _serve(job, token, held)
+    seconds = startup_seconds()
+    where = f"{job.master_addr}:{served.port}"
+    hub = Hub(Meeting(job.nnodes, seconds), where, seconds)
+    held.callback(hub.close)
+    served.standing = hub
+
+    def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        hub.take(theirs)
+        return ours
+
+    return Link(replace(own_node(job, ports), address=address), connect, where, hub.close)
+
+
+def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
+    def connect() -> socket.socket:
+        return store.stay(_SECONDS_PER_STEP)
+
+    return Link(own_node(job, ports), connect, str(store.endpoint), lambda: None)
+
+
+def _leave(link: Link) -> Callable[..., None]:
+    """What is done at the end, however it comes."""
+
+    def leave(kind: object, error: BaseException | None, trace: object) -> None:
+        del kind, trace
+        if error is not None:
+            link.failed(error)
+        link.close()
+
+    return leave
+
+
+def _found(store: Rendezvous, key: str) -> bytes | None:
+    """Nothing, where the store is not there any more: what becomes of that the link says."""
+    try:
+        return store.find(key)
+    except OSError:
+        return None
 
 
 def _serve(job: Job, token: str, held: ExitStack) -> Store:
