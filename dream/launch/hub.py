@@ -68,7 +68,7 @@ class Hub(Standing):
 
     def take(self, connection: socket.socket) -> None:
         self._arrivals.put(connection)
-        self._waker.send(b"1")
+        self._wake()
 
     def refused(self, address: str) -> None:
         if not self._meeting.complete and self._meeting.stranger(address):
@@ -79,8 +79,12 @@ class Hub(Standing):
         """Stay until the others have heard how it ended, those that can."""
         if self._leaving is None:
             self._leaving = time.monotonic() + _FAREWELL_SECONDS
-            self._waker.send(b"1")
+            self._wake()
         self._thread.join()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it has seen by itself that it is over
+            self._waker.send(b"1")
 
     def _run(self) -> None:
         try:

@@ -17,6 +17,10 @@ from dream.launch.verdict import Report, Verdict, killed, patience, silent
 _CULPRIT_SECONDS = 1.0
 """How long other hosts' reports are waited for where one names a rank that failed of itself."""
 
+_RETURN = 0.5
+"""How much of the patience one has to come back in whose connection has closed: by the system of
+its host as a rule, since its process is gone."""
+
 
 @dataclass(slots=True)
 class _Host:
@@ -42,6 +46,7 @@ class Judge:
         self._hosts = {node: _Host(name, now) for node, name in hosts.items()}
         self._timeout = node_timeout
         self._patience = patience(node_timeout)
+        self._return = self._patience * _RETURN
         self._asked: float | None = None
         self._told = ""
 
@@ -88,7 +93,7 @@ class Judge:
         for host in self._hosts.values():
             if host.done:
                 continue
-            if host.closed is not None and now - host.closed > self._patience:
+            if host.closed is not None and now - host.closed > self._return:
                 return Verdict(lost=killed(host.name))
             if now - host.heard > self._timeout:
                 return Verdict(lost=silent(host.name, now - host.heard))
@@ -97,7 +102,7 @@ class Judge:
     def _of_reports(self, asked: float, now: float) -> Verdict | None:
         owing = [host for host in self._hosts.values() if host.owes]
         before = [h.closed for h in owing if h.closed is not None and h.closed <= asked]
-        if before and now - min(before) <= self._patience:
+        if before and now - min(before) <= self._return:
             return None  # gone before any rank failed: what these ranks failed of, if it stays so
         if before:
             return next(Verdict(lost=killed(h.name)) for h in owing if h.closed == min(before))

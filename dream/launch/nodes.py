@@ -114,7 +114,7 @@ def disagreement(nodes: Iterable[Node]) -> str:
     found = (
         _differ(known, "--nnodes", lambda node: str(node.nnodes), alike),
         _twice(known),
-        _differ(known, "-n, the number of ranks", lambda node: str(node.n), alike),
+        _differ(known, "-n", lambda node: str(node.n), alike),
         *(_versions_differ(known, name) for name in ("Python", *_COMPARED)),
     )
     return next(filter(None, found), "")

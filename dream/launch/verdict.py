@@ -10,7 +10,7 @@ from dream.launch.ending import Cause, Ending, find_cause, first_left
 
 _PATIENCE = 5
 """A part of the node timeout: how long a host may say nothing once ranks fail as those do that
-lost a peer, and how long one whose connection closed has to come back."""
+lost a peer."""
 
 _LEAST_PATIENCE = 2.0
 """Two beats."""
