@@ -50,7 +50,8 @@ class Channel:
         return str(name[0]) if isinstance(name, tuple) else ""
 
     def send(self, kind: str, content: object = None) -> None:
-        """What the connection does not take now is kept. Closed where the other side is gone."""
+        """What the connection does not take now is kept. Where it is closed, `receive` says so,
+        once it has given what came before."""
         line = json.dumps([kind, content]).encode() + b"\n"
         with self._sending:
             self._unsent += line
@@ -63,8 +64,8 @@ class Channel:
                     sent = self._connection.send(self._unsent)
                 except BlockingIOError:
                     return
-                except OSError as error:
-                    raise _mapped(error) from error
+                except OSError:
+                    sent = len(self._unsent)
                 self._unsent = self._unsent[sent:]
 
     def receive(self) -> list[Message]:

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, final
@@ -67,8 +68,11 @@ class Hub(Standing):
         self._thread.start()
 
     def take(self, connection: socket.socket) -> None:
-        self._arrivals.put(connection)
-        self._wake()
+        if self._thread.is_alive():
+            self._arrivals.put(connection)
+            self._wake()
+        else:
+            connection.close()
 
     def refused(self, address: str) -> None:
         if not self._meeting.complete and self._meeting.stranger(address):
@@ -81,6 +85,7 @@ class Hub(Standing):
             self._leaving = time.monotonic() + _FAREWELL_SECONDS
             self._wake()
         self._thread.join()
+        self._waker.close()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # it has seen by itself that it is over
@@ -96,8 +101,15 @@ class Hub(Standing):
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.data, _Guest):
                     key.data.channel.close()
+            for guest in self._arrived():
+                guest.channel.close()
             self._selector.close()
             self._woken.close()
+
+    def _arrived(self) -> Iterator[_Guest]:
+        with contextlib.suppress(Empty):
+            while True:
+                yield _Guest(Channel(self._arrivals.get_nowait()))
 
     def _over(self) -> bool:
         if self._leaving is None:
@@ -112,17 +124,16 @@ class Hub(Standing):
     def _serve(self, guest: _Guest | None, events: int) -> None:
         if guest is None:
             self._woken.recv(4096)
-            with contextlib.suppress(Empty):
-                while True:
-                    self._watch(_Guest(Channel(self._arrivals.get_nowait())))
+            for arrived in self._arrived():
+                self._watch(arrived)
             return
         try:
-            if events & selectors.EVENT_WRITE:
-                guest.channel.flush()
-                self._watch(guest)
             if events & selectors.EVENT_READ:
                 for kind, content in guest.channel.receive():
                     self._hear(guest, kind, content)
+            elif events & selectors.EVENT_WRITE:
+                guest.channel.flush()
+                self._watch(guest)
         except (OSError, KeyError, TypeError, ValueError):
             self._lose(guest)
 
@@ -212,12 +223,8 @@ class Hub(Standing):
             self._send(guest, kind, content)
 
     def _send(self, guest: _Guest, kind: str, content: object) -> None:
-        try:
-            guest.channel.send(kind, content)
-        except OSError:
-            self._lose(guest)
-        else:
-            self._watch(guest)
+        guest.channel.send(kind, content)
+        self._watch(guest)
 
     def _watch(self, guest: _Guest) -> None:
         """Hear of what it says, and of when it takes more, where something is kept for it."""

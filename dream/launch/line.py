@@ -83,8 +83,7 @@ class Line:
         """Now, from any thread. The listener's greeting says it again where it is lost."""
         channel = self._channel
         if channel is not None:
-            with contextlib.suppress(OSError):  # the thread finds it closed too
-                channel.send(kind, content)
+            channel.send(kind, content)
 
     def close(self) -> None:
         """Say goodbye."""
@@ -92,6 +91,7 @@ class Line:
         with contextlib.suppress(OSError):  # the thread has ended by itself
             self._waker.send(b"1")
         self._thread.join()
+        self._waker.close()
 
     def _run(self) -> None:
         try:
@@ -168,9 +168,8 @@ class Line:
 
     def _say_goodbye(self) -> None:
         limit = time.monotonic() + _FAREWELL_SECONDS
-        with contextlib.suppress(OSError):
-            if self._channel is not None:
-                self._channel.send("bye")
-                while self._channel.waiting and time.monotonic() < limit:
-                    time.sleep(_PAUSE_SECONDS / 10)
-                    self._channel.flush()
+        if self._channel is not None:
+            self._channel.send("bye")
+            while self._channel.waiting and time.monotonic() < limit:
+                time.sleep(_PAUSE_SECONDS / 10)
+                self._channel.flush()
