@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -120,6 +121,40 @@ def test_a_killed_launcher_is_named_by_every_other_host(
     for node in {0, 1, 2} - {lost}:
         names(said[node], f"node {lost} (host{lost}) is gone: its launcher was killed")
         assert said[node].seconds < 20.0
+
+
+def test_a_killed_rank_is_named_by_every_host(
+    three: list[Host], started: Started, tmp_path: Path
+) -> None:
+    """And not the ranks of other hosts that fail of it first, nor their hosts."""
+    script = write(tmp_path, PEERS)
+    launchers = launch(started, three, script)
+    joined(script, 3)
+    os.kill(int(Path(f"{script}.joined1").read_text()), signal.SIGKILL)
+    for said in netns.ends(launchers, time.monotonic()):
+        assert said.code == 137
+        assert said.message.startswith("dream run: Rank 1 was killed by SIGKILL"), said.err
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_who_trains_by_gloo_names_the_killed_launcher(
+    three: list[Host], started: Started, tmp_path: Path, lost: int
+) -> None:
+    body = """
+import dream, torch
+c = dream.communicator('gloo', framework='torch')
+while True:
+    c.all_reduce(torch.ones(1000))
+    mark(f'joined{rank}')
+"""
+    script = write(tmp_path, body)
+    launchers = launch(started, three[:2], script)
+    joined(script, 2)
+    launchers[lost].kill()
+    said = netns.ends(launchers, time.monotonic())[1 - lost]
+    names(said, f"node {lost} (host{lost}) is gone: its launcher was killed")
 
 
 def test_a_stopped_launcher_is_named_by_every_host(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from dream.launch.hub import Hub
 from dream.launch.link import Link
 from dream.launch.meeting import Meeting
 from dream.launch.nodes import Node
+from dream.launch.verdict import Verdict
 
 PATIENT = 300.0
 
@@ -40,9 +42,12 @@ class Guest:
         assert select.select([self.channel], [], [], PATIENT)[0]
         return self.channel.receive()
 
-    def until(self, kind: str) -> None:
-        while not any(message[0] == kind for message in self.next()):
-            pass
+    def until(self, kind: str) -> Any:
+        """What it says of this kind, whatever comes before."""
+        while True:
+            for found, content in self.next():
+                if found == kind:
+                    return content
 
 
 @pytest.fixture
@@ -86,19 +91,38 @@ def guests_of(guests: list[Guest]) -> list[Channel]:
 def test_a_launcher_beats_once_a_second(opened: list[Hub]) -> None:
     hub = Hub(Meeting(1, PATIENT), "here", PATIENT)
     opened.append(hub)
-
-    def connect() -> socket.socket:
-        ours, theirs = socket.socketpair()
-        hub.take(theirs)
-        return ours
-
-    link = Link(node(0, 1), connect, "here", lambda: None)
+    link = Link(node(0, 1), to(hub), "here", lambda: None)
     assert link.agree() == [node(0, 1)]
     before, start = hub.messages, time.monotonic()
     while hub.messages < before + 3:
         time.sleep(0.01)
     assert time.monotonic() - start > 1.5
     link.close()
+
+
+def to(hub: Hub) -> Callable[[], socket.socket]:
+    """What connects a link to it."""
+
+    def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        hub.take(theirs)
+        return ours
+
+    return connect
+
+
+def test_a_launcher_that_fails_by_itself_tells_the_others(opened: list[Hub]) -> None:
+    hub = Hub(Meeting(2, PATIENT), "here", PATIENT)
+    opened.append(hub)
+    other = Guest(hub, 0, 2)
+    link = Link(node(1, 2), to(hub), "here", lambda: None)
+    link.agree()
+    link.failed(OSError("no file descriptors"))
+    reason = "the launcher of node 1 (host1) failed: OSError: no file descriptors"
+    assert other.until("verdict") == Verdict(lost=reason).write()
+    assert link.verdict([]) == Verdict(lost=reason)
+    link.close()
+    other.channel.close()
 
 
 def test_a_connection_that_comes_back_is_told_everything_again(opened: list[Hub]) -> None:
