@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import final
 
@@ -14,11 +15,13 @@ class AwakeClock:
     process was stopped in between, or its machine was, the rest of that time does not count."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        now = time.monotonic()
-        self._seconds += min(now - self._looked, _LONGEST_LOOK)
-        self._looked = now
-        return self._seconds
+        with self._lock:
+            now = time.monotonic()
+            self._seconds += min(now - self._looked, _LONGEST_LOOK)
+            self._looked = now
+            return self._seconds

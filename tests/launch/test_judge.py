@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 
+from dream.launch import awake
+from dream.launch.awake import AwakeClock
 from dream.launch.ending import Ending
 from dream.launch.judge import Judge
 from dream.launch.verdict import Report, Verdict
@@ -154,3 +157,15 @@ def test_a_report_says_no_more_than_a_cause_is_found_by() -> None:
     assert [ending.rank for ending in report.endings] == [0, 64]
     assert len(str(report.write())) < 20_000
     assert Report.read(report.write()) == report
+
+
+def test_time_in_which_this_process_stood_still_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(awake, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = AwakeClock()
+    seconds = []
+    for now in (100.5, 101.5, 701.5, 702.0):
+        seconds.append(clock.seconds())
+    assert seconds == [0.5, 1.5, 3.5, 4.0]
