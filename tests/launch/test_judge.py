@@ -162,10 +162,7 @@ def test_a_report_says_no_more_than_a_cause_is_found_by() -> None:
 def test_time_in_which_this_process_stood_still_is_no_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr(awake, "time", SimpleNamespace(monotonic=lambda: now))
+    times = iter((100.0, 100.5, 101.5, 701.5, 702.0))
+    monkeypatch.setattr(awake, "time", SimpleNamespace(monotonic=lambda: next(times)))
     clock = AwakeClock()
-    seconds = []
-    for now in (100.5, 101.5, 701.5, 702.0):
-        seconds.append(clock.seconds())
-    assert seconds == [0.5, 1.5, 3.5, 4.0]
+    assert [clock.seconds() for _ in range(4)] == [0.5, 1.5, 3.5, 4.0]
