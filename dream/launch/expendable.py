@@ -42,15 +42,22 @@ class Expendable:
         return True
 
     def training_is_over(self) -> bool:
-        return self._find("roles/lost") is not None
+        return self._ask("roles/lost") is not None
 
     def given_up(self) -> set[int]:
         """Once training is over: the ranks that the servers no longer knew alive."""
         return self._ranks("roles/lost")
 
     def _ranks(self, key: str) -> set[int]:
-        value = self._find(key) or b""
+        value = self._ask(key) or b""
         return {int(rank) for rank in value.decode().split(",") if rank}
+
+    def _ask(self, key: str) -> bytes | None:
+        """A store that is gone says nothing; that it is gone is for others to notice."""
+        try:
+            return self._find(key)
+        except OSError:
+            return None
 
 
 def _say(text: str) -> None:
