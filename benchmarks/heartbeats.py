@@ -121,7 +121,7 @@ def link(hosts: int, port: int, number: int) -> Link:
     store = Rendezvous(Endpoint(HOST, port), TOKEN)
     ports = tuple(range(40000, 40009))  # of a host with eight ranks
     node = Node(number, hosts, 8, f"host{number}", str(number), ports, {"dream": "1"}, 15.0)
-    return Link(node, lambda: store.stay(10.0), str(store.endpoint), lambda: None)
+    return Link(node, store.stay, str(store.endpoint), lambda: None)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,12 @@ def _seconds(variable: str) -> float:
 
 
 class Rendezvous:
-    """Small values under names, shared by the ranks of a job. Names are SCOPE/NAME."""
+    """Small values under names, shared by the ranks of a job. Names are SCOPE/NAME. seconds: for
+    each step of a call."""
 
-    def __init__(self, endpoint: Endpoint, token: str) -> None:
+    def __init__(self, endpoint: Endpoint, token: str, seconds: float = _SECONDS_PER_CALL) -> None:
         self.endpoint = endpoint
+        self._seconds = seconds
         self._token = token
 
     def put(self, key: str, value: bytes) -> None:
@@ -91,11 +93,13 @@ class Rendezvous:
                     raise Missing(["store"], timeout, self.endpoint) from error
             time.sleep(_LONGEST_WAIT)
 
-    def stay(self, seconds: float) -> socket.socket:
+    def stay(self) -> socket.socket:
         """A connection that stays, with whoever stands by at the store. OSError where it is not
-        there; seconds: for each step of asking."""
+        there."""
         head = f"JOIN /{self._token}/ HTTP/1.1\r\nHost: dream\r\nContent-Length: 0\r\n\r\n"
-        connection = socket.create_connection((self.endpoint.host, self.endpoint.port), seconds)
+        connection = socket.create_connection(
+            (self.endpoint.host, self.endpoint.port), self._seconds
+        )
         try:
             connection.sendall(head.encode("latin-1"))
             answer = b""
@@ -126,7 +130,7 @@ class Rendezvous:
         path = "/".join(part for part in (self._token, key) if part)
         head = f"{method} /{path} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
         address = (self.endpoint.host, self.endpoint.port)
-        with socket.create_connection(address, _SECONDS_PER_CALL) as connection:
+        with socket.create_connection(address, self._seconds) as connection:
             connection.sendall(head.encode("latin-1") + body)
             with connection.makefile("rb") as answer:
                 return self._value(answer.read())

@@ -108,7 +108,8 @@ class Judge:
             return next(Verdict(lost=killed(h.name)) for h in owing if h.closed == min(before))
         cause = find_cause([ending for host in self._hosts.values() for ending in _of(host)])
         clear = cause is not None and not cause.first.victim and cause.first.failed
-        if owing and now - asked <= (_CULPRIT_SECONDS if clear else self._patience):
+        there = [host for host in owing if now - host.heard <= self._patience]
+        if there and now - asked <= (_CULPRIT_SECONDS if clear else self._patience):
             return None
         if clear:
             return Verdict(cause)

@@ -22,6 +22,8 @@ from dream.launch.verdict import Report, Verdict, patience
 
 FAULT, DONE = "fault", "done"
 _ANSWER_SECONDS = 2.0
+_QUIET_SECONDS = 2.5
+"""More than two beats."""
 
 
 @final
@@ -54,6 +56,11 @@ class Link(Listener):
     def host(self) -> str:
         """This host, for messages to the others."""
         return str(self._node)
+
+    @property
+    def silent(self) -> bool:
+        """Whether node 0 seems not to be there: a call of it would only take time."""
+        return self._line.silence > _QUIET_SECONDS
 
     def agree(self) -> list[Node]:
         """Every host's facts, in node order, once all have come. Raises what every host is told
@@ -105,6 +112,7 @@ class Link(Listener):
         self._say("report", Report.of(endings).write())
         with self._news:
             while "verdict" not in self._told and time.monotonic() < limit:
+                self.look()  # the line's thread may be trying to connect
                 self._news.wait(0.2)
             if "verdict" in self._told:
                 return Verdict.read(self._told["verdict"])

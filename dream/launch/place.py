@@ -19,8 +19,8 @@ from dream.launch.link import Link
 from dream.launch.meeting import Meeting
 from dream.launch.nodes import common_token, own_node
 
-_SECONDS_PER_STEP = 2.0
-"""Of asking node 0 for a connection; it is asked again until it comes."""
+_SECONDS_PER_STEP = 3.0
+"""Of a call of node 0. A connection is asked for again until it comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     token = common_token(job)
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
-    store = Rendezvous(at, token)
+    store = Rendezvous(at, token, _SECONDS_PER_STEP)
     link = _first(job, ports, token, held) if job.node_rank == 0 else _further(job, ports, store)
     held.push(_leave(link))
     nodes = link.agree()
@@ -80,7 +80,7 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             token=token,
         ),
         link=link,
-        find=store.find,
+        find=lambda key: None if link.silent else store.find(key),
     )
 
 
@@ -104,10 +104,7 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
 
 
 def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
-    def connect() -> socket.socket:
-        return store.stay(_SECONDS_PER_STEP)
-
-    return Link(own_node(job, ports), connect, str(store.endpoint), lambda: None)
+    return Link(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
 
 
 def _leave(link: Link) -> Callable[..., None]:

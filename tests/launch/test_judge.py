@@ -86,9 +86,17 @@ def test_who_says_nothing_when_asked_is_what_the_victim_has_lost() -> None:
     beats(made, 0, 1, 2, now=101.0)
     made.report(0, VICTIM, 101.5)
     made.report(2, WELL, 102.5)
-    assert made.verdict(104.4) is None
-    beats(made, 0, 2, now=104.5)
-    assert "node 1 (host1) cannot be reached" in str(named(made.verdict(104.6)))
+    beats(made, 0, 2, now=103.9)
+    assert made.verdict(103.9) is None
+    assert "node 1 (host1) cannot be reached" in str(named(made.verdict(104.1)))
+
+
+def test_who_was_silent_before_is_not_waited_for() -> None:
+    made = judge()
+    beats(made, 0, 2, now=104.0)
+    made.report(0, VICTIM, 104.0)
+    made.report(2, WELL, 104.0)
+    assert "node 1 (host1) cannot be reached" in str(named(made.verdict(104.0)))
 
 
 def test_who_is_only_slow_to_report_is_not_blamed() -> None:
