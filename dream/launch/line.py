@@ -18,7 +18,7 @@ from dream.launch.channel import Channel, Closed, Message
 BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 _PAUSE_SECONDS = 0.1
-_FAREWELL_SECONDS = 1.0
+_FAREWELL_SECONDS = 0.5
 
 Connect = Callable[[], socket.socket]
 
@@ -86,12 +86,13 @@ class Line:
             channel.send(kind, content)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Say goodbye; not to one that does not answer, which the thread may be calling yet."""
         self._closing = True
         with contextlib.suppress(OSError):  # the thread has ended by itself
             self._waker.send(b"1")
-        self._thread.join()
-        self._waker.close()
+        self._thread.join(_FAREWELL_SECONDS)
+        if not self._thread.is_alive():
+            self._waker.close()
 
     def _run(self) -> None:
         try:
@@ -167,7 +168,7 @@ class Line:
             channel.close()
 
     def _say_goodbye(self) -> None:
-        limit = time.monotonic() + _FAREWELL_SECONDS
+        limit = time.monotonic() + _FAREWELL_SECONDS / 2
         if self._channel is not None:
             self._channel.send("bye")
             while self._channel.waiting and time.monotonic() < limit:
