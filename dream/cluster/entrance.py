@@ -31,9 +31,11 @@ class Refused(Exception):
 
 class Visit(ABC):
     """One connection, as far as it has come. All of it runs in the entrance's thread, so nothing
-    in it may wait. known: whether it has shown the word."""
+    in it may wait. known: whether it has shown the word; address: of the
+    host that it comes from."""
 
     known = False
+    address = ""
 
     @property
     @abstractmethod
@@ -116,7 +118,7 @@ class Entrance:
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                connection, _ = self._listener.accept()
+                connection, (address, *_) = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:  # no descriptor is left
@@ -125,6 +127,7 @@ class Entrance:
                 return
             connection.setblocking(False)
             caller = _Caller(connection, self._receive())
+            caller.visit.address = address
             self._callers[caller] = None
             self._selector.register(connection, selectors.EVENT_READ, caller)
             self._go_on(caller)  # who knows the word has said it by now, and is no stranger

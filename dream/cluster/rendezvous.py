@@ -44,10 +44,12 @@ def _seconds(variable: str, default: str, environ: Mapping[str, str] = os.enviro
 
 
 class Rendezvous:
-    """Small values under names, shared by the ranks of a job. Names are SCOPE/NAME."""
+    """Small values under names, shared by the ranks of a job. Names are SCOPE/NAME. seconds: for
+    each step of a call."""
 
-    def __init__(self, endpoint: Endpoint, token: str) -> None:
+    def __init__(self, endpoint: Endpoint, token: str, seconds: float = _SECONDS_PER_CALL) -> None:
         self.endpoint = endpoint
+        self._seconds = seconds
         self._token = token
 
     def put(self, key: str, value: bytes) -> None:
@@ -87,10 +89,31 @@ class Rendezvous:
             try:
                 self.find("store/there")
                 return
-            except ConnectionError:
+            except OSError as error:  # its host's name or route may not be there yet either
                 if time.monotonic() > limit:
-                    raise Missing(["store"], timeout, self.endpoint) from None
+                    raise Missing(["store"], timeout, self.endpoint) from error
             time.sleep(_LONGEST_WAIT)
+
+    def stay(self) -> socket.socket:
+        """A connection that stays, with whoever stands by at the store. OSError where it is not
+        there."""
+        head = f"JOIN /{self._token}/ HTTP/1.1\r\nHost: dream\r\nContent-Length: 0\r\n\r\n"
+        connection = socket.create_connection(
+            (self.endpoint.host, self.endpoint.port), self._seconds
+        )
+        try:
+            connection.sendall(head.encode("latin-1"))
+            answer = b""
+            while b"\r\n\r\n" not in answer:  # nothing follows before this side has spoken
+                came = connection.recv(4096)
+                if not came:
+                    break
+                answer += came
+            self._value(answer)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _those_there(self, keys: Iterable[str]) -> dict[str, bytes]:
         """A store that is not served yet counts as one without the key."""
@@ -98,7 +121,7 @@ class Rendezvous:
         for key in keys:
             try:
                 value = self.find(key)
-            except ConnectionError:
+            except OSError:
                 return found
             if value is not None:
                 found[key] = value
@@ -108,7 +131,7 @@ class Rendezvous:
         path = "/".join(part for part in (self._token, key) if part)
         head = f"{method} /{path} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
         address = (self.endpoint.host, self.endpoint.port)
-        with socket.create_connection(address, _SECONDS_PER_CALL) as connection:
+        with socket.create_connection(address, self._seconds) as connection:
             connection.sendall(head.encode("latin-1") + body)
             with connection.makefile("rb") as answer:
                 return self._value(answer.read())

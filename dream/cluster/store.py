@@ -3,13 +3,15 @@
 A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused before anything else of the
 request is read. Horovod's core is a client too: given the address `host:port/TOKEN` and the port
 once more, it asks for `/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not
-there, as it expects.
+there, as it expects. JOIN asks for a connection that stays, which is handed to whoever is
+`standing` by.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from abc import ABC, abstractmethod
 from typing import final
 
 from dream.cluster.entrance import Entrance, Refused, Visit
@@ -19,6 +21,18 @@ _LONGEST_HEAD = 1 << 14
 _PIECE = 1 << 12
 _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
+
+
+class Standing(ABC):
+    """Who takes connections that stay."""
+
+    @abstractmethod
+    def take(self, connection: socket.socket) -> None:
+        """One that has shown the token; it is the taker's from now on."""
+
+    @abstractmethod
+    def refused(self, address: str) -> None:
+        """One came from there without the token."""
 
 
 @final
@@ -38,6 +52,7 @@ class Store:
         self.values: dict[str, bytes] = {}
         self.port: int = listener.getsockname()[1]
         self._token = token.encode()
+        self.standing: Standing | None = None
         self._entrance = Entrance(listener, lambda: _Request(self), "dream-store")
 
     def admits(self, word: str) -> bool:
@@ -74,13 +89,25 @@ class _Request(Visit):
         else:
             self._head += data
             if not self.known and b"\n" in self._head and not self._admitted():
+                if self._joins is not None:
+                    self._joins.refused(self.address)
                 return _answer(403)
             if not self._read_head():
                 return None
         assert self._body is not None
-        if len(self._body) < self._length:
+        if len(self._body) < self._length or self._joins is not None:
             return None
         return self._serve(bytes(self._body[: self._length]))
+
+    def admit(self, connection: socket.socket) -> None:
+        assert self._joins is not None
+        connection.sendall(_answer(200))  # a new connection takes so little at once
+        self._joins.take(connection)
+
+    @property
+    def _joins(self) -> Standing | None:
+        """Whom it wants to be handed to."""
+        return self._store.standing if self._method == "JOIN" else None
 
     def _admitted(self) -> bool:
         """Whether the first line's path begins with the token."""

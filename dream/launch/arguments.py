@@ -37,6 +37,7 @@ def job(argv: Sequence[str]) -> Job:
         node_rank=given.node_rank,
         master_addr=given.master_addr,
         master_port=given.master_port or (DEFAULT_PORT if several else None),
+        node_timeout=given.node_timeout,
         log_dir=given.log_dir,
         max_restarts=given.max_restarts,
         grace=given.grace,
@@ -90,5 +91,8 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
         help="this host's number, from 0")  # fmt: skip
     add("--master-addr", "--master_addr", default="127.0.0.1", metavar="HOST",
         help="host 0's address")  # fmt: skip
+    add("--node-timeout", "--node_timeout", type=float, default=15.0, metavar="SECONDS",
+        help="how long a host may be silent before it counts as lost (15); more where the "
+        "network is slow")  # fmt: skip
     add("--master-port", "--master_port", type=int, metavar="PORT",
         help=f"host 0's rendezvous ({DEFAULT_PORT}; on one host any free port)")  # fmt: skip

@@ -13,6 +13,9 @@ from dream._spec import Framework
 from dream.launch.screen import Show
 from dream.mixed import ranks
 
+LEAST_NODE_TIMEOUT = 5.0
+"""Launchers say once a second that they are there, and one may come late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -21,6 +24,7 @@ class Job:
     command: what each rank's interpreter runs: child.py's arguments.
     n: ranks on this host.
     frameworks: dealt out by rank, one after the other; empty where the script decides.
+    node_timeout: seconds for which another host may be silent before it counts as lost.
     max_restarts: how often the whole job is started again where a rank fails; attempt: the
         number of this start, from 0.
     grace: seconds that ranks have to end once the job is stopped from outside.
@@ -35,6 +39,7 @@ class Job:
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
+    node_timeout: float = 15.0
     log_dir: Path | None = None
     show: Show = "first"
     timeout: float | None = None
@@ -57,6 +62,11 @@ class Job:
             raise ConfigurationError(
                 "A job of several hosts cannot be started again by one of them. Received: "
                 f"--max-restarts {self.max_restarts}, --nnodes {self.nnodes}. Leave it out."
+            )
+        if not LEAST_NODE_TIMEOUT <= self.node_timeout < float("inf"):
+            raise ConfigurationError(
+                f"--node-timeout must be at least {LEAST_NODE_TIMEOUT:g} seconds. Received: "
+                f"{self.node_timeout:g}. Leave it out, or give more for a slow network."
             )
         if self.master_port is not None and not 0 < self.master_port < 65536:
             raise ConfigurationError(

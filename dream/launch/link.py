@@ -1,111 +1,210 @@
-"""What the launchers of several hosts tell one another while their ranks run."""
+"""What a launcher tells the others, and hears of them: the start that all agree on, and the verdict
+that every host gives."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
+from typing import Any, final
 
-from dream.cluster import Rendezvous
-from dream.cluster.rendezvous import Missing
-from dream.launch.ending import Ending
-from dream.launch.job import Job
+from dream._errors import ConfigurationError, DreamError, WorkerFailed
+from dream.cluster import startup_seconds
+from dream.cluster._read import LOOPBACK, is_loopback
+from dream.launch.channel import Message
+from dream.launch.ending import Ending, find_cause
+from dream.launch.judge import Judge
+from dream.launch.line import Connect, Line, Listener
+from dream.launch.nodes import Node, absent
+from dream.launch.verdict import Report, Verdict, patience
 
 FAULT, DONE = "fault", "done"
-_BEAT_SECONDS = 0.5
-_SILENT_SECONDS = 15.0
-_FAILURES_ALLOWED = 3
-_FAREWELL_SECONDS = 3.0
+_ANSWER_SECONDS = 2.0
+_QUIET_SECONDS = 2.5
+"""More than two beats."""
 
 
-class Link:
-    """Beats in a thread of its own. Tells `event`: FAULT once another host has one, DONE once
-    the ranks of every host ended well, or in a sentence that another launcher is gone."""
+@final
+class Link(Listener):
+    """connect: a connection to node 0's hub. where: its address, for messages. farewell: what is
+    left to do once this side has said goodbye."""
 
-    def __init__(self, job: Job, store: Rendezvous, event: Callable[[str], None]) -> None:
-        self._node = job.node_rank
-        self._others = [node for node in range(job.nnodes) if node != job.node_rank]
-        self._store = store
-        self._event = event
-        self._closed = threading.Event()
-        self._beats = dict.fromkeys(self._others, (b"", time.monotonic()))
-        self._thread = threading.Thread(target=self._run, name="dream-link", daemon=True)
-        self._thread.start()
+    def __init__(
+        self, node: Node, connect: Connect, where: str, farewell: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._where = where
+        self._farewell = farewell
+        self._news = threading.Condition()
+        self._mine: dict[str, object] = {}
+        """What this side has told."""
 
-    def publish(self, endings: Sequence[Ending], lost: str = "") -> None:
-        """Tell the other hosts that the job has failed, and what is known of it here."""
-        self._put(FAULT, endings, lost)
+        self._told: dict[str, Any] = {}
+        """What node 0 has told, and "verdict" too where this side had to find it alone."""
+
+        self._error: DreamError | None = None
+        self._patience = patience(node.node_timeout)
+        self._judge: Judge | None = None
+        self._event: Callable[[str], None] = lambda _: None
+        self._closed = False
+        self._line = Line(connect, self)
+        self._line.start()
+
+    @property
+    def host(self) -> str:
+        """This host, for messages to the others."""
+        return str(self._node)
+
+    @property
+    def silent(self) -> bool:
+        """Whether node 0 seems not to be there: a call of it would only take time."""
+        return self._line.silence > _QUIET_SECONDS
+
+    def agree(self) -> list[Node]:
+        """Every host's facts, in node order, once all have come. Raises what every host is told
+        where they cannot go together, or some do not come in time."""
+        seconds = startup_seconds()
+        limit = time.monotonic() + seconds
+        counting = False
+        with self._news:
+            while not ("agreed" in self._told or "refused" in self._told or self._error):
+                if "beat" in self._told and not counting:
+                    counting = True  # node 0 is there: it counts the time, the same for every host
+                    limit = time.monotonic() + seconds + _ANSWER_SECONDS
+                if time.monotonic() > limit:
+                    raise WorkerFailed(self._absent(seconds))
+                self._news.wait(0.2)
+        if self._error is not None:
+            raise self._error
+        if "refused" in self._told:
+            reason, late = self._told["refused"]
+            raise (WorkerFailed if late else ConfigurationError)(reason)
+        return [Node.read(content) for content in self._told["agreed"]]
+
+    def _absent(self, seconds: float) -> str:
+        missing = self._told.get("beat")
+        if missing is None:
+            detail = f"Nothing answers at {self._where}: {self._line.trouble or 'no answer'}. "
+            return absent("0", self._node.nnodes, seconds, detail)
+        return absent(missing, self._node.nnodes, seconds, f"Received at {self._where}. ")
+
+    def listen(self, event: Callable[[str], None]) -> None:
+        """Tell `event` FAULT once there is a verdict to ask for, DONE once every host is done."""
+        with self._news:
+            self._event = event
+            told = list(self._told)
+        for kind in told:
+            self._pass_on(kind)
+
+    def tell(self, told: str, endings: Sequence[Ending]) -> None:
+        """Tell the other hosts what ended the job here, where no rank's failure did."""
+        self._say("report", Report.of(endings, told).write())
 
     def finished(self, endings: Sequence[Ending]) -> None:
         """Tell the other hosts that every rank here has ended well."""
-        self._put(DONE, endings, "")
+        self._say("done", Report.of(endings).write())
 
-    def faults(self, *, timeout: float) -> tuple[list[Ending], str]:
-        """What the other hosts told of the fault, those that did within `timeout` seconds."""
-        with contextlib.suppress(Missing):
-            self._store.gather([f"{FAULT}/{node}" for node in self._others], timeout=timeout)
-        told = [*self._told(FAULT), *self._told(DONE)]
-        endings = [Ending(**ending) for content in told for ending in content["endings"]]
-        return endings, next((c["lost"] for c in told if c["lost"]), "")
+    def verdict(self, endings: Sequence[Ending]) -> Verdict:
+        """Tell what is known here, and wait for what every host is told: some seconds at most."""
+        limit = time.monotonic() + 3 * self._patience + _ANSWER_SECONDS
+        self._say("report", Report.of(endings).write())
+        with self._news:
+            while "verdict" not in self._told and time.monotonic() < limit:
+                self.look()  # the line's thread may be trying to connect
+                self._news.wait(0.2)
+            if "verdict" in self._told:
+                return Verdict.read(self._told["verdict"])
+        cause = find_cause(endings)
+        return Verdict(cause, "" if cause else "another host's ranks failed")
 
     def left(self) -> list[Ending]:
-        """The ranks of hosts where every rank has ended well."""
-        return [Ending(**e) for content in self._told(DONE) for e in content["endings"]]
+        """The rank that left first, of hosts where every rank has ended well."""
+        told = self._told.get("left")
+        return [] if told is None else list(Report.read(told).endings)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the other hosts that this launcher gives up, if they do not know why yet."""
+        if "agreed" in self._told and not self._over:
+            self.tell(f"the launcher of {self.host} failed: {type(error).__name__}: {error}", [])
 
     def close(self) -> None:
-        """Node 0 serves the store, so it stays until the others have read what they need."""
-        self._closed.set()
-        self._thread.join()
-        with contextlib.suppress(OSError, Missing):
-            self._store.put(f"bye/{self._node}", b"bye")
-            if self._node == 0:
-                byes = [f"bye/{node}" for node in self._others]
-                self._store.gather(byes, timeout=_FAREWELL_SECONDS)
+        if not self._closed:
+            self._closed = True
+            self._line.close()
+            self._farewell()
 
-    def _put(self, kind: str, endings: Sequence[Ending], lost: str) -> None:
-        content = {"endings": [asdict(ending) for ending in endings], "lost": lost}
-        with contextlib.suppress(OSError):
-            self._store.put(f"{kind}/{self._node}", json.dumps(content).encode())
+    def greeting(self, address: str) -> list[Message]:
+        with self._news:
+            if not self._node.address:
+                own = LOOPBACK if is_loopback(address) else address
+                self._node = replace(self._node, address=own)
+            return [("join", self._node.write()), *self._mine.items()]
 
-    def _told(self, kind: str) -> list[dict[str, Any]]:
-        with contextlib.suppress(OSError):
-            values = [self._store.find(f"{kind}/{node}") for node in self._others]
-            return [json.loads(value) for value in values if value is not None]
-        return []
+    def hear(self, kind: str, content: Any) -> None:
+        with self._news:
+            new = kind not in self._told
+            self._told[kind] = content
+            if kind == "agreed" and new:
+                self._begin([Node.read(told) for told in content])
+            if self._judge is not None:
+                self._judge.heard(0, self._line.now)
+            self._news.notify_all()
+        if new:
+            self._pass_on(kind)
 
-    def _run(self) -> None:
-        failures = count = 0
-        while not self._closed.wait(_BEAT_SECONDS):
-            count += 1
-            try:
-                told = self._beat(count)
-                failures = 0
-            except OSError:
-                failures += 1
-                told = "node 0's launcher is gone" if failures >= _FAILURES_ALLOWED else ""
-            if told:
-                self._event(told)
-                return
+    def _begin(self, nodes: list[Node]) -> None:
+        timeout = max(node.node_timeout for node in nodes)
+        self._patience = patience(timeout)
+        if self._node.number != 0:
+            hosts = {number: str(nodes[number]) for number in (0, self._node.number)}
+            self._judge = Judge(hosts, timeout, self._line.now)
 
-    def _beat(self, count: int) -> str:
-        self._store.put(f"beat/{self._node}", str(count).encode())
-        if any(self._store.find(f"{FAULT}/{node}") is not None for node in self._others):
-            return FAULT
-        nodes = [self._node, *self._others]
-        if all(self._store.find(f"{DONE}/{node}") is not None for node in nodes):
-            return DONE
-        return self._silent()
+    def closed(self) -> None:
+        if self._judge is not None:
+            self._judge.closed(0, self._line.now)
 
-    def _silent(self) -> str:
-        now = time.monotonic()
-        for node in self._others:
-            beat = self._store.find(f"beat/{node}") or b""
-            if beat != self._beats[node][0]:
-                self._beats[node] = (beat, now)
-            elif now - self._beats[node][1] > _SILENT_SECONDS:
-                return f"node {node}'s launcher is gone"
-        return ""
+    def refused(self, error: DreamError) -> bool:
+        with self._news:
+            if "agreed" in self._told:
+                return True  # node 0 is gone, and another job has its port
+            self._error = error
+            self._news.notify_all()
+            return False
+
+    def look(self) -> float | None:
+        """Whether node 0 is gone. While it is heard it alone says how the job ended."""
+        with self._news:
+            if self._over or "refused" in self._told:
+                return None
+            if self._judge is None:
+                return self._patience
+            now = self._line.now
+            self._judge.heard(self._node.number, now)
+            if self._line.silence <= self._patience:
+                return self._patience
+            verdict = self._judge.verdict(now)
+            if verdict is None:
+                return self._patience
+            self._told["verdict"] = verdict.write()
+            self._news.notify_all()
+        self._say("report", Report((), verdict.lost).write())  # for a launcher that was stopped
+        self._pass_on("verdict")
+        return None
+
+    @property
+    def _over(self) -> bool:
+        return "verdict" in self._told or "done" in self._told
+
+    def _say(self, kind: str, content: object) -> None:
+        with self._news:
+            self._mine[kind] = content
+            if self._judge is not None and kind == "report":
+                self._judge.report(self._node.number, Report.read(content), self._line.now)
+        self._line.send(kind, content)
+
+    def _pass_on(self, kind: str) -> None:
+        if kind in ("asked", "verdict"):
+            self._event(FAULT)
+        elif kind == "done":
+            self._event(DONE)

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import os
-import sys
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, _names, port_range, reserve
+from dream.cluster import Rendezvous, _names, port_range, reserve, startup_seconds
 from dream.cluster._read import LOOPBACK
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
 from dream.cluster.token import checked
+from dream.launch.address import reachable_address
+from dream.launch.hub import Hub
 from dream.launch.job import Job
-from dream.launch.nodes import Node, agree
+from dream.launch.link import Link
+from dream.launch.meeting import Meeting
+from dream.launch.nodes import Node, own_node
+from dream.launch.screen import SCREEN
+
+_SECONDS_PER_STEP = 3.0
+"""Of a call of node 0. A connection is asked for again until it comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """The ranks' places, and the store if other hosts share it. find: looks a key up in it."""
+    """The ranks' places, and the link to the other hosts if there are any. find: looks a key up
+    in the job's store."""
 
     places: tuple[Cluster, ...]
-    shared: Rendezvous | None
+    link: Link | None
     find: Callable[[str], bytes | None]
 
 
@@ -60,7 +69,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             rendezvous=Endpoint(LOOPBACK, store.port),
             token=token,
         ),
-        shared=None,
+        link=None,
         find=store.values.get,
     )
 
@@ -69,10 +78,10 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     token = checked(job.environ.get(_names.TOKEN, ""))
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
-    if job.node_rank == 0:
-        _serve(at, token, held)
-    store = Rendezvous(at, token)
-    nodes = agree(job, store, ports)
+    store = Rendezvous(at, token, _SECONDS_PER_STEP)
+    link = _first(job, ports, token, held) if job.node_rank == 0 else _further(job, ports, store)
+    held.push(_leave(link))
+    nodes = link.agree()
     _say_ports(job, nodes[job.node_rank])
     return Hosted(
         _places(
@@ -83,8 +92,8 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
             rendezvous=at,
             token=token,
         ),
-        shared=store,
-        find=store.find,
+        link=link,
+        find=lambda key: None if link.silent else store.find(key),
     )
 
 
@@ -94,7 +103,43 @@ def _say_ports(job: Job, here: Node) -> None:
     ports = f"from {within}" if within else "that are free; --port-range holds them to some"
     store = f"port {job.master_port} and " if job.node_rank == 0 else ""
     line = f"node {job.node_rank} listens at {here.master.host} on {store}ports {ports}"
-    print(f"dream run: {line}", file=sys.stderr, flush=True)
+    SCREEN.say(line)
+
+
+def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
+    """Node 0's, whose launcher serves the store and the hub. It is held by a pair of sockets: it
+    stands though the network does not."""
+    assert job.master_port is not None
+    address = reachable_address(job)
+    served = _serve(Endpoint(job.master_addr, job.master_port), token, held)
+    seconds = startup_seconds()
+    where = f"{job.master_addr}:{served.port}"
+    hub = Hub(Meeting(job.nnodes, seconds), where, seconds)
+    held.callback(hub.close)
+    served.standing = hub
+
+    def connect() -> socket.socket:
+        ours, theirs = socket.socketpair()
+        hub.take(theirs)
+        return ours
+
+    return Link(replace(own_node(job, ports), address=address), connect, where, hub.close)
+
+
+def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
+    return Link(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
+
+
+def _leave(link: Link) -> Callable[..., None]:
+    """What is done at the end, however it comes."""
+
+    def leave(kind: object, error: BaseException | None, trace: object) -> None:
+        del kind, trace
+        if error is not None:
+            link.failed(error)
+        link.close()
+
+    return leave
 
 
 def _serve(endpoint: Endpoint, token: str, held: ExitStack) -> Store:

@@ -18,7 +18,6 @@ from dream.launch.expendable import Expendable
 from dream.launch.guard import Guard
 from dream.launch.job import Job
 from dream.launch.limits import check_descriptors
-from dream.launch.link import Link
 from dream.launch.outcome import Outcome
 from dream.launch.output import Output
 from dream.launch.place import Hosted, hosted
@@ -40,7 +39,9 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         held.enter_context(listen(queue))
         start = time.monotonic()
         ranks = held.enter_context(_started(job, place, queue))
-        link = None if place.shared is None else Link(job, place.shared, queue.put)
+        link = place.link
+        if link is not None:
+            link.listen(queue.put)
         watch = Watch(
             ranks.processes,
             queue,

@@ -13,6 +13,7 @@ from dream.launch.idle import IdleWatch
 from dream.launch.link import DONE, FAULT, Link
 from dream.launch.outcome import Outcome
 from dream.launch.process import Process
+from dream.launch.verdict import Verdict
 
 _GRACE_SECONDS = 1.0
 """How long reports are waited for when only victims are known: the first cause may be heard of
@@ -78,8 +79,6 @@ class Watch:
             self._look_after(event)
         if event == FAULT or self._failed():
             return self._failure()
-        if isinstance(event, str) and event != DONE:
-            return self._outcome(lost=event)
         if event == DONE:
             self._all_done = True
         elif isinstance(event, int) and not self._running() and self._link is not None:
@@ -123,19 +122,17 @@ class Watch:
         if stopped is not None:
             return self._stopped(stopped)
         endings = self._endings()
-        lost = ""
+        verdict = Verdict(find_cause(endings))
         if self._link is not None:
-            self._link.publish(endings)
-            told, lost = self._link.faults(timeout=_GRACE_SECONDS)
-            endings += told
-        cause = find_cause(endings)
-        if cause is None and not lost:
-            lost = "another host's ranks failed"
+            verdict = self._link.verdict(endings)
+        cause = verdict.cause
         named = {cause.first.rank} if cause else set()
-        return self._outcome(cause, lost=lost, ended=[r for r in running if r not in named])
+        ended = [rank for rank in running if rank not in named]
+        return self._outcome(cause, lost=verdict.lost, ended=ended)
 
     def _stopped(self, number: signal.Signals) -> Outcome:
-        self._tell(f"another host was stopped by {number.name}")
+        if self._link is not None:
+            self._tell(f"{self._link.host} was stopped by {number.name}")
         return self._outcome(stopped=number)
 
     def _wait_for_reports(self) -> signal.Signals | None:
@@ -166,7 +163,7 @@ class Watch:
 
     def _tell(self, lost: str) -> None:
         if self._link is not None:
-            self._link.publish(self._endings(), lost)
+            self._link.tell(lost, self._endings())
 
     def _running(self) -> list[Process]:
         return [process for process in self._processes if process.running]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,12 @@ def start(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 def wait_for(files: list[Path], seconds: float = 120) -> None:

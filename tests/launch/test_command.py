@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_scripts import alive, dream, gone, start, wait_for, write
+from launch_scripts import alive, dream, free_port, gone, start, wait_for, write
 
 SPEAK = "print(f'out {rank}')\nprint(f'err {rank}', file=sys.stderr)\n"
 STAY = """
@@ -172,12 +172,6 @@ def test_a_host_that_never_comes_is_named() -> None:
     ran = dream("run", "-n", "1", "--nnodes", "2", "--master-port", port, __file__, env=env)
     assert ran.returncode == 1
     assert "the launchers of these nodes did not come within 1 s: 1." in ran.stderr
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def on_two_hosts(folder: Path, body: str) -> list[tuple[int, str, str]]:
