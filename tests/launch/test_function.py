@@ -116,3 +116,11 @@ def test_from_a_thread() -> None:
     thread.start()
     thread.join(300)
     assert results == [[0, 1]]
+
+
+def test_a_rank_that_the_system_does_not_start() -> None:
+    with pytest.raises(
+        dream.WorkerFailed, match=r"rank 0. Received: Argument list too long"
+    ) as one:
+        dream.launch(place, 1, env={"MINE": "x" * (1 << 20)})
+    assert one.value.rank == 0
