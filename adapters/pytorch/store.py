@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from datetime import timedelta
 
-from torch import distributed
+from torch._C._distributed_c10d import Store, TCPStore
 
 from dream import cluster
 from dream._log import logger
@@ -29,7 +29,7 @@ def hold(place: Cluster, *, nccl: bool) -> None:
         logger.warning("%s take connections of every user of this machine: %s", who, why)
 
 
-def store(place: Cluster, timeout: timedelta) -> distributed.TCPStore:
+def store(place: Cluster, timeout: timedelta) -> Store:
     """The job's, served by rank 0 at its own address alone, of which it tells the others: at the
     launcher's port, where that is free, for torchrun itself may listen there."""
     if place.rank == 0:
@@ -50,9 +50,9 @@ def _listener(place: Cluster) -> socket.socket:
 
 def _joined(
     place: Cluster, at: Endpoint, timeout: timedelta, listening: int | None = None
-) -> distributed.TCPStore:
+) -> Store:
     """Rank 0 stays until everybody has come, and so until everybody has read where to."""
-    return distributed.TCPStore(
+    return TCPStore(
         at.host,
         at.port,
         place.world_size,
