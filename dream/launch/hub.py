@@ -27,6 +27,9 @@ from dream.launch.verdict import Report
 
 _LOOK_SECONDS = 0.2
 _FAREWELL_SECONDS = 3.0
+_REFUSAL_SECONDS = 10.0
+"""How long those that have not come yet have to hear that nobody can begin."""
+
 _QUIET_SECONDS = 2.5
 """A host that has said nothing for so long is not waited for at the end."""
 
@@ -82,7 +85,9 @@ class Hub(Standing):
     def close(self) -> None:
         """Stay until the others have heard how it ended, those that can."""
         if self._leaving is None:
-            self._leaving = time.monotonic() + _FAREWELL_SECONDS
+            refusing = self._meeting.refusal and not self._meeting.late
+            seconds = _REFUSAL_SECONDS if refusing else _FAREWELL_SECONDS
+            self._leaving = time.monotonic() + seconds
             self._wake()
         self._thread.join()
         self._waker.close()

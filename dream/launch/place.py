@@ -110,11 +110,13 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
     """Node 0's, whose launcher serves the store and the hub. It is held by a pair of sockets: it
     stands though the network does not."""
     assert job.master_port is not None
-    address = reachable_address(job)
+    own = replace(own_node(job, ports), address=reachable_address(job))
     served = _serve(Endpoint(job.master_addr, job.master_port), token, held)
     seconds = startup_seconds()
+    meeting = Meeting(job.nnodes, seconds)
+    meeting.join(own.write())  # before any other: it is what they are held against
     where = f"{job.master_addr}:{served.port}"
-    hub = Hub(Meeting(job.nnodes, seconds), where, seconds)
+    hub = Hub(meeting, where, seconds)
     held.callback(hub.close)
     served.standing = hub
 
@@ -123,7 +125,7 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
         hub.take(theirs)
         return ours
 
-    return Link(replace(own_node(job, ports), address=address), connect, where, hub.close)
+    return Link(own, connect, where, hub.close)
 
 
 def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
