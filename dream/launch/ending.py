@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,12 @@ EARLY = (
     "(`strategy.communicator.all_reduce`)."
 )
 """Why a rank most often leaves before the others."""
+
+_BLAMES = re.compile(
+    r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)(?:, \d+)* "
+    r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Look)"
+)
+"""What `stall`, `communication.board` and the servers' `door` say of a rank that is waited for."""
 
 _SECONDS_APART = 1.0
 """A peer's connection closes before the launcher hears of its end: ends so close have no order."""
@@ -26,6 +33,8 @@ class Ending:
     victim: it failed as ranks do whose peer is gone.
     text: its traceback, else the end of what it wrote to stderr.
     raised: it ended by an error of Python's.
+    absent: it has not ended, as far as is known, and others have failed waiting for it: why, in
+        their words.
     """
 
     rank: int
@@ -34,6 +43,7 @@ class Ending:
     victim: bool = False
     text: str = ""
     raised: bool = False
+    absent: str = ""
 
     @property
     def failed(self) -> bool:
@@ -42,6 +52,8 @@ class Ending:
     @property
     def how(self) -> str:
         """ "failed with exit code 3" or "was killed by SIGKILL (signal 9)"."""
+        if self.absent:
+            return self.absent
         if self.code is None:
             return "raised an error"
         if self.code < 0:
@@ -59,7 +71,7 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The rank to name, and where it left with exit code 0, a rank that failed of it."""
+    """The rank to name, and where it did not fail itself, a rank that failed of it."""
 
     first: Ending
     victim: Ending | None = None
@@ -69,10 +81,11 @@ def find_cause(endings: Sequence[Ending]) -> Cause | None:
     """Whom to name; None where nobody failed.
 
     The earliest that failed of itself. Where all who failed are victims: the rank that left
-    before them with exit code 0, else the earliest victim.
+    before them with exit code 0, else the one that the earliest of them waited for, else the
+    earliest itself.
     """
     failed = sorted((e for e in endings if e.failed), key=lambda e: e.time)
-    culprits = [e for e in failed if not e.victim]
+    culprits = [e for e in failed if not e.victim and not _BLAMES.search(e.text)]
     if culprits:
         return Cause(culprits[0])
     if not failed:
@@ -80,7 +93,19 @@ def find_cause(endings: Sequence[Ending]) -> Cause | None:
     left = first_left(endings)
     if left is not None and left.time < failed[0].time + _SECONDS_APART:
         return Cause(left, failed[0])
-    return Cause(failed[0])
+    absent = _absent(failed[0], endings)
+    return Cause(failed[0]) if absent is None else Cause(absent, failed[0])
+
+
+def _absent(failed: Ending, endings: Sequence[Ending]) -> Ending | None:
+    """The rank that one has waited for in vain, by its own last words, where that has not ended."""
+    found = _BLAMES.findall(failed.text)
+    if not found:
+        return None
+    rank, what, known = found[-1]
+    if any(ending.rank == int(rank) for ending in endings):
+        return None
+    return Ending(int(rank), None, failed.time, victim=True, absent=f"{what}: {known}")
 
 
 def first_left(endings: Sequence[Ending]) -> Ending | None:
@@ -95,6 +120,9 @@ def describe(
     shown: ranks whose own last words are on screen, and not quoted again."""
     first, victim = cause.first, cause.victim
     others = f" Ended with it: {ranks(ended)}." if ended else ""
+    if first.absent and victim is not None:
+        head = f"Rank {first.rank} {first.how}. Rank {victim.rank} waited for it, and "
+        return f"{head}{victim.how} after {seconds:.1f} s.{others}{_quoted(victim, shown)}"
     if first.failed:
         head = f"Rank {first.rank} {first.how} after {seconds:.1f} s.{others}"
         return head + _quoted(first, shown)

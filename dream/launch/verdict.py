@@ -31,7 +31,7 @@ class Report:
         """No more than what a cause is found by: its size does not grow with the ranks."""
         cause, left = find_cause(endings), first_left(endings)
         known = [*((cause.first, cause.victim) if cause else ()), left]
-        kept = dict.fromkeys(_short(ending) for ending in known if ending is not None)
+        kept = dict.fromkeys(_short(e) for e in known if e is not None and not e.absent)
         return cls(tuple(kept), told)
 
     @classmethod

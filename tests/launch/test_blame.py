@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from dream.asynchronous.door import gone
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Cause, Ending, describe, find_cause, first_left
 
@@ -13,6 +14,15 @@ OWN = Ending(1, 1, 10.0, text="ValueError: mine")
 VICTIM = Ending(0, 1, 9.0, victim=True, text="ConnectionResetError")
 KILLED = Ending(2, -signal.SIGKILL, 11.0)
 LEFT = Ending(3, 0, 8.5)
+SAID = (
+    "dream._errors.Desynchronized: Rank 1 did not come to all_reduce() within 6.5 s. Received: "
+    "rank 1 is stopped. Make the same calls on every rank."
+)
+WAITED = Ending(0, 1, 9.0, text=f"Traceback\n{SAID}\n")
+ABSENT = Ending(
+    1, None, 9.0, victim=True,
+    absent="did not come to all_reduce() within 6.5 s: rank 1 is stopped",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -29,6 +39,10 @@ LEFT = Ending(3, 0, 8.5)
         ([OWN, LEFT], OWN, None),
         ([VICTIM, Ending(3, 0, 9.02)], Ending(3, 0, 9.02), VICTIM),
         ([VICTIM, Ending(3, 0, 60.0)], VICTIM, None),
+        ([WAITED], ABSENT, WAITED),
+        ([WAITED, LEFT], LEFT, WAITED),
+        ([WAITED, KILLED], KILLED, None),
+        ([WAITED, OWN], OWN, None),
     ],
 )
 def test_the_first_cause(endings: list[Ending], first: Ending, victim: Ending | None) -> None:
@@ -46,6 +60,19 @@ def test_the_message_names_rank_exit_and_traceback() -> None:
     message = describe(Cause(OWN), 2.0, [2, 0])
     assert message.startswith("Rank 1 failed with exit code 1 after 2.0 s. Ended with it: ranks 0,")
     assert message.endswith("\n  ValueError: mine")
+
+
+def test_the_message_names_who_did_not_come_and_who_waited() -> None:
+    message = describe(Cause(ABSENT, WAITED), 2.0, [1])
+    assert message.startswith("Rank 1 did not come to all_reduce() within 6.5 s: rank 1 is stopped")
+    assert "Rank 0 waited for it, and failed with exit code 1 after 2.0 s." in message
+
+
+def test_a_server_that_is_waited_for_in_vain_is_named() -> None:
+    text = str(gone(2))
+    cause = find_cause([Ending(0, 1, 9.0, victim=True, text=f"WorkerFailed: {text}")])
+    assert cause is not None
+    assert cause.first.rank == 2
 
 
 def test_the_message_names_a_signal() -> None:
