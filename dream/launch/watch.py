@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
+from typing import final
 
 from dream.launch.ending import Cause, Ending, find_cause, first_left
 from dream.launch.events import Event, Events, next_event
@@ -29,6 +30,7 @@ a function for the exit, would keep it, and all the others with it, for as long 
 _LEAVING_TICK_SECONDS = 0.1
 
 
+@final
 class Watch:
     """The loop over events. start: when the ranks were started, by the monotonic clock."""
 
