@@ -9,7 +9,7 @@ import horovod.torch as hvd
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from dream.adapters.horovod._travel import carried, wait
+from dream.adapters.horovod._travel import begin, carried, wait
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -32,7 +32,7 @@ class Buckets:
         buffer = bucket.buffer()
         travelling = carried(buffer)
         name = f"dream.bucket.{len(self._away)}.{buffer.numel()}"
-        handle = hvd.allreduce_async_(travelling, name=name, op=hvd.Average)
+        handle = begin(hvd.allreduce_async_, travelling, name=name, op=hvd.Average)
         future: Future = torch.futures.Future()
         self._away.append((handle, travelling, buffer, future))
         if bucket.is_last():

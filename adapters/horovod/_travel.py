@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ _NAP = 0.00005
 _PATIENCE = 1.0
 _LONG_NAP = 0.002
 _CALL = "a collective of the ring"
+stall.waits_inside({__file__: _CALL})
 
 
 def check_device(flat: torch.Tensor) -> None:
@@ -48,6 +50,14 @@ def carried(flat: torch.Tensor) -> torch.Tensor:
             f"{', '.join(str(dtype).removeprefix('torch.') for dtype in CARRIED)}."
         )
     return flat.to(CARRIED[flat.dtype])
+
+
+def begin(collective: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+    """One of Horovod's asynchronous collectives; its handle. The core takes a tensor under a lock
+    that it keeps while it waits for another rank, and Horovod asks for that lock with the
+    interpreter held: so it is waited for here first, where other threads can run meanwhile."""
+    core_runs()
+    return collective(*args, **kwargs)
 
 
 def wait(handle: int) -> Any:

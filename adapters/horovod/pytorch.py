@@ -12,7 +12,7 @@ from dream._topology import Cluster
 from dream.adapters.horovod._buckets import Buckets
 from dream.adapters.horovod._groups import group_of
 from dream.adapters.horovod._ring import stand_in
-from dream.adapters.horovod._travel import check_device, wait
+from dream.adapters.horovod._travel import begin, check_device, wait
 from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
 from dream.communication.wire import Combine, Length
 
@@ -48,8 +48,12 @@ class Ring(TorchWire):
     def all_reduce(self, buffers: list[torch.Tensor], op: Combine) -> list[torch.Tensor]:
         return self._in_place(
             buffers,
-            lambda index, flat: hvd.allreduce_async_(
-                flat, name=f"dream.{op}.{index}", op=_OPS[op], process_set=self._ranks
+            lambda index, flat: begin(
+                hvd.allreduce_async_,
+                flat,
+                name=f"dream.{op}.{index}",
+                op=_OPS[op],
+                process_set=self._ranks,
             ),
         )
 
@@ -57,8 +61,8 @@ class Ring(TorchWire):
         source = self._members[root]
         return self._in_place(
             buffers,
-            lambda index, flat: hvd.broadcast_async_(
-                flat, source, name=f"dream.{index}", process_set=self._ranks
+            lambda index, flat: begin(
+                hvd.broadcast_async_, flat, source, name=f"dream.{index}", process_set=self._ranks
             ),
         )
 
@@ -66,7 +70,7 @@ class Ring(TorchWire):
         check_device(buffer)
         if not len(buffer):
             return buffer
-        handle = hvd.allgather_async(buffer, name="dream", process_set=self._ranks)
+        handle = begin(hvd.allgather_async, buffer, name="dream", process_set=self._ranks)
         result: torch.Tensor = wait(handle)
         return result
 
@@ -76,7 +80,7 @@ class Ring(TorchWire):
         del receives  # the core tells the ranks itself
         check_device(buffer)
         splits = torch.tensor(list(sends), dtype=torch.int32)
-        handle = hvd.alltoall_async(buffer, splits, name="dream", process_set=self._ranks)
+        handle = begin(hvd.alltoall_async, buffer, splits, name="dream", process_set=self._ranks)
         result: torch.Tensor = wait(handle)[0]
         return result
 
