@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
-from torch._C._distributed_c10d import Store, TCPStore
+from torch import distributed
 
 from dream import cluster
 from dream._log import logger
@@ -29,9 +30,9 @@ def hold(place: Cluster, *, nccl: bool) -> None:
         logger.warning("%s take connections of every user of this machine: %s", who, why)
 
 
-def store(place: Cluster, timeout: timedelta) -> Store:
-    """The job's, served by rank 0 at its own address alone, of which it tells the others: at the
-    launcher's port, where that is free, for torchrun itself may listen there."""
+def store(place: Cluster, timeout: timedelta) -> Any:
+    """The job's TCPStore, which rank 0 serves at its own address alone and tells the others: at
+    the launcher's port where that is free, since torchrun may listen there itself."""
     if place.rank == 0:
         own = _listener(place)
         host, port = own.getsockname()[:2]
@@ -48,16 +49,14 @@ def _listener(place: Cluster) -> socket.socket:
     return cluster.own_listener(place)
 
 
-def _joined(
-    place: Cluster, at: Endpoint, timeout: timedelta, listening: int | None = None
-) -> Store:
+def _joined(place: Cluster, at: Endpoint, timeout: timedelta, own: int | None = None) -> Any:
     """Rank 0 stays until everybody has come, and so until everybody has read where to."""
-    return TCPStore(
+    return distributed.TCPStore(  # type: ignore[attr-defined]
         at.host,
         at.port,
         place.world_size,
-        is_master=listening is not None,
+        is_master=own is not None,
         timeout=timeout,
         wait_for_workers=True,
-        master_listen_fd=listening,
+        master_listen_fd=own,
     )
