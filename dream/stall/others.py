@@ -16,6 +16,9 @@ from dream.stall import marks, stacks
 from dream.stall.notice import Neighbour, Notice
 from dream.stall.standing import Standing, State, text_of
 
+_REST_SECONDS = 30.0
+"""A store that does not answer takes ten seconds to say so."""
+
 
 @final
 class Others:
@@ -31,6 +34,7 @@ class Others:
         self._far = {*range(place.world_size)} - self._strange - {place.rank}
         self._beats: dict[int, tuple[int, float]] = {}
         self._posted = False
+        self._store_rests = 0.0
         self._said = notice.address
         self._told = False
 
@@ -112,10 +116,19 @@ class Others:
             return False
         return now - since > self._held_seconds
 
+    def _asked(self, key: str) -> bytes | None:
+        """What the store has; nothing for a while where it does not answer, as the one that a
+        stopped rank serves."""
+        if time.monotonic() < self._store_rests:
+            return None
+        try:
+            return cluster.found(self._place, key)
+        except (OSError, DreamError):
+            self._store_rests = time.monotonic() + _REST_SECONDS
+            return None
+
     def _posting(self, rank: int) -> Standing:
-        said = None
-        with suppress(OSError, DreamError):
-            said = cluster.found(self._place, f"standing/{rank}")
+        said = self._asked(f"standing/{rank}")
         found = Standing.unpacked(json.loads(said)) if said else None
         if found is None or found.steps < marks.way.steps - 1:  # from before it went on
             return Standing(rank, State.SILENT)

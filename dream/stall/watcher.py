@@ -95,9 +95,9 @@ class Watcher:
         while True:
             time.sleep(self._look)
             now = time.monotonic()
-            # a process that was stopped has not waited meanwhile
             if now > self._ends:
                 os._exit(1)
+            # a process that was stopped has not waited meanwhile
             self._step(min(now - looked, 2 * self._look))
             looked = now
 
@@ -199,8 +199,9 @@ class Watcher:
         error = telling.stuck(verdict, self.standings, self._limit)
         with suppress(Exception):
             sys.stdout.flush()
-        print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr)
-        print(*telling.stacks_of(verdict, self.standings), sep="\n", file=sys.stderr, flush=True)
+        said = f"{type(error).__module__}.{type(error).__name__}: {error}"
+        lines = [said, *telling.stacks_of(verdict, self.standings)]
+        print("\n".join(lines), file=sys.stderr, flush=True)
         os._exit(1)
 
     def _look_closely(self, verdict: Verdict) -> None:

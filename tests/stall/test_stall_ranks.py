@@ -132,7 +132,7 @@ def test_a_rank_of_another_host_that_is_stopped(tmp_path: Path) -> None:
 
 def test_who_dies_before_it_has_connected_is_gone_at_once(tmp_path: Path) -> None:
     """Between hosts nothing closes that was never open."""
-    with stall_job.job("mesh.py", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=LONG) as two:
+    with stall_job.job("receive.py", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=LONG) as two:
         assert two.ended(1) == 9
         assert two.ended(0) == 0, two.said(0)
         assert "WorkerFailed: Rank 1 is gone" in two.said(0)
