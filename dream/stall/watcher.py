@@ -28,6 +28,7 @@ from dream.stall.verdict import Verdict, judge, speaker
 
 _WARNING_SECONDS = 60.0
 _LONGEST_LOOK = 2.0
+_LONGEST_STEP = 15.0
 _MARGIN = 4
 """Looks by which a wait that can end by itself, with an exception, comes before an end from
 here."""
@@ -92,14 +93,16 @@ class Watcher:
     def run(self) -> None:
         """For as long as the process lives."""
         looked = time.monotonic()
+        busy = 0.0
         while True:
             time.sleep(self._look)
             now = time.monotonic()
             if now > self._ends:
                 os._exit(1)
-            # a process that was stopped has not waited meanwhile
-            self._step(min(now - looked, 2 * self._look))
-            looked = now
+            # a process that was stopped has not waited meanwhile; one whose store is slow has
+            self._step(min(now - looked, 2 * self._look) + busy)
+            looked = time.monotonic()
+            busy = min(looked - now, _LONGEST_STEP)
 
     def give_up(self, ranks: Sequence[int]) -> list[str]:
         """See the function of this name."""
