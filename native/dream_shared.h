@@ -89,7 +89,8 @@ size_t dream_shared_bytes(int ranks, size_t slot);
    fd: a file of at least dream_shared_bytes, which the group owns from now on and closes, whatever
    comes back. Every rank is a process, and its death is seen. Or fd -1, and memory: where it is
    mapped, for ranks that are threads of one process. spin: whether every rank has a core.
-   stall: seconds. All ranks must have opened before any calls. */
+   stall: seconds of waiting, less those in which this process was itself stopped. All ranks must
+   have opened before any calls. */
 int dream_shared_open(dream_shared **group, int fd, void *memory, int ranks, int rank, size_t slot,
                       size_t direct, int spin, double stall);
 

@@ -31,7 +31,7 @@ class Communicator:
     Before a byte moves the ranks compare what they are about to do: another operation, op, dtype,
     shape or root on some rank is `Desynchronized` on every rank, which names ranks and calls, and
     the communicator is as usable as before. A rank that does not come within DREAM_STALL_SECONDS
-    (60) is named likewise; one that is gone is `WorkerFailed`. `check=False` leaves this out.
+    (1800) is named likewise; one that is gone is `WorkerFailed`. `check=False` leaves this out.
     """
 
     def __init__(

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import TypeVar, final
 
 from dream import cluster
 from dream._errors import DreamError
 from dream._topology import Cluster
+from dream.cluster import Rendezvous
 from dream.stall import marks, stacks
 from dream.stall.notice import Neighbour, Notice
 from dream.stall.standing import Standing, State, text_of
+
+T = TypeVar("T")
+_REST_SECONDS = 30.0
+"""A store that does not answer takes ten seconds to say so."""
 
 
 @final
@@ -31,6 +36,7 @@ class Others:
         self._far = {*range(place.world_size)} - self._strange - {place.rank}
         self._beats: dict[int, tuple[int, float]] = {}
         self._posted = False
+        self._store_rests = 0.0
         self._said = notice.address
         self._told = False
 
@@ -45,29 +51,25 @@ class Others:
 
     def meet(self) -> None:
         """Tell where this rank's notice is, and find those of this host's other ranks."""
-        store = cluster.rendezvous(self._place)
-        with suppress(OSError, DreamError):
-            if not self._told:
-                store.put(f"stall/{self._place.rank}", self._said)
-                self._told = True
-            for rank in sorted(self._strange):
-                address = store.find(f"stall/{rank}")
-                if address is None:
-                    continue
-                self._strange.discard(rank)
-                neighbour = Neighbour.met(address)
-                if neighbour is None:
-                    self._far.add(rank)
-                else:
-                    self._near[rank] = neighbour
+        if not self._told:
+            self._told = self._put(f"stall/{self._place.rank}", self._said)
+        for rank in sorted(self._strange):
+            address = self._found(f"stall/{rank}")
+            if address is None:
+                continue
+            self._strange.discard(rank)
+            neighbour = Neighbour.met(address)
+            if neighbour is None:
+                self._far.add(rank)
+            else:
+                self._near[rank] = neighbour
 
     def post(self, standing: Standing | None) -> None:
         """Say where this rank is to those who see it no other way; None where it moves again."""
         if standing is None and not self._posted:
             return
         said = b"" if standing is None else text_of(standing.packed())
-        with suppress(OSError, DreamError):
-            cluster.leave_word(self._place, f"standing/{self._place.rank}", said)
+        self._put(f"standing/{self._place.rank}", said)
         self._posted = standing is not None
 
     def look(self) -> None:
@@ -112,10 +114,33 @@ class Others:
             return False
         return now - since > self._held_seconds
 
+    def _put(self, key: str, value: bytes) -> bool:
+        """Whether the store has it now."""
+
+        def put(store: Rendezvous) -> bool:
+            store.put(key, value)
+            return True
+
+        return bool(self._ask(put))
+
+    def _found(self, key: str) -> bytes | None:
+        return self._ask(lambda store: store.find(key))
+
+    def _ask(self, act: Callable[[Rendezvous], T]) -> T | None:
+        """None where the store does not answer, as the one that a stopped rank serves: it is then
+        left alone for a while."""
+        if time.monotonic() < self._store_rests:
+            return None
+        try:
+            return act(cluster.rendezvous(self._place))
+        except TimeoutError:
+            self._store_rests = time.monotonic() + _REST_SECONDS
+        except (OSError, DreamError):
+            pass
+        return None
+
     def _posting(self, rank: int) -> Standing:
-        said = None
-        with suppress(OSError, DreamError):
-            said = cluster.found(self._place, f"standing/{rank}")
+        said = self._found(f"standing/{rank}")
         found = Standing.unpacked(json.loads(said)) if said else None
         if found is None or found.steps < marks.way.steps - 1:  # from before it went on
             return Standing(rank, State.SILENT)

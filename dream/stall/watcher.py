@@ -28,6 +28,7 @@ from dream.stall.verdict import Verdict, judge, speaker
 
 _WARNING_SECONDS = 60.0
 _LONGEST_LOOK = 2.0
+_LONGEST_STEP = 15.0
 _MARGIN = 4
 """Looks by which a wait that can end by itself, with an exception, comes before an end from
 here."""
@@ -92,14 +93,16 @@ class Watcher:
     def run(self) -> None:
         """For as long as the process lives."""
         looked = time.monotonic()
+        busy = 0.0
         while True:
             time.sleep(self._look)
             now = time.monotonic()
-            # a process that was stopped has not waited meanwhile
             if now > self._ends:
                 os._exit(1)
-            self._step(min(now - looked, 2 * self._look))
-            looked = now
+            # a process that was stopped has not waited meanwhile; one whose store is slow has
+            self._step(min(now - looked, 2 * self._look) + busy)
+            looked = time.monotonic()
+            busy = min(looked - now, _LONGEST_STEP)
 
     def give_up(self, ranks: Sequence[int]) -> list[str]:
         """See the function of this name."""
@@ -199,8 +202,9 @@ class Watcher:
         error = telling.stuck(verdict, self.standings, self._limit)
         with suppress(Exception):
             sys.stdout.flush()
-        print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr)
-        print(*telling.stacks_of(verdict, self.standings), sep="\n", file=sys.stderr, flush=True)
+        said = f"{type(error).__module__}.{type(error).__name__}: {error}"
+        lines = [said, *telling.stacks_of(verdict, self.standings)]
+        print("\n".join(lines), file=sys.stderr, flush=True)
         os._exit(1)
 
     def _look_closely(self, verdict: Verdict) -> None:

@@ -56,21 +56,21 @@ def test_a_stopped_rank_ends_the_wait_and_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("reduction", "hosts"),
+    ("reduction", "hosts", "seconds"),
     [
-        ("shared_memory", 1),
-        pytest.param("gloo", 1, marks=pytest.mark.exhaustive),
-        pytest.param("gloo", 2, marks=pytest.mark.exhaustive),
+        ("shared_memory", 1, 10),
+        pytest.param("gloo", 1, 10, marks=pytest.mark.exhaustive),
+        pytest.param("gloo", 2, 16, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_long_checkpoint_is_shown_and_harms_nobody(
-    tmp_path: Path, reduction: str, hosts: int
+    tmp_path: Path, reduction: str, hosts: int, seconds: int
 ) -> None:
     """Rank 1, which waits, is itself stopped meanwhile: with that it would be beyond the stall
     time, and it does not count."""
     with stall_job.job(
         "train_torch.py", reduction, "checkpoint", "8", folder=tmp_path, hosts=hosts,
-        DREAM_STALL_SECONDS="14",
+        DREAM_STALL_SECONDS=str(seconds),
     ) as two:  # fmt: skip
         two.wait_for_mark("trains1")
         said = two.wait_for_words(0, "in main")
@@ -78,7 +78,7 @@ def test_a_long_checkpoint_is_shown_and_harms_nobody(
         assert "for rank 0. Rank 0 is alive, in checkpoint, after training step 4" in said
         assert 'train_torch.py", line ' in said
         two.signal(1, signal.SIGSTOP)
-        time.sleep(9)
+        time.sleep(seconds * 0.6)
         two.signal(1, signal.SIGCONT)
         time.sleep(0.5)
         two.mark("go")
@@ -87,6 +87,7 @@ def test_a_long_checkpoint_is_shown_and_harms_nobody(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_call_that_holds_its_interpreter_is_shown(tmp_path: Path) -> None:
     """The stack is asked for by a signal, which the script has not taken."""
     with stall_job.job(
@@ -118,21 +119,24 @@ def test_a_stopped_server_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_rank_of_another_host_that_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_of_another_host_that_is_stopped(tmp_path: Path, victim: int) -> None:
+    """Rank 0 serves the store that the other would ask."""
     with stall_job.job(
         "train_torch.py", "gloo", "stop", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=SECONDS
     ) as two:
         for rank in range(2):
             two.wait_for_mark(f"trains{rank}")
-        two.signal(1, signal.SIGSTOP)
-        assert two.ended(0) == 1
-        assert "Rank 1 did not come to backward() within 6 s" in two.said(0)
-        assert "rank 1 says nothing: it is stopped, cut off or busy" in two.said(0)
+        two.signal(victim, signal.SIGSTOP)
+        assert two.ended(1 - victim) == 1
+        said = two.said(1 - victim)
+        assert f"Rank {victim} did not come to backward() within 6 s" in said, said
+        assert f"rank {victim} says nothing: it is stopped, cut off or busy" in said
 
 
 def test_who_dies_before_it_has_connected_is_gone_at_once(tmp_path: Path) -> None:
     """Between hosts nothing closes that was never open."""
-    with stall_job.job("mesh.py", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=LONG) as two:
+    with stall_job.job("receive.py", folder=tmp_path, hosts=2, DREAM_STALL_SECONDS=LONG) as two:
         assert two.ended(1) == 9
         assert two.ended(0) == 0, two.said(0)
         assert "WorkerFailed: Rank 1 is gone" in two.said(0)

@@ -129,48 +129,46 @@ def test_a_wait_is_seen_from_another_thread() -> None:
     assert not Observer().look(1.0).call
 
 
-def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none() -> None:
-    """The thread that trains is the one that made the last step."""
+@pytest.mark.parametrize(("waits", "called"), [(True, "_held()"), (False, "")])
+def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
+    waits: bool, called: str
+) -> None:
+    """Of the thread that trains, which is the one that made the last step."""
     stall.waits_inside({__file__: ""})
+    before = marks.way.thread, marks.way.steps
     done, ready = threading.Event(), threading.Event()
-    way = marks.way.thread, marks.way.steps
-
-    def waits() -> None:
-        stall.stepped()
-        ready.set()
-        done.wait()
-
-    def computes() -> None:
-        stall.stepped()
-        ready.set()
-        while not done.is_set():
-            sum(range(1000))
-
+    thread = threading.Thread(target=_held if waits else _busy, args=(ready, done))
+    thread.start()
     try:
-        for act, called in ((_waits_in_c, "_waits_in_c()"), (computes, "")):
-            done.clear(), ready.clear()
-            thread = threading.Thread(target=act, args=(ready, done) if act is _waits_in_c else ())
-            thread.start()
-            ready.wait()
-            observer = Observer()
-            time.sleep(0.2)
-            observer.look(0.2)
-            time.sleep(0.5)
-            assert observer.look(0.5).call == called
-            done.set()
-            thread.join()
+        ready.wait()
+        observer = Observer()
+        time.sleep(0.2)
+        observer.look(0.2)
+        time.sleep(0.5)
+        assert observer.look(0.5).call == called
     finally:
-        marks.way.thread, marks.way.steps = way
+        done.set()
+        thread.join()
+        marks.way.thread, marks.way.steps = before
         del marks._inside[__file__]
 
 
-def _waits_in_c(ready: threading.Event, done: threading.Event) -> None:
+def _held(ready: threading.Event, done: threading.Event) -> None:
     lock = threading.Lock()
     lock.acquire()
-    threading.Thread(target=lambda: (done.wait(), lock.release())).start()
+    opener = threading.Thread(target=lambda: (done.wait(), lock.release()))
+    opener.start()
     stall.stepped()
     ready.set()
     lock.acquire()
+    opener.join()
+
+
+def _busy(ready: threading.Event, done: threading.Event) -> None:
+    stall.stepped()
+    ready.set()
+    while not done.is_set():
+        sum(range(1000))
 
 
 def test_a_neighbour_is_read_without_its_help() -> None:

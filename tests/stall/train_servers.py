@@ -18,7 +18,7 @@ with dream.strategy("parameter_server", workers=2, servers=1, staleness=8):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     batches = DataLoader(TensorDataset(torch.ones(3000, 4)), batch_size=3)
-    for epoch in range(10_000):
+    for _ in range(10_000):
         for step, (x,) in enumerate(batches):
             optimizer.zero_grad()
             model(x).square().mean().backward()

@@ -1,4 +1,4 @@
-"""A rank that meets another of another host, which then dies before it has sent a word: FOLDER."""
+"""A rank that waits for what another is to send, which dies before it has sent a word: FOLDER."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from dream import DreamError, cluster
-from dream.communication.call import Call
 from dream.communication.links import links_of
-from dream.communication.mesh import Mesh
+from dream.communication.peers import Peers
 
 place = cluster.detect()
 links = links_of(place)
@@ -20,6 +19,6 @@ if place.rank:
 while not (Path(sys.argv[1]) / "died").exists():
     pass
 try:
-    Mesh(links, (0, 1), "all").agree(Call("barrier()"))
+    Peers(links, (0, 1), "all", check=True).receive_now(1, None)
 except DreamError as error:
     print(f"{type(error).__name__}: {error}", flush=True)
