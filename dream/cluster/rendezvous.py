@@ -7,15 +7,18 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Cluster, Endpoint
 from dream.cluster import _names
-from dream.cluster.store import Store
+from dream.cluster.store import LARGEST_VALUE, Store
 
 _SECONDS_PER_CALL = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+_TRIES = 3
+_LONGEST_ANSWER = LARGEST_VALUE + (1 << 14)
 
 
 def startup_seconds() -> float:
@@ -106,11 +109,23 @@ class Rendezvous:
     def _call(self, method: str, key: str, body: bytes = b"") -> bytes | None:
         path = "/".join(part for part in (self._token, key) if part)
         head = f"{method} /{path} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
+        request = head.encode("latin-1") + body
+        for _ in range(_TRIES - 1):
+            with suppress(ConnectionResetError, BrokenPipeError):
+                return self._value(self._answer(request))
+        return self._value(self._answer(request))
+
+    def _answer(self, request: bytes) -> bytes:
+        """ConnectionResetError where the store had no time for this call: a crowd of strangers may
+        have pushed it out."""
         address = (self.endpoint.host, self.endpoint.port)
         with socket.create_connection(address, _SECONDS_PER_CALL) as connection:
-            connection.sendall(head.encode("latin-1") + body)
+            connection.sendall(request)
             with connection.makefile("rb") as answer:
-                return self._value(answer.read())
+                said = answer.read(_LONGEST_ANSWER)
+        if not said:
+            raise ConnectionResetError(f"no answer from the rendezvous at {self.endpoint}")
+        return said
 
     def _value(self, answer: bytes) -> bytes | None:
         head, _, body = answer.partition(b"\r\n\r\n")
