@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dream import ConfigurationError
 from dream._topology import Endpoint
 from dream.cluster import Rendezvous, entrance
 from dream.cluster.entrance import MOST_STRANGERS
@@ -246,3 +247,30 @@ def test_a_crowd_at_the_door_keeps_nobody_out(hall: Hall) -> None:
         assert hall.somebody.acquire(timeout=100)
         assert ended(crowd[0]) == b""  # the first that came made room
         assert threading.active_count() == threads
+
+
+def test_who_only_holds_the_port_learns_nothing_and_is_found_out() -> None:
+    """What a rank says to a stranger does not let the stranger in, and his answers do not count."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        port = impostor.getsockname()[1]
+
+        def lie() -> None:
+            connection, _ = impostor.accept()
+            with connection:
+                heard.append(connection.recv(1 << 16))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nDream-Proof: abc\r\n\r\nevil")
+
+        lying = threading.Thread(target=lie, daemon=True)
+        lying.start()
+        with pytest.raises(ConfigurationError, match="not this job's rendezvous"):
+            Rendezvous(Endpoint("127.0.0.1", port), TOKEN).find("a/b")
+        lying.join(100)
+    (said,) = heard
+    assert TOKEN.encode() not in said
+    store = Store("127.0.0.1", 0, TOKEN)
+    for other in (said.replace(b"a/b", b"a/c"), said.replace(b"GET", b"DELETE")):
+        with connect(store.port) as stranger:
+            stranger.sendall(other)
+            assert ended(stranger).startswith(b"HTTP/1.1 403")
+    store.close()
