@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -116,3 +117,12 @@ def test_from_a_thread() -> None:
     thread.start()
     thread.join(300)
     assert results == [[0, 1]]
+
+
+def _mode_of_its_folder() -> int:
+    return stat.S_IMODE(Path(sys.argv[2]).parent.stat().st_mode)
+
+
+def test_what_travels_is_in_a_folder_of_its_users_own() -> None:
+    """Pickles go through it."""
+    assert dream.launch(_mode_of_its_folder, n=1) == [0o700]
