@@ -25,7 +25,7 @@ class Cluster:
     source: the launcher, for messages ("dream run", "torchrun", "TF_CONFIG", "nothing").
     master: where rank 0 serves torch's store; None when alone.
     rendezvous: where the job's key-value store is; None when alone.
-    token: the path that a client of the rendezvous must know.
+    token: the word that a client of the rendezvous must know; never shown.
     serves_rendezvous: whether this process has to serve that store itself (rank 0 under a
         launcher that is not ours).
     workers: every rank's own endpoint in rank order, for TensorFlow's gRPC; empty where the

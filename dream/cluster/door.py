@@ -34,8 +34,12 @@ def knock(place: Cluster, kind: str, rank: int, purpose: str, seconds: float) ->
     """A connection to a rank's door. OSError where it is gone."""
     host, port, word = posted(place, f"{kind}/{rank}").decode().split()
     connection = socket.create_connection((host, int(port)), seconds)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    greet(connection, word, place.rank, purpose)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection, word, place.rank, purpose)
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 

@@ -3,14 +3,14 @@ who comes, and what for."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
+import os
 import socket
 import struct
 from collections.abc import Callable
 from typing import final
 
 from dream.cluster.entrance import Entrance, Refused, Visit
+from dream.cluster.proof import same
 
 _HELLO = struct.Struct("<32sIH")
 _LONGEST = 1024
@@ -20,7 +20,7 @@ Welcome = Callable[[int, str, socket.socket], None]
 
 
 def new_word() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def greet(connection: socket.socket, word: str, rank: int, purpose: str) -> None:
@@ -49,7 +49,7 @@ class _Greeting(Visit):
         self._said += data
         if not self.known and len(self._said) >= _HELLO.size:
             word, self._rank, self._length = _HELLO.unpack(self._said[: _HELLO.size])
-            self.known = hmac.compare_digest(word, self._word)
+            self.known = same(word, self._word)
             if not self.known or self._length > _LONGEST:
                 raise Refused
 

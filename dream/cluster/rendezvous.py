@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names
-from dream.cluster.store import Store
+from dream.cluster import _names, proof
+from dream.cluster.store import LARGEST_VALUE, PROOF, Store
 
 _SECONDS_PER_CALL = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+_TRIES = 3
+_LONGEST_ANSWER = LARGEST_VALUE + (1 << 14)
 
 
 def startup_seconds() -> float:
@@ -97,19 +101,19 @@ class Rendezvous:
     def stay(self) -> socket.socket:
         """A connection that stays, with whoever stands by at the store. OSError where it is not
         there."""
-        head = f"JOIN /{self._token}/ HTTP/1.1\r\nHost: dream\r\nContent-Length: 0\r\n\r\n"
+        word = proof.ask(self._token, "JOIN", "")
         connection = socket.create_connection(
             (self.endpoint.host, self.endpoint.port), self._seconds
         )
         try:
-            connection.sendall(head.encode("latin-1"))
+            connection.sendall(_request("JOIN", word, ""))
             answer = b""
             while b"\r\n\r\n" not in answer:  # nothing follows before this side has spoken
                 came = connection.recv(4096)
                 if not came:
                     break
                 answer += came
-            self._value(answer)
+            self._value(answer, word)
         except BaseException:
             connection.close()
             raise
@@ -128,28 +132,53 @@ class Rendezvous:
         return found
 
     def _call(self, method: str, key: str, body: bytes = b"") -> bytes | None:
-        path = "/".join(part for part in (self._token, key) if part)
-        head = f"{method} /{path} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
+        word = proof.ask(self._token, method, key)
+        request = _request(method, word, key, body)
+        for _ in range(_TRIES - 1):
+            with suppress(ConnectionResetError, BrokenPipeError):
+                return self._value(self._answer(request), word)
+        return self._value(self._answer(request), word)
+
+    def _answer(self, request: bytes) -> bytes:
+        """ConnectionResetError where the store had no time for this call: a crowd of strangers may
+        have pushed it out."""
         address = (self.endpoint.host, self.endpoint.port)
         with socket.create_connection(address, self._seconds) as connection:
-            connection.sendall(head.encode("latin-1") + body)
+            connection.sendall(request)
             with connection.makefile("rb") as answer:
-                return self._value(answer.read())
+                said = answer.read(_LONGEST_ANSWER)
+        if not said:
+            raise ConnectionResetError(f"no answer from the rendezvous at {self.endpoint}")
+        return said
 
-    def _value(self, answer: bytes) -> bytes | None:
+    def _value(self, answer: bytes, word: str) -> bytes | None:
         head, _, body = answer.partition(b"\r\n\r\n")
-        status = head.split(b" ", 2)[1:2]
-        if status == [b"404"]:
-            return None
-        if status == [b"403"]:
+        status = (head.split(b" ", 2)[1:2] or [b""])[0]
+        if status in (b"200", b"404"):
+            self._check_shown(head, word, int(status), body)
+            return body if status == b"200" else None
+        if status == b"403":
             raise ConfigurationError(
                 f"The rendezvous refused the token. Received: {self.endpoint}, "
                 f"{_names.TOKEN} of {len(self._token)} letters. Set the same {_names.TOKEN} on "
                 "every host; if another job holds the port, take another."
             )
-        if status != [b"200"]:
-            raise ConnectionError(f"no answer from the rendezvous at {self.endpoint}")
-        return body
+        raise ConnectionError(f"no answer from the rendezvous at {self.endpoint}")
+
+    def _check_shown(self, head: bytes, word: str, status: int, body: bytes) -> None:
+        shown = re.search(rf"^{PROOF}: (\w+)\r?$".encode(), head, re.MULTILINE)
+        wanted = proof.answer(word, self._token.encode(), status, body)
+        if shown is None or not proof.same(shown[1].decode("latin-1"), wanted):
+            raise ConfigurationError(
+                "What answers there is not this job's rendezvous: it does not know the token. "
+                f"Received: {self.endpoint}. Another process holds the port: find out whose, or "
+                f"take another port by {_names.RENDEZVOUS_PORT}."
+            )
+
+
+def _request(method: str, word: str, key: str, body: bytes = b"") -> bytes:
+    head = f"{method} /{word}/{key} HTTP/1.1\r\nHost: dream\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode("latin-1") + body
 
 
 class Missing(WorkerFailed):

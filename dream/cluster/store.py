@@ -1,10 +1,11 @@
 """The key-value store that ranks find one another by: GET, PUT and DELETE over HTTP.
 
-A key is `/TOKEN/SCOPE/NAME`; who does not know the token is refused before anything else of the
-request is read. Horovod's core is a client too: given the address `host:port/TOKEN` and the port
-once more, it asks for `/TOKEN:port/SCOPE/NAME`. Answers are 200, or 404 for a key that is not
-there, as it expects. JOIN asks for a connection that stays, which is handed to whoever is
-`standing` by.
+A key is `/WORD/SCOPE/NAME`, where the word shows that the client knows the job's token; who does
+not is refused before anything else of the request is read. Ranks show it without saying it, and are
+answered likewise. Horovod's core is a client too, and says the token itself: given the address
+`host:port/TOKEN` and the port once more, it asks for `/TOKEN:port/SCOPE/NAME`. Answers are 200, or
+404 for a key that is not there, as it expects. JOIN asks for a connection that stays, which is
+handed to whoever is `standing` by.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import socket
 from abc import ABC, abstractmethod
 from typing import final
 
+from dream.cluster import proof
 from dream.cluster.entrance import Entrance, Refused, Visit
 
 LARGEST_VALUE = 1 << 24
+PROOF = "Dream-Proof"
+"""The header of an answer that shows whose it is."""
 _LONGEST_HEAD = 1 << 14
 _PIECE = 1 << 12
 _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
@@ -55,12 +59,18 @@ class Store:
         self.standing: Standing | None = None
         self._entrance = Entrance(listener, lambda: _Request(self), "dream-store")
 
-    def admits(self, word: str) -> bool:
-        """Whether the first part of a path is the token, with or without Horovod's `:port`."""
-        import hmac  # on use: clients do without its import
+    def admits(self, word: str, method: str, key: str) -> bool:
+        """Whether the first part of a path shows that the token is known: a proof of it, or itself
+        with or without Horovod's `:port`."""
+        if not self._token:
+            return False
+        if proof.is_shown(word):
+            return proof.checks(word, self._token, method, key)
+        return proof.same(word.removesuffix(f":{self.port}"), self._token.decode())
 
-        bare = word.removesuffix(f":{self.port}").encode("latin-1")
-        return bool(self._token) and hmac.compare_digest(bare, self._token)
+    def shown(self, word: str, status: int, body: bytes) -> str:
+        """What shows a client that asked by proof that this is the job's store."""
+        return proof.answer(word, self._token, status, body) if proof.is_shown(word) else ""
 
     def close(self) -> None:
         self._entrance.close()
@@ -73,7 +83,7 @@ class _Request(Visit):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._head = bytearray()
-        self._method = self._key = ""
+        self._method = self._word = self._key = ""
         self._body: bytearray | None = None
         self._length = 0
 
@@ -101,7 +111,7 @@ class _Request(Visit):
 
     def admit(self, connection: socket.socket) -> None:
         assert self._joins is not None
-        connection.sendall(_answer(200))  # a new connection takes so little at once
+        connection.sendall(self._answer(200))  # a new connection takes so little at once
         self._joins.take(connection)
 
     @property
@@ -115,8 +125,8 @@ class _Request(Visit):
         if len(line) != 3:
             raise Refused
         self._method, path, _ = line
-        token, _, self._key = path.lstrip("/").partition("/")
-        self.known = self._store.admits(token)
+        self._word, _, self._key = path.lstrip("/").partition("/")
+        self.known = self._store.admits(self._word, self._method, self._key)
         return self.known
 
     def _read_head(self) -> bool:
@@ -136,15 +146,18 @@ class _Request(Visit):
     def _serve(self, body: bytes) -> bytes:
         values, method, key = self._store.values, self._method, self._key
         if not key or method not in ("GET", "PUT", "DELETE"):
-            return _answer(400)
+            return self._answer(400)
         if method == "GET":
             value = values.get(key)
-            return _answer(404 if value is None else 200, value or b"")
+            return self._answer(404 if value is None else 200, value or b"")
         if method == "PUT":
             values[key] = body
         else:
             values.pop(key, None)
-        return _answer(200)
+        return self._answer(200)
+
+    def _answer(self, status: int, body: bytes = b"") -> bytes:
+        return _answer(status, body, self._store.shown(self._word, status, body))
 
 
 def _size(text: str) -> int:
@@ -153,6 +166,8 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _answer(status: int, body: bytes = b"") -> bytes:
+def _answer(status: int, body: bytes = b"", shown: str = "") -> bytes:
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
+    if shown:
+        head += f"{PROOF}: {shown}\r\n"
     return head.encode() + b"Connection: close\r\n\r\n" + body

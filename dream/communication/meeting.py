@@ -59,6 +59,7 @@ def _introduction(made: tuple[int, mmap.mmap, bytes] | None) -> bytes:
 def _make(size: int) -> tuple[int, mmap.mmap, bytes]:
     """Memory without a name in any folder: nothing is left of it, whoever dies."""
     file = os.memfd_create("dream-page")
+    os.fchmod(file, 0o600)
     os.ftruncate(file, size)
     memory = mmap.mmap(file, size)
     token = secrets.token_bytes(_TOKEN)

@@ -84,9 +84,8 @@ class Targets:
 
     def compare(self, communicator: Communicator, what: str) -> None:
         """Raise `Desynchronized` where another rank saw other targets. Every rank calls it."""
-        everybody = [
-            Targets._of(said) for said in told(communicator, self._words, f"compares {what}")
-        ]
+        said = told(communicator, self._words, f"compares {what}")
+        everybody = [Targets._of(words) for words in said]
         for share in range(communicator.world_size):
             sums = [(rank, seen.shares.get(share)) for rank, seen in enumerate(everybody)]
             _check(sums, share, what)

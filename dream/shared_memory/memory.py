@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from dream._errors import Unsupported
 from dream._log import logger
+from dream.cluster.greeting import expect, greet
 
 TOKEN = 16
 """Bytes at the end of the memory by which a rank knows it is the right one."""
@@ -106,7 +108,6 @@ def open_through_proc(pid: int, fd: int, token: bytes) -> int | None:
 def listen() -> socket.socket:
     """A socket without a file, on which `hand_out` answers."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.settimeout(_SECONDS)
     made.bind(b"\0dream-" + secrets.token_hex(16).encode())
     made.listen(64)
     return made
@@ -114,13 +115,19 @@ def listen() -> socket.socket:
 
 def hand_out(made: Made, listening: socket.socket, times: int) -> None:
     """Give the memory to so many who know the token; to fewer, where they do not come."""
-    with suppress(OSError):
-        while times:
-            with closing(listening.accept()[0]) as other:
-                other.settimeout(_SECONDS)
-                if secrets.compare_digest(other.recv(TOKEN), made.token):
-                    socket.send_fds(other, [b"here"], [made.fd])
-                    times -= 1
+    given = threading.Semaphore(0)
+
+    def give(_: int, __: str, other: socket.socket) -> None:
+        with closing(other), suppress(OSError):
+            socket.send_fds(other, [b"here"], [made.fd])
+            given.release()
+
+    entrance = expect(listening, made.token.hex(), give, "dream-memory")
+    try:
+        while times and given.acquire(timeout=_SECONDS):
+            times -= 1
+    finally:
+        entrance.close()
 
 
 def fetch(address: bytes, token: bytes) -> int | None:
@@ -129,7 +136,7 @@ def fetch(address: bytes, token: bytes) -> int | None:
         asking.settimeout(_SECONDS)
         try:
             asking.connect(address)
-            asking.sendall(token)
+            greet(asking, token.hex(), 0, "memory")
             _, found, _, _ = socket.recv_fds(asking, 4, 1)
         except OSError:
             return None

@@ -80,11 +80,8 @@ def test_state_and_settings_come_along() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.complex64])
 def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
-    for tensor in (
-        torch.ones(2, 3).to(dtype).T,
-        torch.ones(()).to(dtype),
-        torch.ones(0, 2).to(dtype),
-    ):
+    for made in (torch.ones(2, 3).T, torch.ones(()), torch.ones(0, 2)):
+        tensor = made.to(dtype)
         back = load(dump({"a": (tensor,)}))["a"][0]
         assert back.dtype == tensor.dtype
         assert torch.equal(back, tensor)

@@ -33,7 +33,9 @@ HOROVOD = {
 SEVERAL = {
     "torchrun": {**TORCHRUN, "WORLD_SIZE": "4"},
     "TF_CONFIG": {
-        "TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+        "TF_CONFIG": json.dumps(
+            {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+        )
     },
     "Horovod's launcher": {
         **HOROVOD,
@@ -97,7 +99,7 @@ def test_an_unfit_word_is_refused_and_not_told(word: str) -> None:
 
 @pytest.mark.parametrize("launcher", SEVERAL)
 def test_several_hosts_are_asked_for_a_word(launcher: str, runtime: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match="export DREAM_TOKEN=[0-9a-f]{32}$") as error:
+    with pytest.raises(ConfigurationError, match=r"export DREAM_TOKEN=[0-9a-f]{32}$") as error:
         detect({**SEVERAL[launcher], **runtime})
     assert launcher in str(error.value)
     assert detect({**SEVERAL[launcher], "DREAM_TOKEN": "abcd-1234"}).token == "abcd-1234"

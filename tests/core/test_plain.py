@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,8 @@ def test_bytes_that_were_changed_give_a_value_or_the_one_error(
     packed = bytearray(pack([value, np.arange(3)]))
     for at, byte in changes:
         packed[at % len(packed)] = byte
-    try:
+    with suppress(Garbled):
         unpack(packed)
-    except Garbled:
-        pass
 
 
 JSON = st.recursive(
@@ -108,14 +107,13 @@ def packed_tree(text: bytes, buffers: bytes = b"") -> bytes:
     return struct.pack("<4sQ", b"drm1", len(text)) + text + buffers
 
 
-@given(
-    JSON | st.tuples(st.just("a"), st.tuples(st.text(max_size=4), JSON)).map(lambda p: dict([p]))
-)
+ARRAYS = st.tuples(st.sampled_from("an"), st.tuples(st.text(max_size=4), JSON))
+
+
+@given(JSON | ARRAYS.map(lambda pair: dict([pair])))
 def test_hostile_trees_give_a_value_or_the_one_error(tree: Any) -> None:
-    try:
+    with suppress(Garbled):
         unpack(packed_tree(json.dumps(tree).encode(), bytes(16)))
-    except Garbled:
-        pass
 
 
 @pytest.mark.parametrize(

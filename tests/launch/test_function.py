@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -124,3 +125,12 @@ def test_a_rank_that_the_system_does_not_start() -> None:
     ) as one:
         dream.launch(place, 1, env={"MINE": "x" * (1 << 20)})
     assert one.value.rank == 0
+
+
+def _mode_of_its_folder() -> int:
+    return stat.S_IMODE(Path(sys.argv[2]).parent.stat().st_mode)
+
+
+def test_what_travels_is_in_a_folder_of_its_users_own() -> None:
+    """Pickles go through it."""
+    assert dream.launch(_mode_of_its_folder, n=1) == [0o700]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import stat
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import native_job
@@ -103,3 +106,27 @@ def test_it_is_handed_only_to_who_knows_the_token() -> None:
         os.close(found)
         os.close(made.fd)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_stranger_who_stays_silent_keeps_nobody_out() -> None:
+    """The address has no owner: whoever is on the machine can connect."""
+    made = memory.make(2, lambda ranks, slot: ranks * slot)
+    with memory.listen() as listening:
+        address = listening.getsockname()
+        strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+        for stranger in strangers:
+            stranger.connect(address)
+        strangers[1].sendall(made.token[:7])
+        strangers[2].sendall(secrets.token_bytes(64))
+        giving = threading.Thread(target=memory.hand_out, args=[made, listening, 1], daemon=True)
+        giving.start()
+        found = memory.fetch(address, made.token)
+        assert found is not None
+        giving.join(timeout=100)
+        assert not giving.is_alive()
+    for stranger in strangers:
+        with suppress(ConnectionError):
+            assert stranger.recv(100) == b""
+        stranger.close()
+    os.close(found)
+    os.close(made.fd)
