@@ -118,7 +118,7 @@ class Entrance:
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                connection, (address, *_) = self._listener.accept()
+                connection, address = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:  # no descriptor is left
@@ -127,7 +127,7 @@ class Entrance:
                 return
             connection.setblocking(False)
             caller = _Caller(connection, self._receive())
-            caller.visit.address = address
+            caller.visit.address = address[0] if address else ""  # none of a socket without a file
             self._callers[caller] = None
             self._selector.register(connection, selectors.EVENT_READ, caller)
             self._go_on(caller)  # who knows the word has said it by now, and is no stranger
