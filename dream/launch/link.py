@@ -19,7 +19,8 @@ from dream.launch.line import Connect, Line, Listener
 from dream.launch.nodes import Node, absent
 from dream.launch.verdict import Report, Verdict, patience
 
-FAULT, DONE = "fault", "done"
+FAULT = "fault"
+DONE = "done"
 _ANSWER_SECONDS = 2.0
 _QUIET_SECONDS = 2.5
 """More than two beats."""

@@ -70,7 +70,8 @@ class Reports:
                 told(report)
             if over:
                 return
-            ready.poll()
+            if not self._over:  # else what would wake it may have been read already
+                ready.poll()
 
     def _read(self) -> None:
         try:

@@ -276,7 +276,7 @@ def test_a_host_that_is_not_up_yet_is_waited_for(
     assert still_runs(early, 0.5)
     late = one(started, three[:2], 0, script, **names_)
     said = netns.ends([late, early], time.monotonic())
-    assert [(each.code, each.out) for each in said] == [(0, "[0] well 0\n"), (0, "")], said
+    assert [(each.code, each.out) for each in said] == [(0, "well 0\n"), (0, "")], said
 
 
 def still_runs(process: subprocess.Popen[str], seconds: float) -> bool:
