@@ -14,12 +14,12 @@ from dream.cluster._read import LOOPBACK
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
 from dream.cluster.token import checked
-from dream.launch.address import reachable_address
-from dream.launch.hub import Hub
+from dream.launch.hosts.address import reachable_address
+from dream.launch.hosts.hub import Hub
+from dream.launch.hosts.link import Link
+from dream.launch.hosts.meeting import Meeting
+from dream.launch.hosts.nodes import Node, own_node
 from dream.launch.job import Job
-from dream.launch.link import Link
-from dream.launch.meeting import Meeting
-from dream.launch.nodes import Node, own_node
 from dream.launch.screen import SCREEN
 
 _SECONDS_PER_STEP = 3.0

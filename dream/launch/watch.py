@@ -10,11 +10,11 @@ from typing import final
 from dream.launch.ending import Cause, Ending, find_cause, first_left
 from dream.launch.events import Event, Events, next_event
 from dream.launch.expendable import Expendable
+from dream.launch.hosts.link import DONE, FAULT, Link
+from dream.launch.hosts.verdict import Verdict
 from dream.launch.idle import IdleWatch
-from dream.launch.link import DONE, FAULT, Link
 from dream.launch.outcome import Outcome
 from dream.launch.process import Process
-from dream.launch.verdict import Verdict
 
 _GRACE_SECONDS = 1.0
 """How long reports are waited for when only victims are known: the first cause may be heard of

@@ -13,12 +13,12 @@ import pytest
 
 from dream._errors import ConfigurationError
 from dream.cluster.store import Store
-from dream.launch.channel import Channel, Closed, Message
-from dream.launch.hub import Hub
-from dream.launch.link import Link
-from dream.launch.meeting import Meeting
-from dream.launch.nodes import Node
-from dream.launch.verdict import Verdict
+from dream.launch.hosts.channel import Channel, Closed, Message
+from dream.launch.hosts.hub import Hub
+from dream.launch.hosts.link import Link
+from dream.launch.hosts.meeting import Meeting
+from dream.launch.hosts.nodes import Node
+from dream.launch.hosts.verdict import Verdict
 
 PATIENT = 300.0
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dream.launch import awake
-from dream.launch.awake import AwakeClock
 from dream.launch.ending import Ending
-from dream.launch.judge import Judge
-from dream.launch.verdict import Report, Verdict
+from dream.launch.hosts import awake
+from dream.launch.hosts.awake import AwakeClock
+from dream.launch.hosts.judge import Judge
+from dream.launch.hosts.verdict import Report, Verdict
 
 OWN = Report.of([Ending(1, 1, 10.0, text="ValueError: mine")])
 VICTIM = Report.of([Ending(0, 1, 9.0, victim=True, text="ConnectionResetError")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from dream.launch.nodes import Node, absent, disagreement, numbers
+from dream.launch.hosts.nodes import Node, absent, disagreement, numbers
 
 
 @final

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from dream._errors import DreamError
-from dream.launch.awake import AwakeClock
-from dream.launch.channel import Channel, Closed, Message
+from dream.launch.hosts.awake import AwakeClock
+from dream.launch.hosts.channel import Channel, Closed, Message
 
 BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2

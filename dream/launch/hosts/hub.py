@@ -17,13 +17,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, final
 
 from dream.cluster.store import Standing
-from dream.launch.awake import AwakeClock
-from dream.launch.channel import Channel
-from dream.launch.judge import Judge
-from dream.launch.meeting import Meeting
-from dream.launch.nodes import Node
+from dream.launch.hosts.awake import AwakeClock
+from dream.launch.hosts.channel import Channel
+from dream.launch.hosts.judge import Judge
+from dream.launch.hosts.meeting import Meeting
+from dream.launch.hosts.nodes import Node
+from dream.launch.hosts.verdict import Report
 from dream.launch.screen import SCREEN
-from dream.launch.verdict import Report
 
 _LOOK_SECONDS = 0.2
 _FAREWELL_SECONDS = 3.0

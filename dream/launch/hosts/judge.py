@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import final
 
 from dream.launch.ending import Ending, find_cause, first_left
-from dream.launch.verdict import Report, Verdict, killed, patience, silent
+from dream.launch.hosts.verdict import Report, Verdict, killed, patience, silent
 
 _CULPRIT_SECONDS = 1.0
 """How long other hosts' reports are waited for where one names a rank that failed of itself."""

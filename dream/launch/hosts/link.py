@@ -12,12 +12,12 @@ from typing import Any, final
 from dream._errors import ConfigurationError, DreamError, WorkerFailed
 from dream.cluster import startup_seconds
 from dream.cluster._read import LOOPBACK, is_loopback
-from dream.launch.channel import Message
 from dream.launch.ending import Ending, find_cause
-from dream.launch.judge import Judge
-from dream.launch.line import Connect, Line, Listener
-from dream.launch.nodes import Node, absent
-from dream.launch.verdict import Report, Verdict, patience
+from dream.launch.hosts.channel import Message
+from dream.launch.hosts.judge import Judge
+from dream.launch.hosts.line import Connect, Line, Listener
+from dream.launch.hosts.nodes import Node, absent
+from dream.launch.hosts.verdict import Report, Verdict, patience
 
 FAULT = "fault"
 DONE = "done"
