@@ -17,6 +17,7 @@ class Outcome:
     ended: ranks of this host that had to be ended.
     stopped: the signal that ended the job.
     lost: what else ended it: a time limit, another host.
+    grace: whether ranks may save what they have, since the job was stopped on another host.
     shown: ranks whose last words are on this host's screen.
     """
 
@@ -25,6 +26,7 @@ class Outcome:
     ended: tuple[int, ...] = ()
     stopped: signal.Signals | None = None
     lost: str = ""
+    grace: bool = False
     shown: frozenset[int] = frozenset()
 
     @property

@@ -55,8 +55,8 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         manner = Manner(grace=job.grace)
         try:
             outcome = watch.until_the_end()
-            if outcome.stopped is not None:
-                manner = Manner(outcome.stopped, job.grace, job.grace)
+            if outcome.stopped is not None or outcome.grace:
+                manner = Manner(outcome.stopped or signal.SIGTERM, job.grace, job.grace)
         except KeyboardInterrupt:
             manner = Manner(signal.SIGINT, job.grace, job.grace)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import final
 
 from dream.launch.ending import Cause, Ending, find_cause, first_left
@@ -130,11 +131,13 @@ class Watch:
         cause = verdict.cause
         named = {cause.first.rank} if cause else set()
         ended = [rank for rank in running if rank not in named]
-        return self._outcome(cause, lost=verdict.lost, ended=ended)
+        outcome = self._outcome(cause, lost=verdict.lost, ended=ended)
+        return replace(outcome, grace=verdict.stopped)
 
     def _stopped(self, number: signal.Signals) -> Outcome:
         if self._link is not None:
-            self._tell(f"{self._link.host} was stopped by {number.name}")
+            lost = f"{self._link.host} was stopped by {number.name}"
+            self._link.tell(lost, self._endings(), stopped=True)
         return self._outcome(stopped=number)
 
     def _wait_for_reports(self) -> signal.Signals | None:

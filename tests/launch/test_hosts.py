@@ -15,6 +15,8 @@ import pytest
 from launch_scripts import free_port, wait_for, write
 from netns import DREAM, Host, Said, Started
 
+from dream.launch import stopping
+
 PEERS = """
 import socket
 
@@ -307,17 +309,26 @@ def test_a_name_that_is_loopback_on_host_0(
 
 
 @pytest.mark.exhaustive
-def test_a_stopped_host_tells_which_it_was(
+def test_a_stopped_host_tells_which_it_was_and_all_ranks_save(
     three: list[Host], started: Started, tmp_path: Path
 ) -> None:
-    script = write(tmp_path, PEERS)
-    launchers = launch(started, three, script)
+    """Saving takes longer than ranks have after a failure."""
+    saves = f"""
+def save(*_):
+    time.sleep({2 * stopping._SECONDS})
+    mark(f'saved{{rank}}')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+"""
+    script = write(tmp_path, saves + ALONE)
+    launchers = launch(started, three, script, "--grace", "300")
     joined(script, 3)
     launchers[1].terminate()
     said = netns.ends(launchers, time.monotonic())
     assert said[1].code == 143
     for node in (0, 2):
         names(said[node], "node 1 (host1) was stopped by SIGTERM")
+    assert all(Path(f"{script}.saved{rank}").exists() for rank in range(3))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Judge:
         self._patience = patience(node_timeout)
         self._return = self._patience * _RETURN
         self._asked: float | None = None
-        self._told = ""
+        self._first = Report()
 
     @property
     def asking(self) -> bool:
@@ -79,14 +79,14 @@ class Judge:
         """Of a fault there, or what there is to say to the question."""
         self._hosts[node].report = report
         if self._asked is None and report.fault:
-            self._asked, self._told = now, report.told
+            self._asked, self._first = now, report
 
     def verdict(self, now: float) -> Verdict | None:
         """None while the job runs, and while hosts may still tell more."""
         if self._asked is None:
             return self._lost_by_itself(now)
-        if self._told:
-            return Verdict(lost=self._told)
+        if self._first.told:
+            return Verdict(lost=self._first.told, stopped=self._first.stopped)
         return self._of_reports(self._asked, now)
 
     def _lost_by_itself(self, now: float) -> Verdict | None:
@@ -124,10 +124,10 @@ class Judge:
         return None
 
     def _told_later(self) -> Verdict | None:
-        told = [
-            h.report.told for h in self._hosts.values() if h.report is not None and h.report.told
-        ]
-        return Verdict(lost=told[0]) if told else None
+        for host in self._hosts.values():
+            if host.report is not None and host.report.told:
+                return Verdict(lost=host.report.told, stopped=host.report.stopped)
+        return None
 
 
 def _of(host: _Host) -> tuple[Ending, ...]:

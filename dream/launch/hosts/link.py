@@ -98,9 +98,10 @@ class Link(Listener):
         for kind in told:
             self._pass_on(kind)
 
-    def tell(self, told: str, endings: Sequence[Ending]) -> None:
-        """Tell the other hosts what ended the job here, where no rank's failure did."""
-        self._say("report", Report.of(endings, told).write())
+    def tell(self, told: str, endings: Sequence[Ending], *, stopped: bool = False) -> None:
+        """Tell the other hosts what ended the job here, where no rank's failure did. stopped: a
+        signal from outside."""
+        self._say("report", Report.of(endings, told, stopped=stopped).write())
 
     def finished(self, endings: Sequence[Ending]) -> None:
         """Tell the other hosts that every rank here has ended well."""

@@ -21,22 +21,24 @@ _LONGEST_TEXT = 16_000
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a host's launcher knows of the end. told: what ended the job there, where it was no
-    rank's failure."""
+    rank's failure; stopped: whether that was a signal from outside."""
 
     endings: tuple[Ending, ...] = ()
     told: str = ""
+    stopped: bool = False
 
     @classmethod
-    def of(cls, endings: Sequence[Ending], told: str = "") -> Report:
+    def of(cls, endings: Sequence[Ending], told: str = "", *, stopped: bool = False) -> Report:
         """No more than what a cause is found by: its size does not grow with the ranks."""
         cause, left = find_cause(endings), first_left(endings)
         known = [*((cause.first, cause.victim) if cause else ()), left]
         kept = dict.fromkeys(_short(e) for e in known if e is not None and not e.absent)
-        return cls(tuple(kept), told)
+        return cls(tuple(kept), told, stopped)
 
     @classmethod
     def read(cls, content: Any) -> Report:
-        return cls(tuple(Ending(**e) for e in content["endings"]), str(content["told"]))
+        endings = tuple(Ending(**e) for e in content["endings"])
+        return cls(endings, str(content["told"]), bool(content["stopped"]))
 
     def write(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,16 +55,18 @@ def _short(ending: Ending) -> Ending:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """cause: the rank to name; None where `lost` says what else ended the job."""
+    """cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
+    signal from outside did, which gives ranks of every host the grace."""
 
     cause: Cause | None = None
     lost: str = ""
+    stopped: bool = False
 
     @classmethod
     def read(cls, content: Any) -> Verdict:
         cause = content["cause"]
         if cause is None:
-            return cls(lost=str(content["lost"]))
+            return cls(lost=str(content["lost"]), stopped=bool(content["stopped"]))
         victim = cause["victim"]
         return cls(Cause(Ending(**cause["first"]), Ending(**victim) if victim else None))
 
