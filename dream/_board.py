@@ -23,10 +23,14 @@ class Store(Protocol):
 
 @final
 class Board:
-    """A store that may be slow to answer. WorkerFailed where nothing listens any more."""
+    """A store that may be slow to answer. WorkerFailed where nothing listens any more.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    seconds: how long a store is waited for that is there, and says nothing: whoever serves it may
+    be stopped.
+    """
+
+    def __init__(self, store: Store, seconds: float = _PATIENCE) -> None:
+        self._store, self._seconds = store, seconds
 
     def put(self, key: str, value: bytes) -> None:
         self._asked(lambda: self._store.put(key, value))
@@ -38,12 +42,14 @@ class Board:
         self._asked(lambda: self._store.delete(key))
 
     def _asked(self, call: Callable[[], T]) -> T:
-        limit = time.monotonic() + _PATIENCE
+        began = time.monotonic()
         while True:
             try:
                 return call()
             except OSError as error:
-                if isinstance(error, ConnectionRefusedError) or time.monotonic() > limit:
+                patience = self._seconds if isinstance(error, TimeoutError) else _PATIENCE
+                refused = isinstance(error, ConnectionRefusedError)
+                if refused or time.monotonic() > began + patience:
                     raise WorkerFailed(
                         "Rank 0, or the launcher, is gone: the job's store does not answer. "
                         f"Received: {error}. Ranks tell one another there which files they save: "

@@ -19,7 +19,7 @@ from typing import Any, final
 
 from dream import cluster
 from dream._board import Board
-from dream._errors import WorkerFailed
+from dream._errors import DreamError
 from dream._files import resolved, stands
 from dream._log import logger
 from dream._topology import Cluster
@@ -92,7 +92,7 @@ class Watch:
         if name in self._seen or len(self._seen) >= _MOST or os.getpid() != self._process:
             return
         self._seen.add(name)
-        with suppress(OSError, WorkerFailed):
+        with suppress(OSError, DreamError):
             place = str(resolved(name))
             if "/." not in place and not stands(name):
                 self._look(place)
@@ -100,7 +100,7 @@ class Watch:
     def tell_of_others(self) -> None:
         """On rank 0, whose output is on the screen, tell what another rank found."""
         if self._rank == 0 and not self._told:
-            with suppress(OSError, WorkerFailed):
+            with suppress(OSError, DreamError):
                 last = self._board.find(_LAST)
                 if last is not None:
                     self._told = True

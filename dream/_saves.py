@@ -63,7 +63,7 @@ def here() -> Saves:
 def _of(place: Cluster) -> Saves:
     if place.alone:
         return Alone()
-    board = Board(cluster.rendezvous(place))
+    board = Board(cluster.rendezvous(place), cluster.stall_seconds())
     if place.rank == 0:
         return First(place.world_size, board, cluster.stall_seconds())
     return Other(place.rank, board, cluster.stall_seconds())

@@ -32,8 +32,9 @@ int dream_listen_at(uint16_t port, const char *address);
    taken. */
 void dream_listen_range(uint16_t low, uint16_t high);
 
-/* Close what comes over loopback from a process of another user. */
-void dream_listen_own_user(int only);
+/* Close what does not come from a process of this user on this host. -1 and errno where the system
+   does not tell whose a connection is. */
+int dream_listen_own_user(int only);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

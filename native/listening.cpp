@@ -178,4 +178,8 @@ int dream_listen_at(uint16_t port, const char *address) {
 
 void dream_listen_range(uint16_t low, uint16_t high) { dream::range = uint32_t(low) << 16 | high; }
 
-void dream_listen_own_user(int only) { dream::own_user = only != 0; }
+int dream_listen_own_user(int only) {
+    if (only && !dream::users_are_known()) return -1;
+    dream::own_user = only != 0;
+    return 0;
+}

@@ -3,8 +3,10 @@
 
 namespace dream {
 
-// Whether a connection comes from another host, which is not asked here, or from a process of this
-// process's user.
+// Whether the system tells at all.
+bool users_are_known();
+
+// Whether a connection comes from a process of this user on this host, by whatever address.
 bool may_come(int fd);
 
 }  // namespace dream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from torch import distributed
@@ -15,6 +16,7 @@ from dream._topology import Cluster, Endpoint
 from dream.shared_memory import listening
 
 _LIBRARY, _NCCL = "libtorch_cpu", "libnccl"
+_made = count()
 
 
 def hold(place: Cluster, *, nccl: bool) -> None:
@@ -33,12 +35,13 @@ def hold(place: Cluster, *, nccl: bool) -> None:
 def store(place: Cluster, timeout: timedelta) -> Any:
     """The job's TCPStore, which rank 0 serves at its own address alone and tells the others: at
     the launcher's port where that is free, since torchrun may listen there itself."""
+    key = f"torch/store-{next(_made)}"  # each rank makes as many: a script may end a group
     if place.rank == 0:
         own = _listener(place)
         host, port = own.getsockname()[:2]
-        cluster.post(place, "torch/store", f"{host}:{port}".encode())
+        cluster.post(place, key, f"{host}:{port}".encode())
         return _joined(place, Endpoint(host, port), timeout, own.detach())
-    host, _, port = cluster.posted(place, "torch/store").decode().rpartition(":")
+    host, _, port = cluster.posted(place, key).decode().rpartition(":")
     return _joined(place, Endpoint(host, int(port)), timeout)
 
 

@@ -119,8 +119,8 @@ def local_device(place: Cluster, devices: int | None) -> str:
 def waits_in_functions() -> None:
     """Collectives run inside functions of TensorFlow's, where only the stack tells of a wait."""
     eager = Path(tf.__file__).parent / "python" / "eager"
-    stall.waits_inside({str(eager / "execute.py"): "a TensorFlow function",
-                        str(eager / "context.py"): "a TensorFlow function"})  # fmt: skip
+    files = [str(eager / name) for name in ("execute.py", "context.py")]
+    stall.waits_inside(dict.fromkeys(files, "a TensorFlow function"), pooled=True)
 
 
 def join(place: Cluster, *, nccl: bool) -> None:

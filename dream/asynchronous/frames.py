@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import final
 
+from dream import cluster
 from dream.asynchronous.words import garbled
 
 _HEAD = struct.Struct("<B3xI6q2dQ")
@@ -85,10 +85,7 @@ class Channel:
 
     def comes(self, seconds: float) -> bool:
         """Whether something can be read, waited for."""
-        return bool(select.select([self._connection], [], [], seconds)[0])
-
-    def send_bytes(self, data: bytes) -> None:
-        self._connection.sendall(data)
+        return cluster.readable(self._connection, seconds)
 
     def receive(self) -> Frame:
         """The next frame, less its buffer, which `receive_into` must take."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from dream._topology import Cluster
 from dream.cluster import horovod, tf_config, torchrun
 from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
-from dream.cluster.door import Door, knock, listens
+from dream.cluster.door import Door, knock, listens, readable
 from dream.cluster.exchange import (
     exchange,
     exchange_endpoints,
@@ -67,6 +67,7 @@ __all__ = [
     "ports_in_words",
     "post",
     "posted",
+    "readable",
     "rendezvous",
     "requested_framework",
     "requested_record",

@@ -20,10 +20,21 @@ _OTHERS = 0o077
 """What group and others may do with a file or folder: here nothing."""
 
 
+_known: dict[str, bytes] = {}
+
+
 def users(environ: Mapping[str, str]) -> bytes:
-    """ConfigurationError where the folder or the file is not this user's own, or others could
-    read it."""
-    path = _folder(environ)
+    """Read once a process: the folder may go while a job runs, as at the user's logout.
+    ConfigurationError where the folder or the file is not this user's own, or others could read
+    it."""
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime not in _known:
+        _known[runtime] = _users(runtime)
+    return _known[runtime]
+
+
+def _users(runtime: str) -> bytes:
+    path = _folder(runtime)
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)  # noqa: PTH102 - pathlib's import would cost each start
@@ -39,10 +50,9 @@ def users(environ: Mapping[str, str]) -> bytes:
         os.close(folder)
 
 
-def _folder(environ: Mapping[str, str]) -> str:
+def _folder(runtime: str) -> str:
     """In the user's own folder for such things, where the system made one; else among the
     temporary ones, under a name that another user may have taken, which is found out."""
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime):  # noqa: PTH117
         with suppress(OSError):
             facts = os.lstat(runtime)
@@ -50,7 +60,10 @@ def _folder(environ: Mapping[str, str]) -> str:
                 return os.path.join(runtime, "dream")  # noqa: PTH118
     import tempfile
 
-    return os.path.join(tempfile.gettempdir(), f"dream-{os.getuid()}")  # noqa: PTH118
+    try:
+        return os.path.join(tempfile.gettempdir(), f"dream-{os.getuid()}")  # noqa: PTH118
+    except OSError as error:
+        raise _unusable("no folder for temporary files", error.strerror) from error
 
 
 def _read(folder: int, path: str) -> bytes:

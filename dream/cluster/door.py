@@ -3,6 +3,7 @@ job's rendezvous, which in turn wants the job's token."""
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import final
 
@@ -57,3 +58,11 @@ def listens(place: Cluster, kind: str, rank: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def readable(connection: socket.socket, seconds: float) -> bool:
+    """Whether something can be read, waited for: whatever the number of the descriptor, with which
+    `select.select` has its difficulties."""
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    return bool(ready.poll(seconds * 1000))

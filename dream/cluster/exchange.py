@@ -61,7 +61,7 @@ def found(cluster: Cluster, key: str) -> bytes | None:
     """What has been posted under SCOPE/NAME so far; None where nothing has, or all is over."""
     try:
         return rendezvous(cluster).find(key)
-    except ConnectionError:
+    except OSError:  # or does not answer now
         return None
 
 

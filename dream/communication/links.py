@@ -5,7 +5,6 @@ A rank has a door; who wants to send comes to it.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from functools import cache, partial
@@ -85,7 +84,7 @@ class Links:
         """Whether something of that rank's can be read."""
         with self._came:
             connection = self._in.get((source, channel))
-        return connection is not None and bool(select.select([connection], [], [], 0)[0])
+        return connection is not None and cluster.readable(connection, 0)
 
     def gone(self, rank: int) -> DreamError:
         return WorkerFailed(

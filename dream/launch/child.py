@@ -146,6 +146,7 @@ class Teller:  # @final, less the import of typing
     def __init__(self, descriptor: str) -> None:
         """descriptor: its number; empty where no launcher listens."""
         self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._sink = int(descriptor or -1)
         if descriptor:
             os.set_inheritable(self._sink, False)
@@ -159,8 +160,9 @@ class Teller:  # @final, less the import of typing
             return
         try:
             # a script that closed what it did not know may have opened a file in its place
-            if self._identity() == self._pipe:
-                os.write(self._sink, head + body)
+            with self._lock:  # two threads' reports do not fit in one piece
+                if self._identity() == self._pipe:
+                    os.write(self._sink, head + body)
         except OSError:
             return  # the launcher is gone
 

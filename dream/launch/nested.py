@@ -25,6 +25,8 @@ def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
     for size, local in _SIZES.items():
         if not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
             continue
+        if size.startswith("SLURM_") and environ.get("SLURM_PTY_PORT"):
+            continue  # a shell on a terminal, of which there is one
         if nnodes > 1 and environ.get(local) in (None, "", "0") and not _dreams(environ):
             continue
         told = {name: environ[name] for name in (size, "RANK", local) if environ.get(name)}

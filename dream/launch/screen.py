@@ -7,6 +7,7 @@ once, and what ranks print is read on and dropped.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from typing import Literal, final
@@ -85,7 +86,12 @@ def _put(data: bytes, is_error: bool) -> None:
     own.flush()
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(own.fileno(), rest) :]
+        try:
+            rest = rest[os.write(own.fileno(), rest) :]
+        except BlockingIOError:  # somebody has made the terminal or pipe so, and it is full
+            ready = select.poll()
+            ready.register(own.fileno(), select.POLLOUT)
+            ready.poll()
 
 
 SCREEN = Screen()

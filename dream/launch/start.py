@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import final
@@ -32,6 +32,7 @@ Listen = Callable[[Events], AbstractContextManager[object]]
 def run(job: Job, listen: Listen = nullcontext) -> Outcome:
     """Run a job to its end. listen: puts signals into the events for as long as ranks run."""
     queue: Events = SimpleQueue()
+    _wait_for_children()
     stall = stall_seconds(job.environ)
     check_descriptors(job.n)
     with ExitStack() as held:
@@ -60,11 +61,22 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         except KeyboardInterrupt:
             manner = Manner(signal.SIGINT, job.grace, job.grace)
             raise
+        except Exception as error:
+            if link is not None:
+                link.failed(error)
+            raise
         finally:
             end(ranks.processes, queue, manner)
             if link is not None:
                 link.close()
     return replace(outcome, shown=ranks.shown(outcome))
+
+
+def _wait_for_children() -> None:
+    """A parent that ignored SIGCHLD has us do so too, and then nobody can wait for a process."""
+    with suppress(ValueError):  # in another thread than the main one it stays as it is
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextmanager

@@ -34,7 +34,8 @@ def hold(
     try:
         core = _core()
         core.dream_listen_range(*((within.low, within.high) if within else (0, 0)))
-        core.dream_listen_own_user(int(place.one_host))
+        if core.dream_listen_own_user(int(place.one_host)) < 0:
+            raise NotInstalled(f"the system does not tell whose a connection is: {_why()}")
         if at is not None:
             core.dream_listen_at(at.port, at.host.encode())
         for library in libraries:
@@ -77,10 +78,13 @@ def _core() -> CDLL:
 def _check(library: str, led: int) -> None:
     """Where it makes none of the calls, it is another library than the one that is known."""
     if led < 0:
-        why = strerror(get_errno())
-        raise NotInstalled(f"this system does not let {library} be held: {why}")
+        raise NotInstalled(f"this system does not let {library} be held: {_why()}")
     if led == 0:
         raise NotInstalled(f"{library} is not loaded, or listens in another way")
+
+
+def _why() -> str:
+    return strerror(get_errno())
 
 
 def _unheld(what: str, within: PortRange, why: DreamError) -> NotInstalled:

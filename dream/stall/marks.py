@@ -60,13 +60,21 @@ def longest_wait() -> Waiting | None:
 
 
 _inside: dict[str, str] = {}
+_pooled: set[str] = set()
 
 
-def waits_inside(calls: Mapping[str, str]) -> None:
+def waits_inside(calls: Mapping[str, str], *, pooled: bool = False) -> None:
     """A framework waits for other ranks inside calls of these files, where nobody can tell but by
     the stack. calls: file, or folder with a slash at its end -> the call in words; "" for the
-    function's own name."""
+    function's own name. pooled: whether it computes there too, in threads of its own."""
     _inside.update(calls)
+    if pooled:
+        _pooled.update(calls)
+
+
+def computes_elsewhere(file: str) -> bool:
+    """Whether a thread that stands still in this file says nothing of what others compute."""
+    return file in _pooled
 
 
 def call_in(file: str, function: str) -> str:

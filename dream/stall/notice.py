@@ -14,6 +14,8 @@ from dream.stall.standing import Standing, text_of
 
 _BYTES = 8192
 _TRIES = 20
+_MOST_RANKS = 512
+"""That fit, of those that a rank waits for."""
 
 
 @final
@@ -37,7 +39,14 @@ class Notice:
     def write(self, standing: Standing, signal: int) -> None:
         """signal: what has this rank write its stack."""
         self._beat += 1
-        said = {**standing.packed(), "beat": self._beat, "signal": signal, "word": self._word}
+        ranks = None if standing.ranks is None else standing.ranks[:_MOST_RANKS]
+        said = {
+            **standing.packed(),
+            "ranks": ranks,
+            "beat": self._beat,
+            "signal": signal,
+            "word": self._word,
+        }
         os.pwrite(self._fd, text_of(said).ljust(_BYTES)[:_BYTES], 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ from dream.stall import marks
 _IDLE = 0.01
 """Share of the time between two looks below which a thread has stood still: one that waits in a
 framework's core does nothing at all."""
+
+_POOL_IDLE = 0.2
+"""The same of the whole process, where a framework computes in threads of its own: some of them
+look for work now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +38,30 @@ class Observer:
 
     def __init__(self) -> None:
         self._frame: Hashable = None
-        self._ran = 0.0
+        self._ran = self._spent = 0.0
 
     def look(self, seconds: float) -> Posture:
         """seconds: since the last look."""
         frame = trained_frame()
-        standing = frame is not None and self._still(frame, seconds)
+        code = None if frame is None else frame.f_code
+        call = marks.call_in(code.co_filename, code.co_name) if code is not None else ""
+        standing = frame is not None and call != "" and self._still(frame, seconds)
         wait = marks.longest_wait()
         if wait is not None:
             return Posture(wait.call, None if wait.ranks is None else tuple(wait.ranks()), wait)
-        if frame is None or not standing:
-            return Posture()
-        call = marks.call_in(frame.f_code.co_filename, frame.f_code.co_name)
-        return Posture(call, None, self._frame) if call else Posture()
+        return Posture(call, None, self._frame) if standing else Posture()
 
     def _still(self, frame: FrameType, seconds: float) -> bool:
         """Whether nothing has moved since the last look: neither Python, nor what is under it."""
         mark, ran = (id(frame), frame.f_lasti, marks.way.steps), _seconds_run(marks.way.thread)
-        still = mark == self._frame and ran - self._ran <= _IDLE * seconds
-        self._frame, self._ran = mark, ran
+        spent = time.process_time()
+        # A later call's frame may have the same id, and to hold one would keep its tensors: so the
+        # frame itself is marked, by a word that only those who trace a framework's lines go by.
+        seen, frame.f_trace_lines = not frame.f_trace_lines, False
+        still = seen and mark == self._frame and ran - self._ran <= _IDLE * seconds
+        if marks.computes_elsewhere(frame.f_code.co_filename):
+            still = still and spent - self._spent <= _POOL_IDLE * seconds
+        self._frame, self._ran, self._spent = mark, ran, spent
         return still
 
 

@@ -126,7 +126,7 @@ def test_sizes_that_are_only_claimed_take_no_memory(running: Job) -> None:
     for head in heads:
         for purpose in purposes:
             channel = inside(running, purpose)
-            channel.send_bytes(head + bytes(1000))
+            channel._connection.sendall(head + bytes(1000))
             channels.append(channel)
     threads = threading.active_count()
     for channel in channels:

@@ -18,6 +18,7 @@ from dream._topology import Cluster, Endpoint
 from dream.cluster import (
     Rendezvous,
     exchange_endpoints,
+    found,
     horovod_environment,
     meet,
     reserve,
@@ -187,6 +188,17 @@ def test_a_startup_time_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAM_STARTUP_SECONDS", "soon")
     with pytest.raises(ConfigurationError, match=r"DREAM_STARTUP_SECONDS.*'soon'"):
         meet(ranks(2)[1], "start")
+
+
+def test_a_store_that_does_not_answer_now_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever serves it may be stopped for a while: who only looks is not to fail of it."""
+
+    def silent(self: Rendezvous, key: str) -> bytes:
+        del self, key
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(Rendezvous, "find", silent)
+    assert found(ranks(2)[1], "scope/name") is None
 
 
 def test_horovods_environment() -> None:

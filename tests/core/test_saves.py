@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
-from dream import WorkerFailed
+from dream import WorkerFailed, _board
 from dream._board import Board
 from dream._saves import First, Other, Saves
 
@@ -50,6 +51,36 @@ class Gone:
 
     def delete(self, key: str) -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+
+class Slow:
+    """A store whose server stands still, for some questions. clock: goes on with each."""
+
+    def __init__(self, questions: int) -> None:
+        self.left, self.now = questions, 0.0
+
+    def find(self, key: str) -> bytes | None:
+        if self.left:
+            self.left -= 1
+            self.now += 10.0
+            raise TimeoutError("timed out")
+        return b"there"
+
+    def put(self, key: str, value: bytes) -> None:
+        self.find(key)
+
+    def delete(self, key: str) -> None:
+        self.find(key)
+
+
+def test_a_store_that_stands_still_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher may be stopped, or rank 0 hold its interpreter: that is no reason to fail."""
+    slow = Slow(20)
+    monkeypatch.setattr(_board, "time", SimpleNamespace(monotonic=lambda: slow.now, sleep=id))
+    assert Board(slow, 1800.0).find("key") == b"there"
+    slow.left = 1000
+    with pytest.raises(WorkerFailed):
+        Board(slow, 1800.0).find("key")
 
 
 @pytest.fixture

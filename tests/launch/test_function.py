@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -129,6 +130,15 @@ def test_a_rank_that_the_system_does_not_start() -> None:
 
 def _mode_of_its_folder() -> int:
     return stat.S_IMODE(Path(sys.argv[2]).parent.stat().st_mode)
+
+
+def test_where_the_parent_ignores_ended_children() -> None:
+    """As some daemons do, whose children inherit it: nobody could wait for a rank then."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert dream.launch(place, 1, n=2) == [0, 1]
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_what_travels_is_in_a_folder_of_its_users_own() -> None:

@@ -13,6 +13,8 @@ import pytest
 from listening import DREAM, MINUTES, TENSORFLOW, TORCH, free_ports, named, running, seen
 from open_ports import Listener, family, listeners
 
+from dream.cluster.ports import own_address
+
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 NOBODY = 65534
 TORCHES = ("torch", "collectives", "gloo", "shared_memory", "hierarchical", "horovod")
@@ -44,8 +46,9 @@ def test_on_one_host(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [*DREAM, ranks_of(words), "--port-range", f"{low}-{low + 99}"]
     with running([command], tmp_path / "job", words) as (job,):
         found, ranks = seen([job]), listeners(family(job.pid) - {job.pid})
-        shut_out = {one: closed_at_once(one, NOBODY) for one in ranks} if is_root() else {}
-        taken = {one: not closed_at_once(one, 0) for one in ranks} if is_root() else {}
+        strangers = [(one, own) for one in ranks for own in ("", *own_addresses())]
+        shut_out = {each: closed_at_once(*each, NOBODY) for each in strangers if is_root()}
+        taken = {one: not closed_at_once(one, "", 0) for one in ranks} if is_root() else {}
     assert found
     assert [one for one in found if not one.on_loopback] == []
     assert [one for one in found if not low <= one.port <= low + 99] == []
@@ -91,14 +94,25 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def closed_at_once(there: Listener, user: int) -> bool:
-    """Whether a socket of this user is shut out, though it says nothing wrong."""
+def own_addresses() -> list[str]:
+    """One by which other hosts know this one, from which loopback can be reached too."""
+    try:
+        return [own_address("192.0.2.1")]  # of nobody: it only picks the route
+    except OSError:
+        return []
+
+
+def closed_at_once(there: Listener, own: str, user: int) -> bool:
+    """Whether a socket of this user is shut out, though it says nothing wrong. own: the address
+    that it comes from, loopback where it is empty."""
     os.seteuid(user)
     try:
         one = socket.socket()
     finally:
         os.seteuid(0)
     with one:
+        if own:
+            one.bind((own, 0))
         one.settimeout(MINUTES if user else 0.5)
         one.connect(("127.0.0.1", there.port))
         try:

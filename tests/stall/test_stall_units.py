@@ -129,16 +129,29 @@ def test_a_wait_is_seen_from_another_thread() -> None:
     assert not Observer().look(1.0).call
 
 
-@pytest.mark.parametrize(("waits", "called"), [(True, "_held()"), (False, "")])
+@pytest.mark.parametrize(
+    ("does", "pooled", "called"),
+    [
+        ("held", False, "_held()"),
+        ("held", True, "_held()"),
+        ("computing in a pool", False, "_held()"),
+        ("computing in a pool", True, ""),
+        ("busy", False, ""),
+        ("one call after another", False, ""),
+    ],
+)
 def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
-    waits: bool, called: str
+    does: str, pooled: bool, called: str
 ) -> None:
     """Of the thread that trains, which is the one that made the last step."""
-    stall.waits_inside({__file__: ""})
+    stall.waits_inside({__file__: ""}, pooled=pooled)
     before = marks.way.thread, marks.way.steps
     done, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=_held if waits else _busy, args=(ready, done))
+    target = {"busy": _busy, "one call after another": _calls}.get(does, _held)
+    thread = threading.Thread(target=target, args=(ready, done))
     thread.start()
+    if does == "computing in a pool":
+        threading.Thread(target=_busy_beside, args=(done,)).start()
     try:
         ready.wait()
         observer = Observer()
@@ -151,6 +164,7 @@ def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
         thread.join()
         marks.way.thread, marks.way.steps = before
         del marks._inside[__file__]
+        marks._pooled.discard(__file__)
 
 
 def _held(ready: threading.Event, done: threading.Event) -> None:
@@ -162,6 +176,22 @@ def _held(ready: threading.Event, done: threading.Event) -> None:
     ready.set()
     lock.acquire()
     opener.join()
+
+
+def _calls(ready: threading.Event, done: threading.Event) -> None:
+    stall.stepped()
+    ready.set()
+    while not done.is_set():
+        _call()
+
+
+def _call() -> None:
+    time.sleep(0.1)
+
+
+def _busy_beside(done: threading.Event) -> None:
+    while not done.is_set():
+        sum(range(1000))
 
 
 def _busy(ready: threading.Event, done: threading.Event) -> None:
