@@ -23,7 +23,7 @@ def test_quick_for_programs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234",
-                       "MASTER_ADDR": "localhost", "DREAM_TOKEN": "a-word-of-8"}.items():  # fmt: skip
+                       "MASTER_ADDR": "localhost", "DREAM_TOKEN": "a-word-8"}.items():  # fmt: skip
         monkeypatch.setenv(name, text)
     facts = json.loads(env(capsys, "--quick", "--json"))
     assert facts["versions"]["dream-systems"]
