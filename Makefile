@@ -11,10 +11,13 @@ demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
 
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
-LONGEST := contract/test_contract_keras.py asynchronous keras_adapter verify examples \
-	contract/test_contract_keras_knobs.py compare contract/test_contract_torch.py tf_split tf_adapter
-FOUND := $(patsubst tests/%/,%,$(filter-out tests/contract/ tests/__pycache__/,$(wildcard tests/*/)))
-FOUND += $(patsubst tests/%,%,$(wildcard tests/contract/test_*.py))
+LONGEST := contract/test_contract_keras.py parameter_server adapters/keras tools/verify examples \
+	contract/test_contract_keras_knobs.py tools/compare contract/test_contract_torch.py \
+	adapters/tensorflow
+NOT_ROOMS := tests/adapters/ tests/contract/ tests/tools/ tests/__pycache__/
+FOUND := $(filter-out $(NOT_ROOMS),$(wildcard tests/*/))
+FOUND += $(wildcard tests/adapters/*/ tests/tools/*/ tests/contract/test_*.py)
+FOUND := $(patsubst %/,%,$(FOUND:tests/%=%))
 ROOMS := $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 rooms = $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
 	MARK="$(1)" $(ROOMS:%=room-%)

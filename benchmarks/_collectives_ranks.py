@@ -19,8 +19,8 @@ from typing import Any
 from _measure import Times, interleave
 
 import dream
-from dream.communication.call import Call
-from dream.communication.page import Page, words_needed
+from dream.collectives.call import Call
+from dream.collectives.page import Page, words_needed
 
 SMALL = 1024
 """Elements of the tensor whose calls are counted: 4 KB."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from dream.compare import tasks
+from dream.tools.compare import tasks
 
 EPOCHS = 3
 BATCH = 64

@@ -25,7 +25,7 @@ from dream.cluster import _names
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
-from dream.recording.request import Request
+from dream.tools.recording.request import Request
 
 WARM = 50
 

@@ -12,9 +12,9 @@ from dream._errors import (
 )
 from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
-from dream.communication import Communicator, Handle
+from dream.collectives import Communicator, Handle
 from dream.launch.function import launch
-from dream.porting.function import port_check
+from dream.tools.port_check.function import port_check
 
 __all__ = [
     "CheckpointError",

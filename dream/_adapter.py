@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
-from dream.asynchronous.staleness import Staleness
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.resync import Resyncs
+from dream.parameter_server.staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

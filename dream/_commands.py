@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from dream.collectives.command import command as collectives
-from dream.compare.command import command as compare
-from dream.plan.command import command as plan
-from dream.porting.command import command as port_check
+from dream.tools.collectives.command import command as collectives
+from dream.tools.compare.command import command as compare
+from dream.tools.plan.command import command as plan
+from dream.tools.port_check.command import command as port_check
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +39,7 @@ app.command("port-check")(port_check)
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def verify(context: typer.Context) -> None:
     """Hold a script of yours, unchanged, against one device."""
-    from dream.verify.main import main
+    from dream.tools.verify.main import main
 
     raise typer.Exit(main(context.args))
 
@@ -66,7 +66,7 @@ def env(
     timeout: Annotated[float, typer.Option(help="seconds that a backend may take")] = 60,
 ) -> None:
     """Show what works here, each backend tried, and what a bug report needs."""
-    from dream.environment import facts, report, tries
+    from dream.tools.env import facts, report, tries
 
     found, tried = facts.facts(), tries.look() if quick else tries.try_all(timeout)
     if json:

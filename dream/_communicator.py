@@ -5,7 +5,7 @@ from __future__ import annotations
 from dream import _choice, _registry, cluster, stall
 from dream._errors import ConfigurationError
 from dream._log import speak_as
-from dream.communication import Communicator, Loop, Members
+from dream.collectives import Communicator, Loop, Members
 from dream.mixed import ranks
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.knobs.precision import PRECISIONS
+from dream.update.precision import PRECISIONS
 
 Framework = Literal["torch", "tensorflow"]
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow")

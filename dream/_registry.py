@@ -16,27 +16,30 @@ _SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "single"): f"{_TORCH}.choosing:single",
-    ("torch", "mirrored"): f"{_TORCH}.ddp.synchronous:Synchronous",
-    ("torch", "multi_worker_mirrored"): f"{_TORCH}.ddp.synchronous:Synchronous",
-    ("torch", "horovod"): f"{_TORCH}.ddp.synchronous:Synchronous",
-    ("torch", "data_parallel"): f"{_TORCH}.one_process.replicated:DataParallel",
-    ("torch", "model_parallel"): f"{_TORCH}.split.choosing:model_parallel",
-    ("torch", "hybrid"): f"{_TORCH}.split.choosing:model_parallel",
-    ("torch", "sharded"): f"{_TORCH}.split.choosing:sharded",
-    ("torch", "parameter_server"): f"{_TORCH}.asynchronous.parameter_server:ParameterServer",
-    ("torch", "local_sgd"): f"{_TORCH}.asynchronous.local_sgd:LocalSgd",
+    ("torch", "mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
+    ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
+    ("torch", "horovod"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
+    ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.replicated:DataParallel",
+    ("torch", "model_parallel"): f"{_TORCH}.parallel.split.choosing:model_parallel",
+    ("torch", "hybrid"): f"{_TORCH}.parallel.split.choosing:model_parallel",
+    ("torch", "sharded"): f"{_TORCH}.parallel.split.choosing:sharded",
+    (
+        "torch",
+        "parameter_server",
+    ): f"{_TORCH}.parallel.asynchronous.parameter_server:ParameterServer",
+    ("torch", "local_sgd"): f"{_TORCH}.parallel.asynchronous.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
     ("tensorflow", "horovod"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
-    ("tensorflow", "sharded"): f"{_TENSORFLOW}.split.sharded:Sharded",
-    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.split.choosing:model_parallel",
+    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.split.sharded:Sharded",
+    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split.choosing:model_parallel",
     ("tensorflow", "parameter_server"): (
-        f"{_TENSORFLOW}.asynchronous.parameter_server:ParameterServer"
+        f"{_TENSORFLOW}.parallel.asynchronous.parameter_server:ParameterServer"
     ),
-    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.asynchronous.local_sgd:LocalSgd",
-    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.split.choosing:hybrid",
+    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.asynchronous.local_sgd:LocalSgd",
+    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""
 
@@ -63,8 +66,8 @@ TENSORS: Mapping[str, str] = {
 """The Tensors of a framework."""
 
 PROBES: Mapping[str, str] = {
-    "torch": f"{_TORCH}.porting:TorchProbe",
-    "keras": "dream.adapters.keras.porting:KerasProbe",
+    "torch": f"{_TORCH}.tools.port_check:TorchProbe",
+    "keras": "dream.adapters.keras.tools.port_check:KerasProbe",
 }
 """The Probe of a flavour of models, built from a model and a batch."""
 
@@ -75,14 +78,14 @@ GRADIENTS: Mapping[str, str] = {
 """A backward pass of a Keras model, by Keras's backend."""
 
 OBSERVERS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.verify.observing:observe",
-    "tensorflow": f"{_TENSORFLOW}.observing:observe",
+    "torch": f"{_TORCH}.tools.verify.observing:observe",
+    "tensorflow": f"{_TENSORFLOW}.tools.observing:observe",
 }
 """What tells a Recorder of a framework's own training loops."""
 
 TRAITS: Mapping[str, str] = {
-    "keras.src.models.model.Model": "dream.adapters.keras.verify.traits:traits",
-    "torch.nn.modules.module.Module": f"{_TORCH}.verify.traits:traits",
+    "keras.src.models.model.Model": "dream.adapters.keras.tools.verify.traits:traits",
+    "torch.nn.modules.module.Module": f"{_TORCH}.tools.verify.traits:traits",
 }
 """What a model is like, for a Recorder; by the model's base class, the first that fits."""
 
@@ -102,27 +105,27 @@ TUNING = f"{_HOROVOD}.tuning:begin"
 """Has the ring tune itself."""
 
 SKETCHERS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.planning.sketching:made",
-    "keras": f"{_TENSORFLOW}.planning.sketching:made",
+    "torch": f"{_TORCH}.tools.planning.sketching:made",
+    "keras": f"{_TENSORFLOW}.tools.planning.sketching:made",
 }
 """From a user's function to a Sketcher, by the flavour of its model."""
 
 TRIALS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.planning.trial:run",
-    "keras": f"{_TENSORFLOW}.planning.trial:run",
+    "torch": f"{_TORCH}.tools.planning.trial:run",
+    "keras": f"{_TENSORFLOW}.tools.planning.trial:run",
 }
 """A measured training of a user's model, in a rank, by flavour."""
 
 RATES: Mapping[str, str] = {
-    "torch": f"{_TORCH}.planning.rates:read",
-    "tensorflow": f"{_TENSORFLOW}.planning.rates:read",
+    "torch": f"{_TORCH}.tools.planning.rates:read",
+    "tensorflow": f"{_TENSORFLOW}.tools.planning.rates:read",
 }
 """What a framework computes and moves a second on this machine."""
 
-REFERENCES: Mapping[str, str] = {"torch": f"{_TORCH}.planning.reference:transformer"}
+REFERENCES: Mapping[str, str] = {"torch": f"{_TORCH}.tools.planning.reference:transformer"}
 """A small model by which it is read what strategies cost beside the operations themselves."""
 
-CALLS: Mapping[str, str] = {"torch": f"{_TORCH}.planning.replaying:seconds"}
+CALLS: Mapping[str, str] = {"torch": f"{_TORCH}.tools.planning.replaying:seconds"}
 """What operations take by themselves on this machine, by the calls of a sketch."""
 
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}

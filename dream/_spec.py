@@ -10,7 +10,7 @@ from typing import Literal
 from dream import _options
 from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
 from dream._options import FRAMEWORKS, Framework, Option
-from dream.knobs.update import check as check_update
+from dream.update.update import check as check_update
 
 __all__ = ["COMMON", "FRAMEWORKS", "SEED", "SPECS", "Framework", "Option", "Spec", "find"]
 

@@ -7,17 +7,18 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _registry, cluster, recording, stall
+from dream import _choice, _framework, _registry, cluster, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import speak_as
 from dream._spec import Framework
 from dream._topology import Cluster, Topology
-from dream.asynchronous.staleness import Staleness
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data import partition, tracked
 from dream.mixed import ranks
+from dream.parameter_server.staleness import Staleness
+from dream.tools import recording
 
 if TYPE_CHECKING:
     import numpy as np

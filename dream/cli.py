@@ -27,7 +27,7 @@ def _run(arguments: list[str]) -> int:
 
         return run(arguments[1:])
     if arguments[:1] == ["verify"]:  # the other commands' parser drops the `--` before a script's
-        from dream.verify.main import main as verify
+        from dream.tools.verify.main import main as verify
 
         return verify(arguments[1:])
     from dream._commands import app

@@ -14,7 +14,7 @@ from dream._layout import Layout
 from dream._spec import Framework
 from dream.adapters.keras import metrics
 from dream.adapters.keras.steps import statistics_of
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.alike import Account, kind
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")

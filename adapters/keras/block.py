@@ -7,11 +7,11 @@ from typing import Any, final
 
 import keras
 
-from dream import recording
 from dream.adapters.keras import model, optimizer, saving, start
 from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.knobs import batch_norm, precision
+from dream.adapters.keras.update import batch_norm, precision
+from dream.tools import recording
 
 
 @final
@@ -31,7 +31,9 @@ class KerasBlock:
     def enter(self) -> None:
         recorder = recording.active()
         if recorder is not None and recorder.keras_is_news():
-            from dream.adapters.keras.verify import observing  # for scripts that are verified alone
+            from dream.adapters.keras.tools.verify import (
+                observing,  # for scripts that are verified alone
+            )
 
             observing.observe(recorder)
         self._open.enter_context(self.creating())

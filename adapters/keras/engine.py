@@ -9,10 +9,10 @@ from typing import Any
 
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.knobs.exchange import Exchange
-from dream.communication import Communicator
-from dream.knobs.update import Knobs
+from dream.adapters.keras.update.exchange import Exchange
+from dream.collectives import Communicator
 from dream.mixed.resync import Resyncs
+from dream.update.update import Knobs
 
 SHARE = "dream.share"
 BATCH = "dream.batch"

@@ -11,15 +11,15 @@ import keras
 from dream._errors import Unsupported
 from dream.adapters.keras import alike
 from dream.adapters.keras.calling import predict
-from dream.adapters.keras.canonical import model as canonical
-from dream.adapters.keras.canonical.calls import recorded
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.model_description import model as canonical
+from dream.adapters.keras.model_description.calls import recorded
 from dream.adapters.keras.steps import statistics_of
 from dream.mixed import alike as likeness
 from dream.mixed.alike import Account
 from dream.mixed.in_order import InOrder
 from dream.mixed.resync import Resync
-from dream.porting import arrays
+from dream.tools.port_check import arrays
 
 Gradients = Sequence[Any]
 """One for each trainable variable; None where it took no part."""

@@ -14,7 +14,7 @@ import keras
 
 from dream.adapters.keras import loops, optimizer, saving, start, steps
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.knobs import recomputing
+from dream.adapters.keras.update import recomputing
 from dream.data import tracked
 
 

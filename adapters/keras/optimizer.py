@@ -17,7 +17,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras import private, step
 from dream.adapters.keras.data.digest import digest_of
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.knobs import clipping, exchange
+from dream.adapters.keras.update import clipping, exchange
 
 
 def take(optimizer: Any, engine: Engine) -> Any:

@@ -1,5 +1,5 @@
 """Keras's private names that the neutral part needs, all of them. Read off Keras 3.15; pinned to
->=3.15,<3.16 in pyproject.toml, and held by tests/keras_adapter/test_private_names.py."""
+>=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_private_names.py."""
 
 from __future__ import annotations
 

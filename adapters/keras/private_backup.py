@@ -1,5 +1,5 @@
 """Private names of keras.callbacks.BackupAndRestore. Read off Keras 3.15; held by
-tests/keras_adapter/test_private_names.py."""
+tests/adapters/keras/test_private_names.py."""
 
 from __future__ import annotations
 

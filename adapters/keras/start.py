@@ -12,7 +12,7 @@ from dream._layout import check_same
 from dream._log import logger
 from dream.adapters.keras import alike, metrics, private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.knobs import batch_norm, recomputing
+from dream.adapters.keras.update import batch_norm, recomputing
 from dream.mixed.alike import agree as agree_with
 
 

@@ -13,7 +13,7 @@ import keras
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import metrics, optimizer, private, step
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
-from dream.adapters.keras.knobs import accumulating, batch_norm
+from dream.adapters.keras.update import accumulating, batch_norm
 
 Logs = dict[str, Any]
 

@@ -8,11 +8,11 @@ from dream import _registry
 from dream._adapter import Adapter, Plan
 from dream._topology import Cluster
 from dream.adapters.pytorch import collectives
-from dream.adapters.pytorch.ddp.hooks import TorchWire
-from dream.adapters.pytorch.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.parallel.ddp.hooks import TorchWire
+from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.single import Single
-from dream.knobs.update import Knobs
 from dream.shared_memory.groups import serves
+from dream.update.update import Knobs
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:

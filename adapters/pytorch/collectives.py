@@ -16,10 +16,10 @@ from torch.distributed import ProcessGroup
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster
-from dream.adapters.pytorch.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
+from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.store import hold, store
-from dream.communication.wire import Combine, Length
+from dream.collectives.wire import Combine, Length
 
 _BACK_STOP = {"gloo": timedelta(days=1), "nccl": timedelta(minutes=5)}
 """Beyond the stall time. Torch names nobody, and counts the time in which a process was stopped:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.dealt import dealt_of
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.batch import split
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs

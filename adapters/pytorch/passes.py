@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from dream._adapter import Step
-from dream.adapters.pytorch.knobs.updates import Updates
+from dream.adapters.pytorch.update.updates import Updates
 
 Batch = tuple[Any, ...]
 Cuts = Callable[[Batch], Sequence[tuple[Batch, float]]]

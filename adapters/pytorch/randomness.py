@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from dream import recording
+from dream.tools import recording
 
 
 def seed(number: int) -> None:

@@ -16,7 +16,7 @@ from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 
 if TYPE_CHECKING:
-    from dream.adapters.pytorch.ddp.modules import Modules
+    from dream.adapters.pytorch.parallel.ddp.modules import Modules
 
 Forward = Callable[..., Any]
 

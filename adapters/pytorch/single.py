@@ -20,7 +20,7 @@ from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.step import plain_step
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.weighing import count_of
-from dream.communication import Communicator, Loop, Members
+from dream.collectives import Communicator, Loop, Members
 
 
 @final

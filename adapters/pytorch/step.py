@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.ddp.root import Root
-from dream.adapters.pytorch.knobs.scaling import Scaling
-from dream.adapters.pytorch.mixed.root import MixedRoot
-from dream.adapters.pytorch.mixed.told_loss import ToldLoss
+from dream.adapters.pytorch.parallel.ddp.root import Root
+from dream.adapters.pytorch.parallel.mixed.root import MixedRoot
+from dream.adapters.pytorch.parallel.mixed.told_loss import ToldLoss
 from dream.adapters.pytorch.passes import Batch, Passes
+from dream.adapters.pytorch.update.scaling import Scaling
 from dream.data.batch import split
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from dream._errors import Unsupported
-from dream.communication import Tensor, Tensors
-from dream.communication.dtypes import check_moves
-from dream.communication.wire import Combine, Length
+from dream.collectives import Tensor, Tensors
+from dream.collectives.dtypes import check_moves
+from dream.collectives.wire import Combine, Length
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from dream._errors import ConfigurationError
-from dream.communication import Communicator
+from dream.collectives import Communicator
 
 
 def count_of(value: Any) -> float:

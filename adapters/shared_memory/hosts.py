@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dream import _registry
 from dream._topology import Cluster
-from dream.communication import Hierarchical, Wire
+from dream.collectives import Hierarchical, Wire
 from dream.shared_memory import Group, groups
 
 

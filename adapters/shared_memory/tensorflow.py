@@ -13,8 +13,8 @@ from dream._topology import Cluster
 from dream.adapters.shared_memory._op import op_of
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.errors import translated
-from dream.communication import Wire
-from dream.communication.wire import Combine, Length
+from dream.collectives import Wire
+from dream.collectives.wire import Combine, Length
 from dream.shared_memory import OPERATIONS, Group, groups
 
 

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras.knobs import clipping, recomputing
-from dream.adapters.keras.knobs.exchange import check_unscaled
-from dream.adapters.keras.knobs.precision import check_scaled
+from dream.adapters.keras.update import clipping, recomputing
+from dream.adapters.keras.update.exchange import check_unscaled
+from dream.adapters.keras.update.precision import check_scaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
 from dream.adapters.tensorflow.keras.block import open_block
 from dream.adapters.tensorflow.replicas import Replicas
 from dream.adapters.tensorflow.tapes import loops_refused
-from dream.communication import Communicator
-from dream.knobs import tuning
-from dream.knobs.update import Knobs
+from dream.collectives import Communicator
+from dream.update import tuning
+from dream.update.update import Knobs
 
 
 class TensorFlowAdapter(Adapter):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from dream import _registry
 from dream._topology import Cluster
-from dream.communication import Wire
+from dream.collectives import Wire
 from dream.shared_memory.groups import serves
 
 

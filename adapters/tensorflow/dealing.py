@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.position import Position, check_long_enough, check_read_again
 from dream.mixed.order import Targets

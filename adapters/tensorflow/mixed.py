@@ -10,8 +10,8 @@ from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
 from dream.adapters.tensorflow import calling, starting, training
 from dream.data.batch import split
-from dream.knobs.update import Knobs
 from dream.mixed.resync import Resync
+from dream.update.update import Knobs
 
 
 def step(model: Any, optimizer: Any, local: training.LocalStep, block: KerasBlock) -> Step:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from dream import recording
+from dream.tools import recording
 
 
 def seed(number: int) -> None:

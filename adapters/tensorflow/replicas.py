@@ -10,12 +10,12 @@ from dream import _registry
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import Topology
-from dream.adapters.keras.knobs.exchange import Exchange
+from dream.adapters.keras.update.exchange import Exchange
 from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.compression import choosing as travelling
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.adapters.tensorflow.travel import choosing as travelling
-from dream.communication import Communicator, Loop, Members
-from dream.knobs.update import Knobs
+from dream.collectives import Communicator, Loop, Members
+from dream.update.update import Knobs
 
 
 @dataclass(frozen=True, slots=True)

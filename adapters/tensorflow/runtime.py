@@ -15,7 +15,7 @@ from dream._topology import Cluster, Endpoint
 from dream.adapters.tensorflow import choosing, server, sigterm
 from dream.adapters.tensorflow.errors import too_late
 from dream.adapters.tensorflow.meeting import wait_for_all
-from dream.adapters.tensorflow.split import dtensor
+from dream.adapters.tensorflow.parallel.split import dtensor
 
 
 @dataclass(slots=True)

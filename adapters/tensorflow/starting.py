@@ -12,7 +12,7 @@ from dream._layout import check_same
 from dream.adapters.keras.alike import unnumbered
 from dream.adapters.keras.calling import predict
 from dream.adapters.tensorflow import calling
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.batch import split
 
 

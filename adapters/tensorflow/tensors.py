@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.communication import Tensor, Tensors
-from dream.communication.dtypes import check_moves
-from dream.communication.wire import Combine, Length
+from dream.collectives import Tensor, Tensors
+from dream.collectives.dtypes import check_moves
+from dream.collectives.wire import Combine, Length
 
 _NARROW = (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.float16, tf.bfloat16)
 _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {

@@ -18,10 +18,10 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras.calling import check_loss, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Form
-from dream.adapters.keras.knobs import batch_norm
-from dream.adapters.keras.knobs.exchange import Exchange, exchanged
 from dream.adapters.keras.step import reduced_scope
 from dream.adapters.keras.steps import statistics_of
+from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.exchange import Exchange, exchanged
 from dream.adapters.tensorflow import calling, folding
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.private import unscaled_losses

@@ -1,11 +1,25 @@
-"""What the communicator's collectives take on this machine: `dream collectives`.
+"""What the ranks of a job do together: collectives on torch, TensorFlow and NumPy tensors alike.
 
-cost        what NCCL's tests and the textbooks say that a collective moves
-sizes       "200KB" and back
-settings    what is measured
-transports  which there are here
-runner      one framework's job, started as a user would start it
-worker      what runs in the rank; calls and blocks: what it times, and how
-figures     times into medians and bandwidths
-report      for people; document: for programs; plot: a picture
+A `Communicator` checks and composes; a `Wire` carries flat buffers; `Tensors` is what a framework
+can do with its own tensors. Before a byte moves, the ranks compare on a `Board` what they are
+about to do. `Links` carry what goes from one rank to another.
 """
+
+from dream.collectives.communicator import Communicator
+from dream.collectives.handle import Handle
+from dream.collectives.hierarchical import Hierarchical
+from dream.collectives.members import Members
+from dream.collectives.tensors import Tensors
+from dream.collectives.wire import Loop, Op, Tensor, Wire
+
+__all__ = [
+    "Communicator",
+    "Handle",
+    "Hierarchical",
+    "Loop",
+    "Members",
+    "Op",
+    "Tensor",
+    "Tensors",
+    "Wire",
+]

@@ -87,7 +87,7 @@ def _run(kind: str, name: str, arguments: list[str]) -> None:
     if not os.environ.get("DREAM_RECORD"):
         _RUNNERS[kind](name, arguments)
         return
-    from dream import recording
+    from dream.tools import recording
 
     recording.begin()
     try:

@@ -16,7 +16,7 @@ from dream._errors import Desynchronized
 from dream._layout import Layout
 from dream._log import logger
 from dream._spec import Framework
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.talk import told
 
 Way = Literal["fit", "step"]

@@ -8,9 +8,9 @@ from typing import Any, final
 
 from dream._errors import Unsupported
 from dream._layout import Layout
-from dream.porting.convert import What, from_canonical, to_canonical
-from dream.porting.description import Description, Layer
-from dream.porting.steps import Ops
+from dream.tools.port_check.convert import What, from_canonical, to_canonical
+from dream.tools.port_check.description import Description, Layer
+from dream.tools.port_check.steps import Ops
 
 
 @final

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import Desynchronized
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.talk import told
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import final
 
 from dream._log import logger
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.talk import told
 
 USUAL = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dream._errors import Desynchronized
-from dream.communication import Communicator
+from dream.collectives import Communicator
 
 T = TypeVar("T")
 """A plain value."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dream._errors import ConfigurationError, Desynchronized, DreamError, WorkerFailed
-from dream.communication.board import absence, departure, disagreement
-from dream.communication.call import Call
+from dream.collectives.board import absence, departure, disagreement
+from dream.collectives.call import Call
 from dream.shared_memory.codes import DTYPES, KINDS, OPERATIONS, Code
 from dream.shared_memory.library import Signature
 

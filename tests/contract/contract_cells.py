@@ -90,7 +90,7 @@ def _beside(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
 
 
 def _hierarchical(kind: Kind) -> list[Cell]:
-    """On one host, where a leader has nobody to meet; two hosts are in tests/communication."""
+    """On one host, where a leader has nobody to meet; two hosts are in tests/collectives."""
     cells = _over(kind, "mirrored", "hierarchical")
     return [replace(cell, core=True, again=True) for cell in cells]
 
@@ -151,8 +151,8 @@ def _split_keras(
     strategy: str, options: str, *, full: bool, copies: int = 2, devices: tuple[int, ...] = (2,)
 ) -> list[Cell]:
     """2 processes, which are run always; and one process with so many devices, which
-    `make exhaustive` runs, since tests/tf_split holds them in smaller. copies: how many of the
-    processes share a batch."""
+    `make exhaustive` runs, since tests/adapters/tensorflow/parallel holds them in smaller. copies:
+    how many of the processes share a batch."""
     across = Cell("keras_tf", strategy, "auto", copies, 2, core=True, options=options)
     return [
         across,

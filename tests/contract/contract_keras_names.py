@@ -98,21 +98,21 @@ OTHER = ("recomputed_in_half", "precision_levels", "knobs_refused", *TRAVELLING)
 KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *OTHER})
 ON_A_MESH = {
     "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
-    "which tests/tf_split holds",
+    "which tests/adapters/tensorflow/parallel holds",
     "dropout_masks": "one generator draws for the whole batch",
     "refusals": "a batch need not give every device a sample, and sums add up: other refusals, "
-    "which tests/tf_split holds",
+    "which tests/adapters/tensorflow/parallel holds",
 }
 """Cases that say nothing of a split model, and why."""
 IN_PARTS = {
     "batch_normalisation_over_replicas": "a microbatch has statistics of its own: BatchNorm is "
-    "refused, which tests/tf_split holds",
+    "refused, which tests/adapters/tensorflow/parallel holds",
     "precision_levels": "its model has a BatchNormalization",
 }
 """Cases that say nothing of a pipeline, and why."""
 ON_ROWS = dict.fromkeys(
     (*RECOMPUTED, "recomputed_in_half"),
-    "further rows of one process have copies: refused, which tests/tf_split holds",
+    "further rows of one process have copies: refused, held by tests/adapters/tensorflow/parallel",
 )
 """Cases that say nothing of a pipeline's rows in one process, and why."""
 SPLIT_CORE = frozenset(

@@ -208,16 +208,17 @@ def takes_knob(strategy: str, options: str, case: str) -> bool:
 
 _PARTS: dict[str, str] = {
     "penalty_on_the_weights": "torch refuses to add a loss of shards to one of whole tensors; "
-    "tests/torch_split holds that, and a penalty reckoned in the model's forward pass",
+    "tests/adapters/pytorch/parallel holds that, and a penalty reckoned in the forward pass",
     "gradients_asked_for_by_hand": "torch refuses: what the model holds between steps is in parts",
     "moving_average_and_pickle": "no rank has a whole model to pickle or to train alone; "
-    "tests/torch_split holds copies, and the refusal to pickle",
-    "files_are_rank_0s": "no rank has a whole model to write; tests/torch_split holds the refusal",
+    "tests/adapters/pytorch/parallel holds copies, and the refusal to pickle",
+    "files_are_rank_0s": "no rank has a whole model to write; "
+    "tests/adapters/pytorch/parallel holds the refusal",
     "a_part_called_alone": "a part adds its own gradients up, so that is right and not refused",
     "words_that_are_not_known": "asks for options that these strategies have not",
 }
 _CUT_LAYERS: dict[str, str] = _PARTS | {
-    "gradient_of_a_gradient": "refused by name; tests/torch_split holds that",
+    "gradient_of_a_gradient": "refused by name; tests/adapters/pytorch/parallel holds that",
 }
 _ONE_COPY: dict[str, str] = {
     "batch_smaller_than_the_replicas": "no batch is smaller than one copy of the model",

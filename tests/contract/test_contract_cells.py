@@ -10,7 +10,7 @@ from dream._registry import STRATEGIES
 from dream._spec import SPECS
 
 SPLIT = ("data_parallel", "model_parallel", "hybrid", "sharded")
-ELSEWHERE = ("parameter_server", "local_sgd")  # they have laws of their own: tests/asynchronous
+ELSEWHERE = ("parameter_server", "local_sgd")  # they have laws of their own: tests/parameter_server
 CELLS = TORCH + KERAS_TF + KERAS_TORCH
 
 
@@ -30,7 +30,7 @@ def test_every_strategy_and_reduction_has_its_cells(cells: list[Cell]) -> None:
             assert not here, name
             continue
         if keras and name in SPLIT:
-            continue  # refused by name; tests/torch_split holds that
+            continue  # refused by name; tests/adapters/pytorch/parallel holds that
         split = {cell.processes for cell in here if cell.options}
         assert split <= {1, 2, 4}, name
         assert split or {cell.replicas for cell in here} == {2, 3}, name

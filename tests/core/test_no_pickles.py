@@ -14,8 +14,8 @@ ALLOWED = {
     "dream/launch/child.py",
     "dream/launch/calls.py",
     # `dream port-check`: between a parent and its children, through a folder of mode 0700
-    "dream/porting/process.py",
-    "dream/porting/worker.py",
+    "dream/tools/port_check/process.py",
+    "dream/tools/port_check/worker.py",
     # torch.load itself, made to wait for rank 0's file; what it reads is the user's
     "adapters/pytorch/saving.py",
     # names of packages, of which none is imported

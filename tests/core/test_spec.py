@@ -6,7 +6,7 @@ import pytest
 
 from dream import ConfigurationError, Unsupported
 from dream._spec import SPECS, find, parse_request
-from dream.knobs.precision import PRECISIONS
+from dream.update.precision import PRECISIONS
 
 
 def test_an_unknown_strategy_lists_the_known_and_the_nearest() -> None:

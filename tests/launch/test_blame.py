@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from dream.asynchronous.door import gone
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Cause, Ending, describe, find_cause, first_left
+from dream.parameter_server.door import gone
 
 OWN = Ending(1, 1, 10.0, text="ValueError: mine")
 VICTIM = Ending(0, 1, 9.0, victim=True, text="ConnectionResetError")

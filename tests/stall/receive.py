@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from dream import DreamError, cluster
-from dream.communication.links import links_of
-from dream.communication.peers import Peers
+from dream.collectives.links import links_of
+from dream.collectives.peers import Peers
 
 place = cluster.detect()
 links = links_of(place)

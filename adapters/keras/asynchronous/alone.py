@@ -16,7 +16,7 @@ from dream.adapters.keras.asynchronous.feeds import feed_of
 from dream.adapters.keras.asynchronous.machine import Machine
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
-from dream.asynchronous.messages import Lease
+from dream.parameter_server.messages import Lease
 
 
 @final

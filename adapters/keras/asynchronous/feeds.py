@@ -14,9 +14,9 @@ from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.data.digest import digest_of
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.asynchronous.deals import Epoch
-from dream.asynchronous.messages import Lease
-from dream.asynchronous.work import Work
+from dream.parameter_server.deals import Epoch
+from dream.parameter_server.messages import Lease
+from dream.parameter_server.work import Work
 
 
 class Feed(ABC):

@@ -14,9 +14,9 @@ from dream._plain import pack, unpack
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous import recipe
 from dream.adapters.keras.asynchronous.machine import Machine
-from dream.asynchronous.client import Client
-from dream.asynchronous.messages import Shard
-from dream.asynchronous.sharding import shards
+from dream.parameter_server.client import Client
+from dream.parameter_server.messages import Shard
+from dream.parameter_server.sharding import shards
 
 
 @final

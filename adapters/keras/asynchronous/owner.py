@@ -11,8 +11,8 @@ from dream._plain import pack, unpack
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.machine import Machine
 from dream.adapters.keras.asynchronous.recipe import Recipe, made_of, state_of, take_state
-from dream.asynchronous.owner import Owner
-from dream.asynchronous.words import garbled
+from dream.parameter_server.owner import Owner
+from dream.parameter_server.words import garbled
 
 
 @final

@@ -20,8 +20,8 @@ from dream import _plain
 from dream._errors import Unsupported
 from dream._plain import name_of
 from dream.adapters.keras import private
-from dream.asynchronous import kinds
-from dream.asynchronous.words import garbled
+from dream.parameter_server import kinds
+from dream.parameter_server.words import garbled
 
 _DTYPES = ("float32", "float64")
 _CLASS = "class_name"

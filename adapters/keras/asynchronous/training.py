@@ -12,9 +12,9 @@ from dream.adapters.keras import private, start
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.machine import Machine
-from dream.asynchronous.client import Client
-from dream.asynchronous.roles import Roles
-from dream.asynchronous.work import Work
+from dream.parameter_server.client import Client
+from dream.parameter_server.roles import Roles
+from dream.parameter_server.work import Work
 
 
 @final

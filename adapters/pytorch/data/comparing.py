@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, Self, final
 
 from dream.adapters.pytorch.evaluation import targets_of
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

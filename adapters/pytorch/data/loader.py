@@ -24,7 +24,7 @@ from dream.adapters.pytorch.data.dealt import dealt_of, load_state_dict, mark, s
 from dream.adapters.pytorch.data.sampling import DealtBatches, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.partition import check_batch_size
 from dream.data.passes import Pass
 from dream.mixed.resync import Resyncs

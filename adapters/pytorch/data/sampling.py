@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from dream.adapters.pytorch.data.reading import Reads
 from dream.adapters.pytorch.plain import dump, load
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
 from dream.data.passes import Pass, Track
 from dream.data.position import Position, chained, check_long_enough, check_read_again

@@ -19,7 +19,7 @@ from dream._errors import Desynchronized
 from dream.adapters.pytorch.data.collating import DealtCollate, shares_of
 from dream.adapters.pytorch.data.reading import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.partition import Share
 from dream.data.passes import Pass, Track
 from dream.data.position import Position, chained, check_long_enough, check_read_again

@@ -7,8 +7,8 @@ from typing import Any
 from dream._adapter import Plan
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.pytorch.keras.engine import TorchEngine
-from dream.communication import Communicator
-from dream.knobs.update import Knobs
+from dream.collectives import Communicator
+from dream.update.update import Knobs
 
 
 def open_block(plan: Plan, communicator: Communicator, distribution: Any = None) -> KerasBlock:

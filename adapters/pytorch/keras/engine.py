@@ -26,7 +26,7 @@ from dream.adapters.pytorch.keras.moments import global_moments
 from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.reducing import Reducing
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
-from dream.communication import Communicator
+from dream.collectives import Communicator
 from dream.data.partition import deal, global_batches
 
 

@@ -9,8 +9,8 @@ from typing import Any, final
 from dream._adapter import Plan, Step
 from dream._framework import ImportWatch
 from dream._registry import load
-from dream.adapters.pytorch.travel.hook import Exchanged
-from dream.communication import Communicator
+from dream.adapters.pytorch.compression.hook import Exchanged
+from dream.collectives import Communicator
 
 
 @final

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from keras.src.backend.torch.core import convert_to_tensor
 
-from dream.adapters.keras.knobs.exchange import Exchange
-from dream.adapters.pytorch.travel.hook import Exchanged
+from dream.adapters.keras.update.exchange import Exchange
+from dream.adapters.pytorch.compression.hook import Exchanged
 
 
 @final

@@ -13,12 +13,12 @@ from dream.adapters.keras import private
 from dream.adapters.keras.calling import check_loss, judge, predict
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.form import AsItIs, Canonical, Form
-from dream.adapters.keras.knobs import batch_norm, clipping, recomputing
-from dream.adapters.keras.knobs.exchange import check_unscaled, exchanged
-from dream.adapters.keras.knobs.precision import check_scaled
 from dream.adapters.keras.optimizer import apply_global
 from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
 from dream.adapters.keras.steps import statistics_of
+from dream.adapters.keras.update import batch_norm, clipping, recomputing
+from dream.adapters.keras.update.exchange import check_unscaled, exchanged
+from dream.adapters.keras.update.precision import check_scaled
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
 from dream.data.batch import split

@@ -7,7 +7,7 @@ from dream.adapters.keras.block import KerasBlock
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
 from dream.adapters.tensorflow.replicas import Replicas
-from dream.knobs.update import Knobs
+from dream.update.update import Knobs
 
 
 def open_block(plan: Plan, who: Replicas) -> KerasBlock:

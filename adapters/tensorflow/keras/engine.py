@@ -13,7 +13,7 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
 from dream.adapters.tensorflow.keras import data as keras_data
 from dream.adapters.tensorflow.randomness import offset_by
-from dream.communication import Communicator
+from dream.collectives import Communicator
 
 
 @final

@@ -14,9 +14,9 @@ from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data as keras_data
 from dream.adapters.tensorflow.keras import private as keras_private
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.communication import Communicator
-from dream.communication.dtypes import CARRIED
-from dream.communication.pack import Pack
+from dream.collectives import Communicator
+from dream.collectives.dtypes import CARRIED
+from dream.collectives.pack import Pack
 
 
 @final

@@ -1,0 +1,1 @@
+"""Everything that compare, verify, plan and port-check ask of the framework."""

@@ -1,0 +1,142 @@
+"""A Keras model as `dream port-check` looks at it, on either backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from dream import _registry
+from dream._errors import Unsupported
+from dream.adapters.keras.model_description import model as canonical
+from dream.adapters.keras.model_description.between import between
+from dream.adapters.keras.model_description.calls import Call, recorded
+from dream.adapters.keras.private import tree
+from dream.tools.port_check import placing
+from dream.tools.port_check.arrays import OPS
+from dream.tools.port_check.convert import to_canonical
+from dream.tools.port_check.description import Layer
+from dream.tools.port_check.loss import Loss
+from dream.tools.port_check.probe import Array, Facts, Inputs, Passes, Probe
+
+
+@final
+class KerasProbe(Probe):
+    """as_is: inputs and outputs have the layout of the batch's file."""
+
+    def __init__(self, model: Any, inputs: Inputs, *, as_is: bool) -> None:
+        self._backend = str(keras.backend.backend())
+        if self._backend not in _registry.GRADIENTS:
+            raise Unsupported(
+                f"Gradients are taken on TensorFlow and torch. Received: Keras on {self._backend}. "
+                "Set KERAS_BACKEND, or name --old-backend or --new-backend."
+            )
+        self._model = model
+        self._as_is = as_is
+        defined = canonical.describe(model).layers if model.built and _known_inputs(model) else ()
+        self._given = {
+            name: placing.turned(array)
+            if not as_is and placing.turns(array.ndim, defined, channels_first=False)
+            else array
+            for name, array in inputs.items()
+        }
+        with recorded() as calls:
+            self._call()
+        self._calls = calls
+        self._description = canonical.description(model, calls)
+        self._layers = canonical.layers(model)
+
+    def facts(self) -> Facts:
+        return Facts(
+            description=self._description,
+            between=between(self._calls, self._layers),
+            dropouts=[float(c.layer.rate) for c in self._calls
+                      if isinstance(c.layer, keras.layers.Dropout) and not c.inner],
+            given={name: tuple(array.shape) for name, array in self._given.items()},
+            backend=f"keras on {self._backend}",
+        )  # fmt: skip
+
+    def read(self) -> dict[str, Array]:
+        return {name: _array(v) for name, v in canonical.variables(self._model).items()}
+
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        held = canonical.variables(self._model)
+        for name, array in arrays.items():
+            held[name].assign(array)
+
+    def passes(self, loss: Loss) -> Passes:
+        held = canonical.variables(self._model)
+        trained = {p.name: held[p.name] for layer in self._description.layers
+                   for p in layer.parameters if p.trainable}  # fmt: skip
+        values: list[float] = []
+        shown: list[Array] = []
+
+        def slopes(outputs: Sequence[Array]) -> list[Array]:
+            arrays = [self._placed(output) for output in outputs]
+            shown.extend(arrays)
+            floats = [np.issubdtype(array.dtype, np.floating) for array in arrays]
+            value, found = loss([array for array, is_float in zip(arrays, floats, strict=True)
+                                 if is_float])  # fmt: skip
+            values.append(value)
+            each = iter(found)
+            return [self._slope(next(each)) if is_float else array
+                    for array, is_float in zip(outputs, floats, strict=True)]  # fmt: skip
+
+        differentiate = _registry.load(_registry.GRADIENTS[self._backend])
+        with recorded() as calls:
+            gradients = differentiate(
+                lambda: tree.flatten(self._call()), list(trained.values()), slopes
+            )
+        found = {n: g for n, g in zip(trained, gradients, strict=True) if g is not None}
+        given, gave = self._records(calls)
+        by_role = {layer.name: _by_role(layer, found) for layer in self._description.layers}
+        return Passes(shown, values[0], given, gave, by_role)
+
+    def _call(self) -> Any:
+        if self._given.keys() == {"x"}:
+            return self._model(self._given["x"], training=False)
+        if all(name[0] == "x" and name[1:].isdigit() for name in self._given):
+            return self._model([self._given[name] for name in sorted(self._given)], training=False)
+        return self._model(dict(self._given), training=False)
+
+    def _records(self, calls: Sequence[Call]) -> tuple[dict[str, Array], dict[str, Array]]:
+        given: dict[str, Array] = {}
+        gave: dict[str, Array] = {}
+        first = {id(call.layer): call for call in reversed(calls)}
+        for layer in self._description.layers:
+            call = first.get(id(self._layers[layer.name]))
+            if call is not None and call.whole and layer.records:
+                given[layer.name] = placing.given_to(layer, _array(call.given))
+                gave[layer.name] = placing.given_by(layer, _array(call.before))
+        return given, gave
+
+    def _placed(self, output: Array) -> Array:
+        """An output in the batch's layout."""
+        return placing.turned_back(output) if self._turns(output.ndim) else output
+
+    def _slope(self, slope: Array) -> Array:
+        return placing.turned(slope) if self._turns(slope.ndim) else slope
+
+    def _turns(self, rank: int) -> bool:
+        layers = self._description.layers[::-1]
+        return not self._as_is and placing.turns(rank, layers, channels_first=False)
+
+
+def _known_inputs(model: Any) -> bool:
+    return bool(getattr(model, "inputs", None))
+
+
+def _by_role(layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array | None]:
+    """None for the roles that are trained and have no gradient."""
+    wanted = {part.role for p in layer.parameters if p.trainable for part in p.parts}
+    found = to_canonical(layer, arrays, OPS, "gradient")
+    return {role: found.get(role) for role in sorted(wanted)}
+
+
+def _array(x: Any) -> Array:
+    """A copy; what NumPy has no dtype for, in float32."""
+    if keras.backend.standardize_dtype(x.dtype) == "bfloat16":
+        x = keras.ops.cast(x, "float32")
+    return np.array(keras.ops.convert_to_numpy(x))

@@ -1,0 +1,137 @@
+"""Every operation of a step and every byte that it makes and lets go."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Self, final
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.tools.planning.calls import described
+from dream.adapters.pytorch.tools.planning.collecting import Collected, collected, is_collective
+from dream.tools.plan.sketch import Kind, Op, Phase
+
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
+
+
+@final
+class Ledger(TorchDispatchMode):
+    """made: sizes of storages, by number; events: (number, whether it came or went, phase), in
+    their order; sent: what went to collectives. Of tensors that are cut over ranks, this rank's
+    parts count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase = "forward"
+        self.done: list[Op] = []
+        self.made: list[int] = []
+        self.sent: list[Collected] = []
+        self.events: list[tuple[int, bool, Phase]] = []
+        self._patches = Patches()
+        self._numbers: dict[int, int] = {}
+        self._watches: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        resize = torch.UntypedStorage.resize_
+        self._patches.replace(torch.UntypedStorage, "resize_", self._wrap_resize(resize))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._patches.restore()
+
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What is there before the step."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._numbers[storage._cdata] = -1
+            self._watches[storage._cdata] = storage
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Of its storage; -1 for what was there before."""
+        return self._numbers.get(tensor.untyped_storage()._cdata, -1)
+
+    def alive(self) -> set[int]:
+        return {number for number in self._numbers.values() if number >= 0}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its own part of the operation comes here
+        kwargs = kwargs or {}
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        out = func(*args, **kwargs)
+        gave = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if is_collective(func):
+            self.sent.extend(collected(func, args, out, self.phase))
+        elif not func.is_view and gave:
+            self.done.append(self._entry(func, args, kwargs, out, given, gave))
+        for tensor in gave:
+            self._see(tensor)
+        return out
+
+    def _entry(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        given: list[torch.Tensor],
+        gave: list[torch.Tensor],
+    ) -> Op:
+        packet = func._overloadpacket
+        formula = flop_registry.get(packet)
+        flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+        kind: Kind = "other"
+        if flops:
+            kind = "convolution" if packet.__name__ in _CONVOLUTIONS else "matmul"
+        moved = sum(map(size, (*given, *gave)))
+        return Op(self.phase, kind, flops, moved, described(func, args, kwargs))
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._numbers:
+            return
+        self._come(key, storage.nbytes())
+
+        def gone(_: object) -> None:
+            self.events.append((self._numbers[key], False, self.phase))
+            del self._numbers[key], self._watches[key]
+
+        self._watches[key] = weakref.ref(storage, gone)
+
+    def _come(self, key: int, size: int) -> None:
+        number = len(self.made)
+        self.made.append(size)
+        self.events.append((number, True, self.phase))
+        self._numbers[key] = number
+
+    def _wrap_resize(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP2 gives memory up, and takes it again, behind the dispatcher's back."""
+
+        @wraps(resize)
+        def wrapped(storage: torch.UntypedStorage, size: int) -> Any:
+            key, before = storage._cdata, storage.nbytes()
+            given = resize(storage, size)
+            if self._numbers.get(key, -1) >= 0 and size != before:
+                self.events.append((self._numbers[key], False, self.phase))
+                self._come(key, size)
+            return given
+
+        return wrapped
+
+
+def size(tensor: torch.Tensor) -> int:
+    """Bytes."""
+    return tensor.numel() * tensor.element_size()

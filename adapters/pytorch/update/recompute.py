@@ -1,0 +1,163 @@
+"""Layers whose values are computed again in backward instead of kept, by torch's own checkpoints:
+the same numbers, dropout's masks included, and BatchNorm's statistics counted once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from dream._errors import ConfigurationError, unknown
+from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.slot import Around, called_with, made_slot_of, unwrapped
+from dream.adapters.pytorch.update.again import Again, again, again_in_threads
+
+How = bool | str | Sequence[str]
+_LEAST = 4
+"""Elements of a chain that are worth cutting."""
+
+
+def recompute(
+    module: nn.Module,
+    how: How,
+    trains: Callable[[], bool],
+    *,
+    opened: Collection[str] = (),
+    in_threads: bool = False,
+) -> list[nn.Module]:
+    """Have layers of a module recomputed; those layers. trains: whether a call is one of training,
+    or one that a backward pass repeats. opened: the parts, by name, that are looked into and not
+    called as one. in_threads: beside copies of the module."""
+    kind = Runs if how == "sqrt" else Recomputed
+    chosen = _chosen(module, how, {module.get_submodule(name) for name in opened}) if how else []
+    for layer in chosen:
+        slot = made_slot_of(layer)
+        inner = unwrapped(slot.inner, (Recomputed, Runs))
+        slot.inner = kind(layer, inner, trains, again_in_threads if in_threads else again)
+    return chosen
+
+
+def _chosen(module: nn.Module, how: How, opened: Collection[nn.Module]) -> list[nn.Module]:
+    if how is True:
+        return [part for layer in layers(module) for part in _closed(layer, opened)]
+    found = _chains_or_raise(module) if how == "sqrt" else _named(module, [*_names(how)])
+    for layer in found:
+        if layer in opened:
+            raise ConfigurationError(
+                "A layer that is cut over ranks or devices, or looked into, is not computed as "
+                f"one. Received: recompute={how!r}, and {type(layer).__name__} is. Name layers "
+                "inside it, or say recompute=True."
+            )
+    return found
+
+
+def _names(how: How) -> Sequence[str]:
+    assert not isinstance(how, (bool, str))
+    return how
+
+
+def _closed(layer: nn.Module, opened: Collection[nn.Module]) -> list[nn.Module]:
+    """The outermost parts of a layer that are called as one."""
+    if layer not in opened:
+        return [layer]
+    return [part for child in layer.children() for part in _closed(child, opened)]
+
+
+@final
+class Recomputed(Around):
+    """The calls of one layer."""
+
+    def __init__(
+        self, layer: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool], again: Again
+    ) -> None:
+        super().__init__(inner)
+        self._norms = buffers.norms(layer)
+        self._trains, self._again = trains, again
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (torch.is_grad_enabled() and self._trains()):
+            return self.inner(*args, **kwargs)
+        return self._again(partial(self.inner, **kwargs), self._norms, *args)
+
+
+@final
+class Runs(Around):
+    """The calls of a chain of layers, in as many runs as each has layers. What goes into a run is
+    kept, and the values inside the last."""
+
+    def __init__(
+        self, chain: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool], again: Again
+    ) -> None:
+        super().__init__(inner)
+        self._chain = chain
+        self._trains, self._again = trains, again
+
+    def __call__(self, *args: Any) -> Any:
+        (x,) = args
+        if not (torch.is_grad_enabled() and self._trains()):
+            return self.inner(x)
+        return called_with(self._chain, self._in_runs, self.inner, x)
+
+    def _in_runs(self, x: Any) -> Any:
+        layers = [*self._chain.children()]
+        size = round(math.sqrt(len(layers)))
+        for first in range(0, len(layers), size):
+            run = layers[first : first + size]
+            if first + size >= len(layers):
+                return _in_turn(run, x)
+            norms = [norm for layer in run for norm in buffers.norms(layer)]
+            x = self._again(partial(_in_turn, run), norms, x)
+        return x
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """The parts that a model is made of: its children, and the elements of lists and of chains of
+    them. A chain of plain layers is one part, save where that is the whole model."""
+    found = [part for child in module.children() for part in _parts(child)]
+    worth = [part for part in found if [*part.children()] or isinstance(part, nn.RNNBase)]
+    return worth or [part for part in found if next(part.parameters(), None) is not None]
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    children = [*module.children()]
+    chain = isinstance(module, nn.Sequential) and any([*child.children()] for child in children)
+    if chain or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+        return [part for child in children for part in _parts(child)]
+    return [module]
+
+
+def _chains_or_raise(module: nn.Module) -> list[nn.Module]:
+    chains = _chains(module)
+    if not chains:
+        raise ConfigurationError(
+            "recompute='sqrt' cuts chains of layers in runs, and there is none. Received: "
+            f"{type(module).__name__} without an nn.Sequential of {_LEAST} layers or more. Put its "
+            "layers in an nn.Sequential, or say recompute=True."
+        )
+    return chains
+
+
+def _chains(module: nn.Module) -> list[nn.Module]:
+    """The outermost ones."""
+    plain = type(module).forward is nn.Sequential.forward
+    if plain and len([*module.children()]) >= _LEAST:
+        return [module]
+    return [chain for child in module.children() for chain in _chains(child)]
+
+
+def _named(module: nn.Module, names: list[str]) -> list[nn.Module]:
+    known = dict(module.named_modules())
+    for name in names:
+        if name not in known:
+            raise unknown(f"layer of {type(module).__name__} to recompute", name, known)
+    return [known[name] for name in names]
+
+
+def _in_turn(layers: list[nn.Module], x: Any) -> Any:
+    for layer in layers:
+        x = layer(x)
+    return x

@@ -1,0 +1,172 @@
+"""A training step as TensorFlow traces it: what each operation makes, needs and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, final
+
+from dream.tools.plan.sketch import Kind, Phase
+
+_SAME = {
+    "Reshape", "Squeeze", "ExpandDims", "Identity", "StopGradient", "IdentityN", "PreventGradient",
+}  # fmt: skip
+"""These give what they are given, under another shape."""
+_FREE = {"Const", "Placeholder", "NoOp", "Shape", "ShapeN"}
+_IN_PLACE = {
+    "BiasAdd", "Relu", "Gelu", "Tanh", "Sigmoid", "Mul", "AddV2", "Sub", "RealDiv", "ReluGrad",
+    "TanhGrad", "SigmoidGrad", "Softmax", "AddN", "Neg", "Exp", "Square", "Rsqrt", "Sqrt", "Erf",
+    "SelectV2", "SquaredDifference",
+}  # fmt: skip
+"""These write over an input that nobody else needs."""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Held:
+    """A buffer. uses: operations that still need it."""
+
+    size: int
+    phase: Phase
+    uses: int = 0
+
+
+@final
+class Graph:
+    """The operations in order. forward: how many of them are the forward pass; workspace: bytes
+    that one takes while it runs."""
+
+    def __init__(
+        self,
+        operations: Sequence[Any],
+        forward: int,
+        gradients: Sequence[Any],
+        workspace: Callable[[Any], int],
+    ) -> None:
+        self.operations = operations
+        self._workspace = workspace
+        self._forward = forward
+        self._of: dict[str, Held] = {}
+        self._gradients = {x.name for x in gradients if x is not None}
+        self._buffers()
+
+    def phase(self, index: int) -> Phase:
+        return "forward" if index < self._forward else "backward"
+
+    def saved(self) -> list[Held]:
+        """What the forward pass makes and backward needs, each buffer once."""
+        found: dict[int, Held] = {}
+        for op in self.operations[self._forward :]:
+            for x in op.inputs:
+                held = self._of.get(x.name)
+                if held is not None and held.phase == "forward":
+                    found[id(held)] = held
+        return list(found.values())
+
+    def peaks(self) -> tuple[int, int, int]:
+        """(in forward, in backward without gradients save the one being made, with them)."""
+        left = {id(held): held.uses for held in self._of.values()}
+        kept = {id(self._of[name]) for name in self._gradients if name in self._of}
+        here = together = 0
+        most: dict[Phase, int] = {"forward": 0, "backward": 0}
+        joint = 0
+        seen: set[int] = set()
+        for index, op in enumerate(self.operations):
+            for held in self._outputs(op):
+                if id(held) not in seen:
+                    seen.add(id(held))
+                    phase = self.phase(index)
+                    together += held.size
+                    most[phase] = max(most[phase], here + held.size)
+                    here += 0 if id(held) in kept else held.size
+                    joint = max(joint, together if phase == "backward" else 0)
+            if taken := self._workspace(op):
+                most[self.phase(index)] = max(most[self.phase(index)], here + taken)
+                joint = max(joint, together + taken)
+            for x in op.inputs:
+                used = self._of.get(x.name)
+                if used is not None:
+                    left[id(used)] -= 1
+                    if left[id(used)] == 0 and id(used) not in kept:
+                        here -= used.size
+                        together -= used.size
+        return most["forward"], most["backward"], joint
+
+    def _outputs(self, op: Any) -> list[Held]:
+        return [self._of[x.name] for x in op.outputs if x.name in self._of]
+
+    def _buffers(self) -> None:
+        """Which tensors share a buffer."""
+        consumers: dict[str, int] = {}
+        for op in self.operations:
+            for x in op.inputs:
+                consumers[x.name] = consumers.get(x.name, 0) + 1
+        for index, op in enumerate(self.operations):
+            if op.type in _FREE:
+                continue
+            given = [self._of.get(x.name) for x in op.inputs]
+            for x in op.outputs:
+                self._of[x.name] = self._buffer(op, x, given, index, consumers)
+            for x in op.inputs:
+                if x.name in self._of:
+                    self._of[x.name].uses += 1
+
+    def _buffer(
+        self, op: Any, x: Any, given: list[Held | None], index: int, consumers: dict[str, int]
+    ) -> Held:
+        if op.type in _SAME and given and given[0] is not None:
+            return given[0]
+        size = size_of(x)
+        if op.type in _IN_PLACE:
+            for source, held in zip(op.inputs, given, strict=True):
+                alone = consumers.get(source.name) == 1 and source.op.type not in _SAME
+                if held is not None and alone and size_of(source) == size:
+                    return held
+        return Held(size, self.phase(index))
+
+
+def size_of(x: Any) -> int:
+    """Bytes of a symbolic tensor; of dims that are not known, none."""
+    if x.shape.rank is None:
+        return 0
+    return int(prod(d or 0 for d in x.shape.as_list()) * (x.dtype.size or 0))
+
+
+def cost(op: Any) -> tuple[Kind, int, int]:
+    """(kind, floating point operations, bytes read and written)."""
+    moved = sum(map(size_of, [*op.inputs, *op.outputs]))
+    if op.type in _FREE | _SAME:
+        return "other", 0, 0
+    if op.type in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        a, out = op.inputs[0].shape.as_list(), op.outputs[0].shape.as_list()
+        turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+        return "matmul", 2 * prod(out) * (a[-2] if turned else a[-1]), moved
+    if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
+        return "convolution", _convolved(op), moved
+    if op.type == "Einsum":
+        return "matmul", _einsum(op), moved
+    return "other", 0, moved
+
+
+def _convolved(op: Any) -> int:
+    """Two for each entry of the kernel and each pixel of the output."""
+    kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
+    image = op.inputs[-1] if "Backprop" in op.type else op.outputs[0]
+    entries, pixels = kernel.shape.as_list(), image.shape.as_list()
+    if None in entries or None in pixels:
+        return 0
+    return int(2 * prod(entries) * prod(pixels[:-1]))
+
+
+def _einsum(op: Any) -> int:
+    """Two for each combination of the letters."""
+    letters, _, _ = op.get_attr("equation").decode().partition("->")
+    sizes: dict[str, int] = {}
+    for word, x in zip(letters.split(","), op.inputs, strict=True):
+        dims = x.shape.as_list()
+        named = word.replace("...", "")
+        sizes |= dict(zip(named, dims[len(dims) - len(named) :], strict=True))
+        if "..." in word:
+            sizes["..."] = prod(dims[: len(dims) - len(named)])
+    return 2 * prod(sizes.values())

@@ -1,0 +1,143 @@
+"""The comparison for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from dream.tools.compare.cells import SINGLE
+from dream.tools.compare.judge import Row
+from dream.tools.compare.outcome import Finished
+from dream.tools.compare.spread import Spread, number
+from dream.tools.compare.verdict import Verdict
+
+_STYLES = {
+    Verdict.ORACLE: "bold",
+    Verdict.EQUAL: "green",
+    Verdict.LEARNS: "green",
+    Verdict.SKIPPED: "dim",
+}
+
+Column = tuple[str, Callable[[Row], str]]
+
+
+def _of(show: Callable[[Finished], str]) -> Callable[[Row], str]:
+    return lambda row: show(row.outcome) if isinstance(row.outcome, Finished) else ""
+
+
+_NAMES: list[Column] = [
+    ("framework", lambda row: row.cell.framework),
+    ("strategy", lambda row: row.cell.title),
+]
+_SPEED: list[Column] = [
+    ("replicas", lambda row: str(row.cell.replicas)),
+    ("reduction", lambda row: row.reduction),
+    ("speed", _of(lambda done: number(done.speed.median))),
+    ("rounds", _of(lambda done: between(done.speed))),
+    ("against\nsingle", lambda row: against_single(row)),
+    ("speed kept\nwhen slowed", lambda row: "" if row.kept is None else f"{row.kept:.2f}x"),
+    ("start-up\nseconds", _of(lambda done: f"{start_up(done):.1f}")),
+    ("peak\nMB", _of(lambda done: f"{done.peak_bytes / 1e6:,.0f}")),
+]
+_PROOF: list[Column] = [
+    ("final\nloss", _of(lambda done: f"{done.first.losses[-1]:.4f}")),
+    ("test\nscore", _of(lambda done: _score(done.first.score))),
+    ("seconds\nto score", lambda row: seconds_to_score(row)),
+    ("staleness\nmean, max", _of(lambda done: staleness(done))),
+    ("largest\ndifference", lambda row: "" if row.difference is None else f"{row.difference:.1e}"),
+    ("verdict", lambda row: row.verdict),
+]
+_WORDS = {"framework", "strategy", "reduction", "verdict"}
+_FOLDED = {"framework", "strategy"}
+"""What gives way on a narrow console; figures never do."""
+_ANY_WIDTH = 1000
+
+
+def against_single(row: Row) -> str:
+    """In times of `single`; empty where the rounds do not tell them apart."""
+    if row.speed is None or row.cell.name == SINGLE:
+        return ""
+    return f"{row.speed:.2f}x" if row.apart else "not told"
+
+
+def between(speed: Spread) -> str:
+    """The slowest and the fastest round."""
+    return f"{number(speed.low)} to {number(speed.high)}" if number(speed.median) else ""
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:.4f}"
+
+
+def seconds_to_score(row: Row) -> str:
+    """Until it was as good as `single`, less a point; empty where there is no score."""
+    if row.seconds is None:
+        return ""
+    seconds = row.seconds.median
+    return f"{seconds:.2f}" if isfinite(seconds) else "not reached"
+
+
+def staleness(done: Finished) -> str:
+    told = done.staleness
+    return "" if told is None else f"{told.mean:.1f}, {told.max}"
+
+
+def start_up(done: Finished) -> float:
+    """The median over the rounds."""
+    return done.over_rounds(lambda each: each.start_up).median
+
+
+def tables(rows: Sequence[Row], console: Console, unit: str = "samples/s") -> list[Table]:
+    """One table where the console is wide enough, else the speed and the proof one below the
+    other. unit: of speeds."""
+    speed = [(unit if header == "speed" else header, show) for header, show in _SPEED]
+    whole = _table(_NAMES + speed + _PROOF, rows)
+    if Measurement.get(console, console.options.update(width=_ANY_WIDTH), whole).maximum <= (
+        console.width
+    ):
+        return [whole]
+    return [_table(_NAMES + speed, rows), _table(_NAMES + _PROOF, rows)]
+
+
+def loss_table(curves: Mapping[str, Sequence[float]]) -> Table:
+    """The frameworks' losses, epoch below epoch."""
+    epochs = max(len(curve) for curve in curves.values())
+    table = _empty("framework", *(f"loss of\nepoch {epoch}" for epoch in range(1, epochs + 1)))
+    for framework, curve in curves.items():
+        table.add_row(framework, *(f"{loss:.6f}" for loss in curve))
+    return table
+
+
+def _empty(*headers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for header in headers:
+        table.add_column(
+            header,
+            justify="left" if header in _WORDS else "right",
+            no_wrap=header not in _FOLDED,
+            overflow="fold",
+        )
+    return table
+
+
+def _table(listed: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """Of the columns in which a row has something."""
+    columns = [(header, show) for header, show in listed if any(map(show, rows))]
+    table = _empty(*(header for header, _ in columns))
+    before = rows[0].cell.framework
+    for row in rows:
+        if row.cell.framework != before:
+            table.add_section()
+            before = row.cell.framework
+        table.add_row(*(Text(show(row), style=_style(header, row)) for header, show in columns))
+    return table
+
+
+def _style(header: str, row: Row) -> str:
+    return _STYLES.get(row.verdict, "bold red") if header == "verdict" else ""

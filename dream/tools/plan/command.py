@@ -1,0 +1,73 @@
+"""`dream plan`: memory, traffic and time of each strategy, before anything is rented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="file.py:function or module:function.")],
+    devices: Annotated[int, typer.Option(help="How many there will be.")] = 1,
+    device_memory: Annotated[
+        str | None, typer.Option(help="Of each, like 80GB. Default: the hardware's.")
+    ] = None,
+    hardware: Annotated[
+        str, typer.Option(help="t4, v100, a100-p4d, a100-dgx or h100; `here` calibrates.")
+    ] = "h100",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="The same as --hardware here.")
+    ] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(help="The global one. Default: the example batch's, or 32.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "adamw",
+    precision: Annotated[
+        str, typer.Option(help="float32, bfloat16, mixed_bfloat16 or mixed_float16.")
+    ] = "float32",
+    scale: Annotated[
+        str, typer.Option(help="Numbers of devices to simulate besides, like 8,64,1024.")
+    ] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Train here at 1, 2 and 4 ranks and say the errors.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that one step of it may take.")] = 600,
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+) -> None:
+    """Foretell what a model needs on each device, what it sends and how long a step takes.
+
+    The function returns a Keras model; or for PyTorch (model, batch) or (model, loss, batch).
+    It is built and run without values, so it may be larger than this machine. Exit code 1 where
+    nothing fits, or where memory or bytes measured are not those foretold.
+    """
+    from dream._files import check_output
+    from dream.tools.collectives import sizes
+    from dream.tools.plan.asked import Asked, Training, check_positive
+    from dream.tools.plan.main import Wish, main
+
+    check_output("--json", json)
+    check_positive("--timeout", timeout)
+    here = calibrate or hardware == "here"
+    asked = Asked(
+        model,
+        devices,
+        None if device_memory is None else sizes.parse(device_memory),
+        batch_size,
+        Training(optimizer, precision, fused=not here),  # type: ignore[arg-type]  # checked there
+        _counts(scale),
+    )
+    done = main(asked, Wish("here" if here else hardware, measure, timeout, json))
+    raise typer.Exit(0 if done else 1)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    from dream._errors import ConfigurationError
+
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--scale takes numbers of devices. Received: {text!r}. Write it like 8,64,1024."
+        ) from error

@@ -1,0 +1,134 @@
+"""Which layer of one model is which of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from dream._errors import ConfigurationError, unknown
+from dream.tools.port_check.description import OTHER, Description, Layer
+
+OPTIONAL = frozenset({"bias", "beta", "input_bias", "recurrent_bias", "query_bias", "key_bias",
+                      "value_bias", "output_bias"})  # fmt: skip
+"""Roles that a port may have forgotten: `match` can let them be."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """missing_in_old, missing_in_new: the optional roles that only the other has."""
+
+    old: Layer
+    new: Layer
+
+    @property
+    def missing_in_old(self) -> list[str]:
+        return [role for role in self.new.roles if role not in self.old.roles]
+
+    @property
+    def missing_in_new(self) -> list[str]:
+        return [role for role in self.old.roles if role not in self.new.roles]
+
+    @property
+    def roles(self) -> list[str]:
+        """Those of both."""
+        return [role for role in self.old.roles if role in self.new.roles]
+
+
+def match(
+    old: Description,
+    new: Description,
+    mapping: Mapping[str, str] | None = None,
+    *,
+    optional: bool = False,
+) -> list[Pair]:
+    """Layers by order, each with its like in kind, roles and canonical shapes; those of kind
+    "other" by order among themselves.
+
+    mapping: old name -> new name, of layers or of parameters in them; the layers that it does not
+        name are matched by order.
+    optional: a bias that one of the two has not is let be.
+    Raises ConfigurationError naming the first pair that does not fit, with both shapes.
+    """
+    named = _named(old, new, mapping or {})
+    taken = set(named.values())
+    rest = [layer for layer in new.layers if layer.name not in taken]
+    # a layer that is called first may hold all the others: parameters of its own have no place
+    queues = {own: iter([each for each in rest if (each.kind == OTHER) == own])
+              for own in (True, False)}  # fmt: skip
+    pairs = []
+    for layer in old.layers:
+        name = named.get(layer.name)
+        other = new.layer(name) if name else next(queues[layer.kind == OTHER], None)
+        if other is None:
+            raise _lonely(layer, "old", "new", len(old.layers), len(new.layers))
+        _check(layer, other, optional)
+        pairs.append(Pair(layer, other))
+    for left in (*queues[False], *queues[True]):
+        raise _lonely(left, "new", "old", len(new.layers), len(old.layers))
+    return pairs
+
+
+def _named(old: Description, new: Description, mapping: Mapping[str, str]) -> dict[str, str]:
+    """Layer's name -> layer's name."""
+    found: dict[str, str] = {}
+    owners, others = _owners(old.layers), _owners(new.layers)
+    for name, other in mapping.items():
+        if name not in owners:
+            raise unknown("name of the old model in the map", name, owners)
+        if other not in others:
+            raise unknown("name of the new model in the map", other, others)
+        if found.setdefault(owners[name], others[other]) != others[other]:
+            raise ConfigurationError(
+                f"The map gives a layer two partners. Received: {owners[name]!r} -> "
+                f"{found[owners[name]]!r} and {others[other]!r}. Leave one of them."
+            )
+    if len(set(found.values())) < len(found):
+        raise ConfigurationError(
+            "The map gives two layers the same partner. Received: "
+            f"{', '.join(f'{a!r} -> {b!r}' for a, b in found.items())}. Name each once."
+        )
+    return found
+
+
+def _owners(layers: Sequence[Layer]) -> dict[str, str]:
+    """Name of a layer or parameter -> its layer's name."""
+    owners = {p.name: layer.name for layer in layers for p in layer.parameters}
+    return owners | {layer.name: layer.name for layer in layers}
+
+
+def _check(old: Layer, new: Layer, optional: bool) -> None:
+    if old.kind != new.kind:
+        raise _unlike(old, new, "are of different kinds")
+    differing = [role for role in old.roles.keys() | new.roles.keys()
+                 if old.roles.get(role) != new.roles.get(role)]  # fmt: skip
+    alone = [old.roles.keys() - new.roles.keys(), new.roles.keys() - old.roles.keys()]
+    if optional and old.kind != OTHER and not all(alone):
+        differing = [r for r in differing if r not in OPTIONAL & (alone[0] | alone[1])]
+    if differing:
+        raise _unlike(old, new, f"differ in {', '.join(sorted(differing))}")
+
+
+def _unlike(old: Layer, new: Layer, how: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Layers that come at the same place {how}. Received: {_words(old)} and {_words(new)}. "
+        "Correct the model, or map the names of layers {old: new}."
+    )
+
+
+def _lonely(layer: Layer, here: str, there: str, count: int, others: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"A layer of the {here} model has no partner. Received: {_words(layer)}; {count} layers "
+        f"with parameters, the {there} model has {others}. Correct the model, or map the names "
+        "of layers {old: new}."
+    )
+
+
+def _words(layer: Layer) -> str:
+    shapes = ", ".join(f"{role} {_shape(shape)}" for role, shape in layer.roles.items())
+    return f"{layer.name!r} ({layer.kind}: {shapes})"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,150 @@
+"""How an update is made: micro-batches, clipping, precision, what travels. One meaning in both
+frameworks, whatever the strategy; what does not go together is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from dream._errors import ConfigurationError, Unsupported
+from dream.update.compression import Compression
+from dream.update.precision import PRECISIONS
+
+Options = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What was asked for. Each field is an option of the same name.
+
+    accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
+    precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
+    sync_batch_norm: whether statistics are of the global batch; None where that is exact.
+    compression: as `compression.Compression` reads it. op: how gradients become one.
+    autotune: whether the ring tunes itself.
+    """
+
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    precision: str = "float32"
+    recompute: bool | str | Sequence[str] = False
+    sync_batch_norm: bool | None = None
+    compression: str | None = None
+    op: str = "mean"
+    autotune: bool = False
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Those that a strategy takes; the others are not asked for."""
+        given: dict[str, Any] = {f.name: options[f.name] for f in fields(cls) if f.name in options}
+        return cls(**given)
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is to be done beside plain steps."""
+        return self != type(self)()
+
+    def only(
+        self, taken: Mapping[str, Collection[object]], by: str, advice: str = "Leave it out."
+    ) -> None:
+        """Refuse what `by` cannot honour. taken: what it can, by name; empty for any value.
+        advice: what works instead."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            values = taken.get(field.name, (field.default,))
+            if values and value != field.default and value not in values:
+                raise Unsupported(
+                    f"{by} cannot honour this option. Received: {field.name}={value!r}. It takes: "
+                    f"{', '.join(sorted(taken)) or 'none of these'}. {advice}"
+                )
+
+    @property
+    def accumulates(self) -> bool:
+        return self.accumulate > 1
+
+    @property
+    def casts(self) -> bool:
+        return self.precision != "float32"
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether BatchNorm sees all ranks' samples."""
+        return not self.accumulates if self.sync_batch_norm is None else self.sync_batch_norm
+
+    @property
+    def compressed(self) -> Compression | None:
+        return None if self.compression is None else Compression.parse(self.compression)
+
+    @property
+    def clips(self) -> bool:
+        return self.clip_norm is not None or self.clip_value is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Conflict:
+    """Options that break each other. why: what would happen, and what to do."""
+
+    names: tuple[str, ...]
+    breaks: Callable[[Options], bool]
+    why: str
+
+
+def _remembers(compression: object) -> bool:
+    return isinstance(compression, str) and Compression.parse(compression).remembers
+
+
+_CONFLICTS = (
+    _Conflict(
+        ("clip_norm", "clip_value"),
+        lambda o: o["clip_norm"] is not None and o["clip_value"] is not None,
+        "A gradient is clipped by its norm or by its values, since either undoes what the other "
+        "promises. Leave one out.",
+    ),
+    _Conflict(
+        ("static_graph", "accumulate"),
+        lambda o: bool(o["static_graph"]) and o["accumulate"] != 1,
+        "A static graph is recorded in the first backward, which reduces nothing under "
+        "accumulation, and DDP breaks. Leave static_graph out.",
+    ),
+    _Conflict(
+        ("sync_batch_norm", "accumulate"),
+        lambda o: bool(o["sync_batch_norm"]) and o["accumulate"] != 1,
+        "Statistics of a micro-batch are not those of the global batch, which is not there as a "
+        "whole. Leave one out.",
+    ),
+    _Conflict(
+        ("op", "compression"),
+        lambda o: o["op"] == "adasum" and o["compression"] is not None,
+        "Adasum weighs whole gradients, and compressed ones are sums already. Leave one out.",
+    ),
+    _Conflict(
+        ("compression", "precision"),
+        lambda o: _remembers(o["compression"]) and PRECISIONS[str(o["precision"])].scales,
+        "What is not sent waits for the next gradient, and the loss scale changes meanwhile. Use "
+        "compression='float16', or precision='bfloat16', which needs no scale.",
+    ),
+    _Conflict(
+        ("static_graph", "find_unused"),
+        lambda o: bool(o["static_graph"] and o["find_unused"]),
+        "A static graph finds unused parameters by itself, once. Leave find_unused out.",
+    ),
+)
+
+
+def check(options: Options) -> None:
+    """Refuse what does not go together. options: every one of a strategy, with its value."""
+    if isinstance(compression := options.get("compression"), str):
+        Compression.parse(compression)
+    names = options.get("recompute")
+    if isinstance(names, (list, tuple)) and not (names and all(isinstance(n, str) for n in names)):
+        raise ConfigurationError(
+            f"Layers to recompute are named as model.named_modules() does. Received: {names!r}. "
+            "Give a list of names, 'sqrt', or True for all."
+        )
+    for conflict in _CONFLICTS:
+        if all(name in options for name in conflict.names) and conflict.breaks(options):
+            received = ", ".join(f"{name}={options[name]!r}" for name in conflict.names)
+            what, _, advice = conflict.why.partition(". ")
+            raise ConfigurationError(f"{what}. Received: {received}. {advice}")

@@ -1,0 +1,260 @@
+"""Memory, traffic and time against values reckoned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from plan_sketches import FLAT, REHEARSAL, SKETCH, SOURCE
+
+from dream import ConfigurationError, Unsupported
+from dream._mesh import Mesh
+from dream.tools.plan import cost, presets
+from dream.tools.plan.calibrate import fit
+from dream.tools.plan.candidates import KINDS, Candidate, candidates, like
+from dream.tools.plan.choice import best, sentence
+from dream.tools.plan.forecast import Forecast, Source, forecast, share_of
+from dream.tools.plan.hardware import Hardware, Link
+from dream.tools.plan.memory import memory
+from dream.tools.plan.rehearsed import memory_of, messages_of, time_of
+from dream.tools.plan.scaling import scaling
+from dream.tools.plan.sketch import Op, Sending
+from dream.tools.plan.timing import paged, time
+from dream.tools.plan.traffic import given, sent, traffic
+from dream.tools.plan.trial import Job
+
+SINGLE = Candidate("single", Mesh(1, 1))
+MIRRORED = Candidate("mirrored", Mesh(4, 1))
+LINK = Link(latency=2.0, bandwidth=10.0)
+
+
+def sharded(zero: int) -> Candidate:
+    return Candidate("sharded", Mesh(1, 4), zero=zero)
+
+
+def test_a_ring_sends_what_the_textbook_says() -> None:
+    assert cost.ring_all_reduce(120, 4, LINK) == 6 * 2 + 1.5 * 120 / 10
+    assert cost.ring_gather(120, 4, LINK) == 3 * 2 + 0.75 * 120 / 10
+    assert cost.tree_all_reduce(120, 4, LINK) == 2 * 2 * 2 + 2 * 120 / 10
+    assert cost.point_to_point(120, LINK) == 2 + 12
+    assert cost.seconds("all_reduce", 100, 1, 1, FLAT) == 0
+
+
+def test_across_hosts_each_device_takes_its_part() -> None:
+    inside = 2 * cost.ring_gather(800, 8, FLAT.near)
+    between = cost.ring_all_reduce(100, 2, FLAT.far)
+    assert cost.seconds("all_reduce", 800, 16, 1, FLAT) == inside + between
+    gathered = cost.ring_gather(100, 2, FLAT.far) + cost.ring_gather(800, 8, FLAT.near)
+    assert cost.seconds("all_gather", 800, 16, 1, FLAT) == gathered
+    strided = cost.ring_all_reduce(800, 2, FLAT.far)
+    assert cost.seconds("all_reduce", 800, 2, 8, FLAT) == pytest.approx(strided)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "held", "gradients", "state", "peak"),
+    [
+        (SINGLE, 4064, 4000, 8000, 4064 + 8000 + 7320),
+        (MIRRORED, 4064, 4000, 8000, 4064 + 4000 + 8000 + 5320),
+        # 10 rows in 4 parts are 3 each: 120 + 400 + 480 + 120
+        (sharded(1), 4064, 4000, 2000, 4064 + 4000 + 2000 + 320 + 11 * 1120),
+    ],
+)
+def test_memory_of_each_strategy(
+    candidate: Candidate, held: int, gradients: int, state: int, peak: int
+) -> None:
+    found = memory(candidate, SKETCH)
+    assert (found.parameters, found.gradients, found.state) == (held, gradients, state)
+    assert found.peak == peak
+
+
+def test_what_was_rehearsed_is_told_as_it_came_out() -> None:
+    """The rank that needs most; along the data axis as many ranks as there are copies."""
+    less = replace(REHEARSAL, rank=1, peak=9000, sent=())
+    found = memory_of([less, REHEARSAL])
+    assert (found.parameters, found.gradients, found.state, found.peak) == (1664, 1600, 3200, 10464)
+    messages = messages_of(Candidate("tensor", Mesh(64, 4)), [less, REHEARSAL])
+    assert given(messages) == {"all_reduce": 640 + 1604}
+    assert {(m.ranks, m.stride) for m in messages} == {(4, 1), (64, 4)}
+    alone = messages_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL])
+    assert given(alone) == {"all_reduce": 640}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "bytes_given"),
+    [
+        (SINGLE, {}),
+        (MIRRORED, {"all_reduce": 4000 + SKETCH.told + 32}),
+        (sharded(1), {"all_reduce": 4000 + SKETCH.told + 32, "all_gather": 4 * 1120 + 32}),
+    ],
+)
+def test_traffic_of_each_strategy(candidate: Candidate, bytes_given: dict[str, int]) -> None:
+    assert given(traffic(candidate, SKETCH)) == bytes_given
+
+
+def test_a_ring_of_four_sends_one_and_a_half_times_the_gradients() -> None:
+    assert sent(traffic(MIRRORED, SKETCH)) == 1.5 * (4000 + SKETCH.told + 32)
+
+
+def test_time_is_the_roofline_and_what_is_sent() -> None:
+    messages = traffic(MIRRORED, SKETCH)
+    found = time(MIRRORED, SKETCH, messages, FLAT, "float32")
+    assert found.compute == pytest.approx(6.4 + 12.8 + 8.0)
+    alone = [cost.seconds("all_reduce", size, 4, 1, FLAT) for size in (4004, 32)]
+    assert found.communication == pytest.approx(sum(alone))
+    hidden = time(MIRRORED, SKETCH, messages, replace(FLAT, overlaps=True), "float32")
+    assert hidden.communication == pytest.approx(sum(alone))  # one bucket has nothing before it
+
+
+def test_a_pipeline_idles_while_it_fills() -> None:
+    """S - 1 of M + S - 1 (GPipe's bubble)."""
+    candidate = Candidate("pipeline", Mesh(1, 2), microbatches=6)
+    found = time_of(candidate, [replace(REHEARSAL, sent=())], FLAT, "float32")
+    assert found.idle == pytest.approx((4.0 + 8.0) / 6)
+    assert found.compute == pytest.approx(4.0 + 8.0 + 2.0)
+
+
+def test_parts_of_layers_wait_for_each_other() -> None:
+    """What tensor parallelism adds up hides behind nothing; what shards gather does."""
+    overlapping = replace(FLAT, overlaps=True)
+    found = time_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL], overlapping, "float32")
+    assert found.compute == pytest.approx(4.0 + 8.0 + 2.0)
+    assert found.communication == pytest.approx(2 * cost.seconds("all_reduce", 320, 4, 1, FLAT))
+    gathers = (Sending("all_gather", 40, "model", "forward", 3),)
+    told = time_of(sharded(3), [replace(REHEARSAL, sent=gathers)], overlapping, "float32")
+    assert told.communication == pytest.approx(
+        max(3 * cost.seconds("all_gather", 40, 4, 1, FLAT) - 4.0,
+            cost.seconds("all_gather", 40, 4, 1, FLAT))
+    )  # fmt: skip
+
+
+def test_shares_of_a_batch() -> None:
+    assert share_of(MIRRORED, 10) == 3
+    assert share_of(Candidate("pipeline", Mesh(2, 2), microbatches=4), 16) == 2
+    assert share_of(sharded(3), 8) == 2
+    job = Job("m.py:f", None, 10, 4, 1)  # type: ignore[arg-type]
+    assert [job.share(rank, 4) for rank in range(4)] == [(0, 3), (3, 6), (6, 8), (8, 10)]
+    assert [replace(job, shares=2).share(rank, 4) for rank in range(4)] == [
+        (0, 5), (0, 5), (5, 10), (5, 10),
+    ]  # fmt: skip
+
+
+def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
+    requests = [one.request for one in candidates(4, 8, 8, KINDS)]
+    assert requests == [
+        "single", "mirrored", "sharded:zero=1", "sharded:zero=2", "sharded:zero=3",
+        "model_parallel:split=tensor,model=4",
+        "model_parallel:split=pipeline,model=4,microbatches=8",
+        "hybrid:data=2,split=tensor,model=2", "hybrid:data=2,split=pipeline,model=2,microbatches=4",
+    ]  # fmt: skip
+    few = [one.request for one in candidates(4, 2, 2, ("single", "mirrored"))]
+    assert few == ["single"]
+    assert candidates(16, 8, 16, KINDS)[1].request == "multi_worker_mirrored"
+
+
+def test_copies_beyond_two_do_what_two_do() -> None:
+    many = Candidate("tensor", Mesh(512, 8), several_hosts=True)
+    assert like(many) == Candidate("tensor", Mesh(2, 8))
+    assert like(sharded(3)) == sharded(3)
+
+
+def foretold(candidate: Candidate, peak: int, step: float) -> Forecast:
+    source = Source(lambda _: SKETCH, lambda one, _: [REHEARSAL] if one.zero > 1 else None)
+    made = forecast(candidate, source, 8, FLAT, "float32", 20_000)
+    return replace(
+        made, memory=replace(made.memory, peak=peak), time=replace(made.time, compute=step,
+                                                                   communication=0.0, idle=0.0)
+    )  # fmt: skip
+
+
+def test_the_simplest_of_the_fastest_that_fit_is_taken() -> None:
+    rows = [
+        foretold(SINGLE, 10_000, 4.0),
+        foretold(MIRRORED, 30_000, 1.0),
+        foretold(sharded(3), 9_000, 1.3),
+        foretold(sharded(2), 15_000, 1.32),
+    ]
+    taken = best(rows)
+    assert taken is not None
+    assert taken.candidate == sharded(2)  # within 5 % of zero 3, and simpler
+    assert "Take sharded, zero 2 (--strategy sharded:zero=2)" in sentence(rows)
+    assert "mirrored would need" in sentence(rows)
+
+
+def test_where_nothing_fits_the_sentence_says_what_is_missing() -> None:
+    rows = [foretold(SINGLE, 90_000, 1.0), foretold(sharded(3), 30_720, 1.0)]
+    assert best(rows) is None
+    assert "the thriftiest, sharded, zero 3, needs 30 KB" in sentence(rows)
+
+
+def test_an_operation_that_was_timed_takes_what_it_took() -> None:
+    timed = replace(FLAT, known={"add": 2.0}, overheads={"mirrored": 0.5}, launch=100.0)
+    op = Op("forward", "matmul", 10**6, 10**6, call="add")
+    assert timed.seconds(op, "float32") == 2.0
+    assert timed.under("mirrored").seconds(op, "float32") == 2.5
+    assert timed.under("mirrored").seconds(op, "float32", share=0.5) == 1.5
+    unknown = replace(op, call="multiply")
+    assert timed.under("mirrored").seconds(unknown, "float32") == 1000.0 + 100.0
+
+
+def test_memory_that_was_given_back_costs_its_time_again() -> None:
+    costly = replace(FLAT, fresh=0.5)
+    assert paged(5320, 1000, costly) == 0.5 * 3320
+    assert paged(1500, 1000, costly) == 0
+    whole = replace(SKETCH, largest=1000)
+    times = [time(SINGLE, whole, [], one, "float32").step for one in (FLAT, costly)]
+    assert times[1] - times[0] == pytest.approx(0.5 * 3320)
+    stage = replace(REHEARSAL, largest=1500)
+    times = [time_of(sharded(3), [stage], one, "float32").step for one in (FLAT, costly)]
+    assert times[1] - times[0] == pytest.approx(0.5 * 1000)
+
+
+def test_a_machine_is_told_of_the_operations_of_its_candidates() -> None:
+    told: dict[int, int] = {}
+
+    def machine(devices: int, ops: Iterable[Op]) -> Hardware:
+        told[devices] = max(told.get(devices, 0), len(list(ops)))
+        return FLAT
+
+    scaling(SOURCE, machine, 8, (8,), "float32", 10**6, ("single", "mirrored"))
+    assert told == {1: len(SKETCH.ops), 8: len(SKETCH.ops)}
+
+
+def test_thousands_of_devices_are_reckoned_like_few() -> None:
+    kinds = ("single", "mirrored")
+    points = scaling(SOURCE, lambda *_: FLAT, 8, (1, 8, 4096), "float32", 10**6, kinds)
+    assert [point.batch for point in points] == [8, 64, 8 * 4096]
+    assert points[0].efficiency == 1
+    assert 1 > points[1].efficiency > points[2].efficiency > 0
+
+
+def test_a_link_is_read_off_two_ranks() -> None:
+    """2 latency + bytes / bandwidth."""
+    link = fit([(size, 2 * 50e-6 + size / 1e9) for size in (4096, 10**6, 10**7)])
+    assert link.latency == pytest.approx(50e-6)
+    assert link.bandwidth == pytest.approx(1e9)
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_are_complete_and_say_where_they_are_from(name: str) -> None:
+    one = presets.find(name)
+    assert one.memory
+    assert one.memory >= 16 << 30
+    assert set(one.flops) >= {"float32", "float16"}
+    assert one.near.bandwidth > one.far.bandwidth > 0
+    assert one.near.latency < one.far.latency
+    assert one.bandwidth > one.near.bandwidth
+    assert sum("datasheet" in source for source in one.sources) >= 1
+    assert any(source.startswith("assumed") for source in one.sources)
+
+
+def test_presets_hold_the_makers_figures() -> None:
+    share = presets.FLOPS_REACHED * 1e12
+    assert presets.find("h100").flops["bfloat16"]["matmul"] == 989 * share
+    assert presets.find("a100-p4d").bandwidth == pytest.approx(1555e9 * 0.8)
+    assert presets.find("v100").near.bandwidth == pytest.approx(150e9 * 0.8)
+    assert presets.find("t4").memory == 16 << 30
+    with pytest.raises(ConfigurationError, match="Did you mean 'a100-dgx'"):
+        presets.find("a100-dgxx")
+    with pytest.raises(Unsupported, match="does not compute in this precision"):
+        presets.find("t4").rates("bfloat16")

@@ -1,0 +1,152 @@
+"""Steps without values against the same steps with values, byte by byte, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import plan_models
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from dream import ConfigurationError
+from dream.adapters.pytorch.tools.planning import optimizing, sketching, watched
+from dream.adapters.pytorch.tools.planning.example import example
+from dream.tools.plan.asked import OPTIMIZERS, Optimizer, Training
+from dream.tools.plan.candidates import Candidate, Mesh
+from dream.tools.plan.memory import bytes_of, memory
+from dream.tools.plan.sketch import Sketch
+
+
+def sketch(name: str, optimizer: Optimizer = "adamw", batch: int = 8, **options: Any) -> Sketch:
+    training = Training(optimizer, options.get("precision", "float32"), fused=False)
+    return sketching.made(plan_models.MODELS[name], training).sketch(batch)
+
+
+def stepping(name: str, optimizer: Optimizer, batch: int) -> Any:
+    """(model, optimizer, a step) with values."""
+    found = example(plan_models.MODELS[name]())
+    steps = optimizing.optimizer(optimizer, found.model.parameters())
+    *inputs, target = found.batch_of(batch)
+
+    def step() -> None:
+        steps.zero_grad(set_to_none=True)
+        output = found.model(*inputs)
+        value = found.loss(output, target)
+        value.backward()
+        steps.step()
+
+    return found.model, steps, step
+
+
+@pytest.mark.parametrize("name", plan_models.MODELS)
+def test_what_backward_needs_is_what_autograd_saves(name: str) -> None:
+    found = example(plan_models.MODELS[name]())
+    *inputs, target = found.batch_of(8)
+    known = {x.untyped_storage().data_ptr() for x in (*found.model.parameters(),
+             *found.model.buffers(), *inputs, target)}  # fmt: skip
+    held: dict[int, int] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in known:
+            held[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        output = found.model(*inputs)
+        value = found.loss(output, target)
+    held |= {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in (output, value)}
+    assert sketch(name).saved == sum(held.values())
+
+
+@pytest.mark.parametrize("name", plan_models.MODELS)
+def test_parameters_and_gradients_are_those_of_the_model(name: str) -> None:
+    model, _, step = stepping(name, "sgd", 8)
+    step()
+    found = sketch(name)
+    assert bytes_of(found.parameters) == sum(p.numel() * 4 for p in model.parameters())
+    gradients = sum(p.grad.numel() * 4 for p in model.parameters())
+    assert bytes_of(found.parameters, trained=True) == gradients
+    assert found.buffers == sum(b.numel() * b.element_size() for b in model.buffers())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_state_is_that_of_a_real_optimizer(optimizer: Optimizer) -> None:
+    _, steps, step = stepping("tokens", optimizer, 4)
+    step()
+    state = [x for each in steps.state.values() for x in each.values() if torch.is_tensor(x)]
+    assert sketch("tokens", optimizer).state == sum(x.numel() * x.element_size() for x in state)
+
+
+@pytest.mark.parametrize("name", plan_models.MODELS)
+@pytest.mark.parametrize("batch", [8, 32])
+def test_the_peak_is_what_the_allocator_gives(name: str, batch: int, tmp_path: Path) -> None:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        _, _, step = stepping(name, "adamw", batch)
+        for _ in range(2):
+            with record_function(watched.STEP):
+                step()
+    seen.export_chrome_trace(str(tmp_path / "trace.json"))
+    measured = watched.read(tmp_path / "trace.json").peaks[-1]
+    foretold = memory(Candidate("single", Mesh(1, 1)), sketch(name, batch=batch)).peak
+    assert foretold == pytest.approx(measured, rel=0.10)
+
+
+def test_operations_are_counted_by_their_formula() -> None:
+    ops = sketch("dense", batch=16).ops
+    forward = [op.flops for op in ops if op.phase == "forward" and op.kind == "matmul"]
+    assert forward == [2 * 16 * 20 * 64, 2 * 16 * 64 * 3]
+    backward = [op.flops for op in ops if op.phase == "backward" and op.kind == "matmul"]
+    assert sum(backward) == 2 * forward[1] + forward[0]  # the input's own gradient is not taken
+
+
+def test_half_precision_halves_what_is_saved() -> None:
+    whole, half = sketch("dense"), sketch("dense", precision="bfloat16")
+    assert bytes_of(half.parameters) == bytes_of(whole.parameters) // 2
+    assert half.saved < 0.6 * whole.saved
+
+
+def test_a_model_may_be_larger_than_the_machine() -> None:
+    training = Training("adamw", "float32", fused=True)
+    found = sketching.made(plan_models.huge, training).sketch(2)
+    assert bytes_of(found.parameters) == 10 * (10**12 + 10**6) * 4
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (plan_models.unfed, r"not enough. Received: Linear. Return \(model, batch\)"),
+        (plan_models.looking, "something asked for one"),
+        (lambda: 3, "not enough. Received: int"),
+        (lambda: (torch.nn.Linear(2, 2), "words"), "no tensor in the batch"),
+    ],
+)
+def test_what_cannot_be_sketched_says_why(build: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        sketching.made(build, Training("sgd", "float32", fused=False)).sketch(2)
+
+
+def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
+    """Bytes to collectives: each with its dtype, in the last step. Peaks: of every step, what came
+    before among it."""
+    events = [
+        {"name": watched.STEP, "ts": 10.0, "dur": 5.0},
+        {"name": watched.STEP, "ts": 2.0, "dur": 3.0},
+        *(
+            {"name": "[memory]", "ts": at, "args": {"Ev Idx": at, "Addr": place, "Bytes": size}}
+            for at, place, size in ((1.0, 1, 100), (3.0, 2, 50), (4.0, 2, -50), (11.0, 3, 20))
+        ),
+        {"name": "gloo:all_reduce", "ts": 11.0,
+         "args": {"Input type": ["float"], "Input Dims": [[3, 5]]}},
+        {"name": "gloo:all_reduce", "ts": 12.0,
+         "args": {"Input type": ["double"], "Input Dims": [[2]]}},
+        {"name": "gloo:all_reduce", "ts": 9.0,
+         "args": {"Input type": ["float"], "Input Dims": [[7]]}},
+    ]  # fmt: skip
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    seen = watched.read(tmp_path / "trace.json")
+    assert seen.given == {"all_reduce": 60 + 16}
+    assert seen.peaks == [150, 120]

@@ -1,0 +1,49 @@
+"""Two processes for all tests of this folder: one for torch's models, one for Keras's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from porting_kit import BATCHES, Benches, Checked, place
+
+from dream.tools.port_check.check import Request, check
+from dream.tools.port_check.process import Bench, bench
+from dream.tools.port_check.verdict import Report
+
+
+@pytest.fixture(scope="session")
+def benches() -> Iterator[Benches]:
+    """A framework's process, started when first asked for. "torch2": a second one of torch's."""
+    with ExitStack() as up:
+        made: dict[str, Bench] = {}
+
+        def find(framework: str) -> Bench:
+            if framework not in made:
+                backend = "tensorflow" if framework == "keras" else None
+                made[framework] = up.enter_context(
+                    bench(f"the {framework} model", backend=backend, timeout=500)
+                )
+            return made[framework]
+
+        yield find
+
+
+@pytest.fixture
+def checked(benches: Benches) -> Checked:
+    """The report on two models, "torch:dense" and the like, and a batch of BATCHES."""
+
+    def run(old: str, new: str, batch: str, **options: Any) -> Report:
+        first, second = (name.partition(":")[0] for name in (old, new))
+        sides = benches(first), benches(second if second != first else f"{second}2")
+        arrays = BATCHES[batch] | options.pop("more", {})
+        return check(Request(place(old), place(new), arrays, **options), *sides)
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _processes_end() -> None:
+    """They outlive their module; the session's end waits for them."""

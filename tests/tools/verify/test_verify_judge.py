@@ -1,0 +1,182 @@
+"""How two runs are held against each other: no process is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dream.tools.recording import record
+from dream.tools.recording.record import Record, Step
+from dream.tools.recording.request import Request
+from dream.tools.verify import by_figures, facts, gaps, report
+from dream.tools.verify.cause import Ruling
+from dream.tools.verify.cells import SINGLE, Cell
+from dream.tools.verify.judge import Verdict, judge
+from dream.tools.verify.noise import Noise
+from dream.tools.verify.runs import Failed, Ran
+from dream.tools.verify.tolerance import Tolerance
+
+MIRRORED = Cell("mirrored", 2)
+LOSSES = (1.5, 1.25, 1.0)
+
+
+def ran(
+    ranks: int = 2,
+    *,
+    losses: Sequence[float] = LOSSES,
+    weights: Sequence[float] = (1.0, 1.0),
+    shift: float = 0.0,
+    rank_shift: float = 0.0,
+    dtype: str = "float32",
+    samples: Sequence[int | None] = (None, None),
+) -> Ran:
+    """A run whose parameters are moved by `shift`, and by `rank_shift` on the second rank."""
+    records = tuple(
+        Record(
+            rank, ranks, ranks, "torch", dtype=dtype,
+            steps=tuple(Step(loss, weights[rank], samples[rank]) for loss in losses),
+        )
+        for rank in range(ranks)
+    )  # fmt: skip
+    parameters = tuple(
+        {"w": np.array([0.5, -2.0 + shift + rank * rank_shift], np.float32), "n": np.array(3)}
+        for rank in range(ranks)
+    )
+    return Ran(records, parameters, 1.0)
+
+
+def test_equal_within_rounding() -> None:
+    judged = judge(MIRRORED, ran(shift=5e-7), ran(1))
+    assert judged.verdict is Verdict.EQUAL
+    assert judged.largest == pytest.approx(5e-7, rel=0.2)
+
+
+def test_a_parameter_that_is_too_far_off_is_named_with_its_rank() -> None:
+    judged = judge(MIRRORED, ran(rank_shift=1e-5), ran(1))
+    assert judged.verdict is Verdict.DIFFERS
+    assert judged.worst is not None
+    assert (judged.worst.name, judged.worst.rank) == ("w", 1)
+    assert judged.worst.allowed == pytest.approx(2e-6)  # of the largest value, which is 2
+
+
+def test_the_first_step_whose_loss_is_off() -> None:
+    judged = judge(MIRRORED, ran(losses=(1.5, 1.2502, 7.0)), ran(1))
+    assert (judged.verdict, judged.first_step) == (Verdict.DIFFERS, 2)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_no_number_differs(wrong: float) -> None:
+    assert judge(MIRRORED, ran(losses=(1.5, wrong, 1.0)), ran(1)).first_step == 2
+    assert judge(MIRRORED, ran(shift=wrong), ran(1)).verdict is Verdict.DIFFERS
+
+
+def test_training_that_diverges_alike_is_equal() -> None:
+    lost = (1.5, float("inf"), float("nan"))
+    assert judge(MIRRORED, ran(losses=lost), ran(1, losses=lost)).good
+
+
+def test_other_numbers_of_steps_differ() -> None:
+    judged = judge(MIRRORED, ran(losses=LOSSES[:2]), ran(1))
+    assert judged.verdict is Verdict.DIFFERS
+    assert "single 3, ranks 2, 2" in judged.reason
+
+
+def test_ranks_are_alike_to_the_last_bit() -> None:
+    judged = judge(MIRRORED, ran(rank_shift=3e-7), ran(1))
+    assert judged.verdict is Verdict.RANKS_DIFFER
+    assert "w differs between rank 0 and rank 1" in judged.reason
+
+
+def test_the_place_that_was_asked_for() -> None:
+    assert judge(Cell("mirrored", 3), ran(2), ran(1)).verdict is Verdict.WRONG_PLACE
+
+
+def test_a_failure_is_a_failure() -> None:
+    judged = judge(MIRRORED, Failed("Rank 1 failed"), ran(1))
+    assert (judged.verdict, judged.reason) == (Verdict.FAILED, "Rank 1 failed")
+
+
+def test_losses_are_weighed_and_what_weighs_nothing_may_be_nan() -> None:
+    steps = (Step(1.0, 2.0), Step(float("nan"), 0.0))
+    records = tuple(Record(rank, 2, 2, "torch", steps=(steps[rank],)) for rank in range(2))
+    assert Ran(records, ({}, {}), 1.0).losses == [1.0]
+
+
+def test_what_single_is_from_itself_three_times_is_no_difference() -> None:
+    noise = Noise(2, [0.0, 0.0, 0.0], {"w": 2e-5})
+    assert judge(MIRRORED, ran(shift=5e-5), ran(1), lambda: noise).good
+    assert not judge(MIRRORED, ran(shift=7e-5), ran(1), lambda: noise).good
+    (gap,) = judge(MIRRORED, ran(shift=5e-5), ran(1), lambda: noise).rounding
+    assert gap.name == "w"
+
+
+def test_a_first_loss_that_is_off_is_no_rounding() -> None:
+    def asked() -> Noise:
+        raise AssertionError
+
+    assert judge(MIRRORED, ran(losses=(1.6, 1.25, 1.0)), ran(1), asked).first_step == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "steps", "parameter"),
+    [("float32", 20, 1e-6), ("float32", 1, 1e-6), ("float32", 40, 2e-6), ("float64", 20, 1.9e-15),
+     ("float16", 20, 8.2e-3), ("bfloat16", 20, 6.6e-2)],
+)  # fmt: skip
+def test_the_tolerance_by_dtype_and_steps(dtype: str, steps: int, parameter: float) -> None:
+    allowed = Tolerance(dtype, steps)
+    assert allowed.parameter == pytest.approx(parameter, rel=0.02)
+    assert f"{allowed.parameter:.1e}" in allowed.text
+
+
+def test_whole_numbers_must_be_the_same() -> None:
+    one, other = ran(1), ran(2)
+    other = replace(other, parameters=tuple({**p, "n": np.array(4)} for p in other.parameters))
+    assert judge(MIRRORED, other, one).verdict is Verdict.DIFFERS
+    assert gaps.by_name({"a": np.ones(2)}, {"b": np.ones(2)}) == {"b": np.inf, "a": np.inf}
+
+
+def test_batches_dealt_out_twice_are_seen() -> None:
+    single = ran(1, samples=(20, None)).first
+    assert "all ranks together on 10" in facts.slicing(single, ran(samples=(5, 5)).records)
+    assert not facts.slicing(single, ran(samples=(10, 10)).records)
+    assert not facts.slicing(single, ran(samples=(20, 20)).records)
+
+
+@pytest.mark.parametrize(("single", "ours"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)])
+def test_a_loss_that_is_no_number_is_no_sum_over_samples(single: float, ours: float) -> None:
+    held = judge(MIRRORED, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
+    cause = by_figures.sum_of_samples(held, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
+    assert cause.ruling is Ruling.OUT
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    assert "it diverges" not in report.caption(ran(1))
+    assert "loss is nan in step 2: it diverges" in report.caption(ran(1, losses=(1.5, np.nan)))
+
+
+def test_loaders_of_one_rank_alone_are_no_dealing_out() -> None:
+    def having(*datasets: int) -> Record:
+        return replace(ran(1).first, datasets=datasets)
+
+    assert not facts.slicing(having(30, 105), [having(30, 105), having(105)])
+    assert not facts.slicing(having(105, 30), [having(105, 30), having(30)])
+    assert "105 samples under single, and 53" in facts.slicing(having(105), [having(53)])
+
+
+def test_unequal_shares_that_count_alike_are_seen() -> None:
+    assert "had 3, 2 samples" in facts.counted_alike(ran(samples=(3, 2)).records, 1)
+    assert not facts.counted_alike(ran(samples=(3, 2), weights=(1.2, 0.8)).records, 1)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    first = ran(samples=(3, 2)).first
+    record.write(tmp_path, first, {"w": np.ones(3)})
+    assert record.read(tmp_path, 0) == first
+    assert record.read_parameters(tmp_path, 0)["w"].tolist() == [1, 1, 1]
+    request = Request(tmp_path, 5, ("alike",), 2)
+    assert Request.of(request.text) == request
+    assert judge(SINGLE, ran(1), ran(1)).good
