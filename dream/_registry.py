@@ -20,9 +20,9 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
     ("torch", "horovod"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
     ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.replicated:DataParallel",
-    ("torch", "model_parallel"): f"{_TORCH}.parallel.split.choosing:model_parallel",
-    ("torch", "hybrid"): f"{_TORCH}.parallel.split.choosing:model_parallel",
-    ("torch", "sharded"): f"{_TORCH}.parallel.split.choosing:sharded",
+    ("torch", "model_parallel"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
+    ("torch", "hybrid"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
+    ("torch", "sharded"): f"{_TORCH}.parallel.fsdp.adapter:sharded",
     (
         "torch",
         "parameter_server",

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from dream._errors import Unsupported
+from dream.adapters.pytorch.parallel.inner_calls import called_by_user
 from dream.adapters.pytorch.parallel.replicas.meeting import normalises
 from dream.adapters.pytorch.parallel.replicas.team import Team
-from dream.adapters.pytorch.parallel.split.inside import called_by_hand
 from dream.adapters.pytorch.update.recompute import How, recompute
 
 
@@ -37,7 +37,7 @@ class Recomputing:
 
 
 def _trains() -> bool:
-    return not called_by_hand()
+    return not called_by_user()
 
 
 def _refuse_meeting(model: nn.Module, layers: Sequence[nn.Module]) -> None:

@@ -11,6 +11,12 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 from dream._log import logger
+from dream.adapters.pytorch.parallel.inner_calls import (
+    called_by_user,
+    evaluating,
+    running_layers,
+    without_side_effects,
+)
 from dream.adapters.pytorch.parallel.replicas.copies import settle_buffers
 from dream.adapters.pytorch.parallel.replicas.data_parallel import (
     gather,
@@ -19,8 +25,6 @@ from dream.adapters.pytorch.parallel.replicas.data_parallel import (
 from dream.adapters.pytorch.parallel.replicas.followed import Followed
 from dream.adapters.pytorch.parallel.replicas.recomputing import Recomputing
 from dream.adapters.pytorch.parallel.replicas.team import Team, tell_of_statistics, waiting
-from dream.adapters.pytorch.parallel.split.inside import called_by_hand, inside
-from dream.adapters.pytorch.parallel.split.traceless import evaluating, traceless
 from dream.adapters.pytorch.slot import Slot
 
 
@@ -48,7 +52,7 @@ class Parallel(Slot):
         self._by_sample: bool | None = None  # not known yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (called_by_hand() and has_parameters(self.module)):
+        if not (called_by_user() and has_parameters(self.module)):
             return self.inner(*args, **kwargs)
         return self._followed.call(self.module, self._run, args, kwargs)
 
@@ -69,7 +73,7 @@ class Parallel(Slot):
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._recomputing.take(self.module, [self.module])
-        with inside():
+        with running_layers():
             return self._team.call(0, self.module, self.module, args, kwargs)
 
     def _apply(self, parts: list[Any]) -> tuple[list[nn.Module], list[Any]]:
@@ -78,7 +82,7 @@ class Parallel(Slot):
         self._recomputing.take(self.module, replicas)
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
-        with inside(), waiting(replicas, together=self._together) as watched:
+        with running_layers(), waiting(replicas, together=self._together) as watched:
             return replicas, self._team.apply([watched(call) for call in calls], parts)
 
     def _is_by_sample(
@@ -86,7 +90,7 @@ class Parallel(Slot):
     ) -> bool:
         """Whether parts of a batch give what the whole does, looked at once. A loss with
         parameters does not, nor what has its samples along another dim than 0."""
-        with torch.no_grad(), traceless(self.module), evaluating(self.module):
+        with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
             _, outputs = self._apply(parts)
             whole = self._alone(args, kwargs)
         alike = _has_rows(outputs, parts) and _equal(gather(outputs, self._team.first), whole)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dream.adapters.pytorch.parallel.inner_calls import running_layers
 from dream.adapters.pytorch.parallel.replicas.copies import add_gradients, settle_buffers
 from dream.adapters.pytorch.parallel.replicas.data_parallel import gather
 from dream.adapters.pytorch.parallel.replicas.meeting import normalises
@@ -20,7 +21,6 @@ from dream.adapters.pytorch.parallel.replicas.team import (
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.parallel.split.inside import inside
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.update.precision import Precision
 
@@ -66,7 +66,7 @@ def train(
             acts.append(_nothing)
     if recomputing is not None:
         recomputing.take(model, [replica.model for replica in replicas])
-    with inside(), waiting(replicas, together=meets) as watched:
+    with running_layers(), waiting(replicas, together=meets) as watched:
         values = team.apply([watched(act) for act in acts], parts)
     if meets:  # what one replica is normalised by depends on all
         torch.autograd.backward([value * scale for value in values if value.requires_grad])

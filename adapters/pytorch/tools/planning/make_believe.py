@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dream._mesh import Mesh
 from dream._topology import Cluster
 from dream.adapters.pytorch.collectives import GroupWire
-from dream.adapters.pytorch.parallel.split.place import Place, one_of
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, own_group
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.collectives import Communicator, Members
 
@@ -24,7 +24,7 @@ from dream.collectives import Communicator, Members
 class World:
     """devices: the mesh with its axes "data" and "model"."""
 
-    place: Place
+    place: MeshPlacement
     devices: DeviceMesh
 
 
@@ -38,15 +38,15 @@ def world(mesh: Mesh, rank: int) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def _place(mesh: Mesh, rank: int) -> Place:
+def _place(mesh: Mesh, rank: int) -> MeshPlacement:
     cluster = Cluster(rank=rank, world_size=mesh.size, local_world_size=mesh.size, local_rank=rank)
     group = distributed.group.WORLD
     assert group is not None
     wire = GroupWire(group, "gloo")
     everybody = Communicator(wire, TorchTensors(), Members.all_of(cluster), check=False)
-    data = one_of(everybody, [mesh.twins_of(index) for index in range(mesh.model)])
-    model = one_of(everybody, [mesh.copy_of(index * mesh.model) for index in range(mesh.data)])
-    return Place(mesh, rank, everybody, data, model)
+    data = own_group(everybody, [mesh.twins_of(index) for index in range(mesh.model)])
+    model = own_group(everybody, [mesh.copy_of(index * mesh.model) for index in range(mesh.data)])
+    return MeshPlacement(mesh, rank, everybody, data, model)
 
 
 def _devices(mesh: Mesh) -> DeviceMesh:

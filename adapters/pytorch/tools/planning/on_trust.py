@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._utils import InferenceMode
 
-from dream.adapters.pytorch.parallel.split import tensor_root, tracing
+from dream.adapters.pytorch.parallel.pipeline import graph
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.update import moments
 
@@ -24,9 +24,8 @@ def on_trust() -> Iterator[None]:
     """Ranks are alike, a BatchNorm has values to normalise by, and no random number is drawn in a
     forward pass. What is warned of is said again when somebody trains."""
     patches = Patches()
-    patches.replace(tensor_root, "check_alike", lambda *_: None)
     patches.replace(moments, "number", lambda _: _SEVERAL)
-    patches.replace(tracing, "_generators", lambda: None)
+    patches.replace(graph, "generator_states", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:
         with warnings.catch_warnings():
