@@ -16,7 +16,7 @@ _inside: ContextVar[bool] = ContextVar("dream.split.inside", default=False)
 
 @contextmanager
 def running_layers() -> Iterator[None]:
-    """Modules that are called in here, on this thread, are parts of one that is run."""
+    """Have modules that are called in here, on this thread, count as parts of one that is run."""
     token = _inside.set(True)
     try:
         yield
@@ -32,7 +32,7 @@ def called_by_user() -> bool:
 
 @contextmanager
 def without_side_effects(module: nn.Module) -> Iterator[None]:
-    """Buffers and torch's generators are afterwards what they were."""
+    """Leave buffers and torch's generators as they were."""
     before = [buffer.clone() for buffer in module.buffers()]
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
@@ -44,7 +44,7 @@ def without_side_effects(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode inside, and afterwards each part in its own."""
+    """Put parts in evaluation mode inside, and back in their own afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

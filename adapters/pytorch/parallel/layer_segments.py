@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
-from dream.adapters.pytorch.parallel.pipeline.graph import is_number, sources, writes
 from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.sharding.graph import is_number, sources, writes
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class SegmentGraph:
         return fx.map_arg(self._output.args[0], lambda node: _value(model, node, found, device))
 
     def _place(self, node: fx.Node, places: Mapping[str, int]) -> int:
-        """Layers have their place; what lies between them runs where its first input is."""
+        """Return a layer's device; what lies between layers runs where its first input is."""
         if node.op == "call_module" and node.target in places:
             return places[str(node.target)]
         return next((self._device[source] for source in sources(node)), 0)
@@ -174,7 +174,7 @@ class SegmentRun:
     def backward(
         self, given: Mapping[fx.Node, list[torch.Tensor | None]]
     ) -> dict[fx.Node, list[torch.Tensor | None]]:
-        """Return the gradients of the graph's inputs. given: those of the graph's outputs. Parameters
+        """Return the gradients of the graph's inputs. given: those of its outputs. Parameters
         gather theirs as always."""
         if self._spent:
             raise ConfigurationError(
@@ -239,8 +239,8 @@ class SegmentRun:
         given: Mapping[fx.Node, list[torch.Tensor | None]],
         later: list[tuple[Segment, _ForwardState, Future[None]]],
     ) -> list[torch.Tensor | None]:
-        """Return the gradients of a node's tensors: what was given, and those of all that took it, added
-        up in the order of the segments."""
+        """Add up the gradients of a node's tensors: what was given, and those of all that took
+        it, in the order of the segments."""
         found = [given[node]] if node in given else []
         for _, ran, _ in reversed(later):
             if node in ran.leaves:

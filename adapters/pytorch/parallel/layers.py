@@ -16,7 +16,13 @@ from dream._mesh import Mesh
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.layer_segments import DeviceThread, SegmentGraph, run_segments
-from dream.adapters.pytorch.parallel.pipeline.graph import (
+from dream.adapters.pytorch.parallel.pipeline.stages import most_stages, parameter_costs
+from dream.adapters.pytorch.parallel.replicas import data_parallel
+from dream.adapters.pytorch.parallel.replicas.adapter import OneProcess
+from dream.adapters.pytorch.parallel.replicas.copies import Place, connected, copy_of, leaf
+from dream.adapters.pytorch.parallel.replicas.team import Scored, Team
+from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.sharding.graph import (
     Call,
     LayerSequence,
     call_of,
@@ -26,12 +32,6 @@ from dream.adapters.pytorch.parallel.pipeline.graph import (
     trace,
     traced_modules,
 )
-from dream.adapters.pytorch.parallel.pipeline.stages import most_stages, parameter_costs
-from dream.adapters.pytorch.parallel.replicas import data_parallel
-from dream.adapters.pytorch.parallel.replicas.adapter import OneProcess
-from dream.adapters.pytorch.parallel.replicas.copies import Place, connected, copy_of, leaf
-from dream.adapters.pytorch.parallel.replicas.team import Scored, Team
-from dream.adapters.pytorch.parallel.replicas.workers import results, submit
 
 
 @final

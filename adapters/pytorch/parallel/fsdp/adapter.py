@@ -149,7 +149,7 @@ class FullyShardedModule(ShardedModule):
         self._scale_gradients()
 
     def accumulate(self, *, fresh: bool, completes: bool) -> None:
-        """Until the update is complete, whole gradients wait in what is gathered."""
+        """Have whole gradients wait in what is gathered, until the update is complete."""
         if fresh:  # what is left there is of an update that was dropped
             for parameter in self._gathered.values():
                 parameter.grad = None
@@ -185,7 +185,7 @@ class FullyShardedModule(ShardedModule):
         self.sharded.update(_by_id(module))
 
     def _running(self, own: Owned, *_: Any) -> None:
-        """Return a unit is about to run, its parameters gathered."""
+        """Know the parameters of a unit that is about to run, gathered."""
         for module, name in own:
             parameter = getattr(module, name)
             if id(parameter) not in self._gathered:
@@ -207,8 +207,8 @@ class FullyShardedModule(ShardedModule):
 
 
 def _without_views(_: nn.Module, __: Any, output: Any) -> Any:
-    """FSDP2 hooks what a unit gives; changed in place, a view would lose that hook, and backward
-    would begin without the unit's parameters."""
+    """Clone views: FSDP2 hooks what a unit gives, and changed in place, a view would lose that
+    hook, and backward would begin without the unit's parameters."""
     return tree_map(_without_view, output)
 
 
@@ -234,7 +234,7 @@ def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
 
 
 def _make_whole(own: Owned) -> None:
-    """Copies of sharded modules hold shards: FSDP2 begins with whole parameters."""
+    """Gather what copies of sharded modules hold: FSDP2 begins with whole parameters."""
     for module, name in own:
         parameter = getattr(module, name)
         if isinstance(parameter, DTensor):

@@ -203,20 +203,12 @@ class _RowStates:
                     entries[name] = self._rows.of(value).clone()
 
     def tell(self, optimizer: Optimizer, told: dict[str, Any]) -> dict[str, Any]:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state = {
-            key: {name: self._to_dtensor(value, parameters[key]) for name, value in entries.items()}
-            for key, entries in told["state"].items()
-        }
-        return {**told, "state": state}
+        """Tell the state in DTensors: a hook after state_dict."""
+        return _each_entry(optimizer, told, self._to_dtensor)
 
     def take(self, optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state = {
-            key: {name: self._to_local(value, parameters[key]) for name, value in entries.items()}
-            for key, entries in given["state"].items()
-        }
-        return {**given, "state": state}
+        """Take this rank's rows of a state: a hook before load_state_dict."""
+        return _each_entry(optimizer, given, self._to_local)
 
     def _to_dtensor(self, value: Any, parameter: torch.Tensor) -> Any:
         own = self._rows.of(parameter)
@@ -237,6 +229,17 @@ class _RowStates:
 
 def _is_whole(value: Any, parameter: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
+
+
+def _each_entry(
+    optimizer: Optimizer, told: dict[str, Any], change: Callable[[Any, torch.Tensor], Any]
+) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        key: {name: change(value, parameters[key]) for name, value in entries.items()}
+        for key, entries in told["state"].items()
+    }
+    return {**told, "state": state}
 
 
 @final

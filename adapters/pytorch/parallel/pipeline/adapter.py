@@ -17,7 +17,6 @@ from dream._mesh import Mesh
 from dream.adapters.pytorch import collectives, evaluation, randomness, state
 from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
-from dream.adapters.pytorch.parallel.pipeline.graph import traced_modules
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import PipelinePasses, rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import (
     PipelineModel,
@@ -34,6 +33,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
 )
 from dream.adapters.pytorch.parallel.sharding.adapter import ModelParallelAdapter
 from dream.adapters.pytorch.parallel.sharding.gradients import SpreadGradients
+from dream.adapters.pytorch.parallel.sharding.graph import traced_modules
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_save
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.registry import start_as_rank_0

@@ -177,7 +177,7 @@ class LossBroadcast:
         self._told = self._new()
 
     def expect(self) -> None:
-        """Before the schedule: whoever is told gets ready."""
+        """Get ready to receive, before the schedule."""
         with peers_may_fail("a step's end"):
             for work in self._sent:
                 work.wait()
@@ -186,7 +186,7 @@ class LossBroadcast:
             self._receive()
 
     def share(self, loss: torch.Tensor | None) -> torch.Tensor:
-        """After the schedule: the last stage's loss, shape (), on every rank."""
+        """Return the last stage's loss, shape (), on every rank, after the schedule."""
         if not self._receives:
             assert loss is not None
             self._told = loss.to(torch.float64)

@@ -13,15 +13,6 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._stages import Microbatches
 from dream.adapters.pytorch.parallel._private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
-from dream.adapters.pytorch.parallel.pipeline.graph import (
-    Call,
-    LayerSequence,
-    StageGraph,
-    call_of,
-    likely_call,
-    state_key,
-    trace,
-)
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Loss, MicrobatchRun, rows_of
 from dream.adapters.pytorch.parallel.pipeline.schedule import (
     PipelineSettings,
@@ -31,6 +22,15 @@ from dream.adapters.pytorch.parallel.pipeline.schedule import (
     unpack_specs,
 )
 from dream.adapters.pytorch.parallel.pipeline.stages import StageCuts
+from dream.adapters.pytorch.parallel.sharding.graph import (
+    Call,
+    LayerSequence,
+    StageGraph,
+    call_of,
+    likely_call,
+    state_key,
+    trace,
+)
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.update.again import again

@@ -18,7 +18,7 @@ from dream._stages import balanced
 from dream.adapters.pytorch import state
 from dream.adapters.pytorch.parallel._private import own_parameters
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
-from dream.adapters.pytorch.parallel.pipeline.graph import (
+from dream.adapters.pytorch.parallel.sharding.graph import (
     LayerSequence,
     call_of,
     likely_call,
@@ -250,7 +250,7 @@ class StageParameters:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those this rank trains, in the model's order."""
+        """Return those this rank trains, in the model's order."""
         return [p for p in self._model.parameters() if id(p) in self._own]
 
     def drop_others(self) -> None:

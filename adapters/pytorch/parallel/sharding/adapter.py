@@ -83,7 +83,7 @@ class ModelParallelAdapter(Adapter):
 
     @abstractmethod
     def _spread(self) -> Spread:
-        """Tell how gradients lie over the ranks when an optimizer steps."""
+        """Return how gradients lie over the ranks when an optimizer steps."""
 
     @abstractmethod
     def _take_model(self, model: nn.Module) -> nn.Module:
@@ -213,7 +213,7 @@ class ShardedAdapter(ModelParallelAdapter):
         self._training.enter(patches)
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        """Optimizers first, so that they follow what becomes of the parameters."""
+        """Prepare optimizers first, so that they follow what becomes of the parameters."""
         for item in objects:
             if isinstance(item, Optimizer):
                 self._take_optimizer(item)

@@ -161,49 +161,43 @@ class DataAxisSum:
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()  # the layout has been agreed on
         self._weight = 1.0
-        self._watched: dict[int, tuple[nn.Parameter, list[RemovableHandle]]] = {}
+        self._completes = True
+        self._parameters: dict[int, nn.Parameter] = {}
+        self._hooks: dict[int, RemovableHandle] = {}
         self._came: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
-        self._completes = True
         self._waiting: set[int] = set()  # whose gradient is partly this rank's own
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of these from here on."""
-        wanted = {id(parameter): parameter for parameter in parameters}
-        for key in set(self._watched) - set(wanted):
-            for handle in self._watched.pop(key)[1]:
-                handle.remove()
-        for key, parameter in wanted.items():
-            if key not in self._watched:
-                self._watched[key] = parameter, []
+        self._parameters = {id(parameter): parameter for parameter in parameters}
         self._hook()
 
     def arm(self, weight: float) -> None:
-        """Return what the next gradients count for. Where no axis is to be added along, and
+        """Set what the next gradients count for. Where no axis is to be added along, and
         everything counts in full, nothing is looked at."""
         before, self._weight = self._weight, weight
         if self._among.world_size > 1 or weight != before:
             self._hook()
 
     def accumulate(self, *, fresh: bool, completes: bool) -> None:
-        """Return the next gradients are of a part of an update: added up with the last."""
+        """Begin a part of an update, added up with its last."""
         if fresh:
             self._waiting.clear()
         self._completes = completes
 
     def _hook(self) -> None:
         needed = self._among.world_size > 1 or self._weight != 1.0
-        for key, (parameter, handles) in self._watched.items():
-            if needed and parameter.requires_grad and not handles:
-                handles.append(parameter.register_hook(partial(self._coming, key)))
-            elif handles and not (needed and parameter.requires_grad):
-                for handle in handles:
-                    handle.remove()
-                handles.clear()
+        wanted = {k: p for k, p in self._parameters.items() if needed and p.requires_grad}
+        for key in set(self._hooks) - set(wanted):
+            self._hooks.pop(key).remove()
+        for key, parameter in wanted.items():
+            if key not in self._hooks:
+                self._hooks[key] = parameter.register_hook(partial(self._coming, key))
 
     def _coming(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Before it is added to what is there."""
-        parameter = self._watched[key][0]
+        """Note a gradient before it is added to what is there."""
+        parameter = self._parameters[key]
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             gradient = gradient.redistribute(placements=parameter.placements)
         if self._among.world_size == 1 or not self._completes:
@@ -217,44 +211,35 @@ class DataAxisSum:
         return gradient
 
     def _add_up(self) -> None:
-        """In the parameters' own order, which is every rank's."""
-        keys = [key for key in self._watched if key in self._came or key in self._waiting]
-        places = {key: self._gradient(key) for key in keys}
+        """Add up in the parameters' own order, which is every rank's, in one collective a dtype."""
+        keys = [key for key in self._parameters if key in self._came or key in self._waiting]
         with torch.no_grad():
-            for dtype in dict.fromkeys(place.dtype for place in places.values()):
-                self._add_up_alike({k: p for k, p in places.items() if p.dtype == dtype})
+            means = self._among.all_reduce([self._own(key) for key in keys])
+            for key, mean in zip(keys, means, strict=True):
+                self._gradient(key).copy_(mean)
+                if key in self._before and key not in self._waiting:
+                    self._gradient(key).add_(local_of(self._before[key]))
         self._came.clear()
         self._before.clear()
         self._waiting.clear()
 
-    def _add_up_alike(self, places: dict[int, torch.Tensor]) -> None:
-        flat = torch.cat([self._own(key, place) for key, place in places.items()])
-        flat = self._among.all_reduce(flat)
-        begin = 0
-        for key, place in places.items():
-            size = place.numel()
-            place.copy_(flat[begin : begin + size].view(place.shape))
-            if key in self._before and key not in self._waiting:
-                place.add_(local_of(self._before[key]))
-            begin += size
-
-    def _own(self, key: int, place: torch.Tensor) -> torch.Tensor:
-        """This rank's gradient: what came, and what waited, beside which what was global before
-        is its own mean. Flat."""
+    def _own(self, key: int) -> torch.Tensor:
+        """Return this rank's gradient: what came, and what waited, beside which what was global
+        before is its own mean."""
         came = self._came.get(key)
         if came is None:
-            return place.reshape(-1)
+            return self._gradient(key)
         own = came if self._weight == 1.0 else _times(came, self._weight)
         if key in self._waiting and key in self._before:
             own = own + local_of(self._before[key])
-        return own.reshape(-1)
+        return own
 
     def _gradient(self, key: int) -> torch.Tensor:
-        gradient = self._watched[key][0].grad
+        gradient = self._parameters[key].grad
         assert gradient is not None
         return local_of(gradient)
 
 
 def _times(gradient: torch.Tensor, weight: float) -> torch.Tensor:
-    """Nothing where it counts for nothing, whatever it is."""
+    """Scale a gradient; to nothing where it counts for nothing, whatever it is."""
     return gradient * weight if weight else torch.zeros_like(gradient)

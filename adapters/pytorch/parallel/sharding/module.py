@@ -126,11 +126,11 @@ class ShardedModule(Slot):
         return output
 
     def weigh_by_hand(self, count: float) -> None:
-        """Return the loss is weighed already; but nothing at all must not bring a nan."""
+        """Take a loss that is weighed already; nothing at all must not bring a nan."""
         self._set_weight(0.0 if count == 0.0 else 1.0, counted=True)
 
     def begin_micro(self, *, completes: bool) -> None:
-        """Return the next gradients are of the update that the strategy is at."""
+        """Have the next gradients count to the update that the strategy is at."""
         updates = self.registry.updates
         if updates is not None:
             fresh, self._number = updates.number != self._number, updates.number
@@ -155,8 +155,8 @@ class ShardedModule(Slot):
     def _without_gradients(
         self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Tensors made under inference_mode could never be trained with; parameters may be among
-        them."""
+        """Run outside inference_mode, whose tensors could never be trained with: parameters may be
+        among them."""
         self.registry.inside = True
         try:
             with torch.inference_mode(False), torch.no_grad():
@@ -194,7 +194,7 @@ class ShardedModule(Slot):
         self.scale(self._weight)
 
     def _backward_came(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Backward has come to the module. Nothing times what was not finite is nothing."""
+        """Note that backward has come. Nothing times what was not finite is nothing."""
         self.registry.called = False
         return gradient.nan_to_num(nan=0.0) if self._silent else gradient
 

@@ -272,28 +272,26 @@ class _GradientCheck:
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
         seen = tuple(id(p) for p in stepped if p.grad is not None)
         if seen != self._seen:
-            _check(optimizer, self._registry)
+            if self._registry.world.world_size > 1:
+                self._check(optimizer)
             self._seen = seen
 
-
-def _check(optimizer: Optimizer, registry: ShardedRegistry) -> None:
-    """Refuse a gradient whose parameter is not of a sharded module."""
-    if registry.world.world_size == 1:
-        return
-    parts = registry.roots_by_parameter()
-    for number, group in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(group["params"]):
-            gradient = parameter.grad
-            if isinstance(parameter, DTensor) and not isinstance(gradient, DTensor | None):
-                raise ConfigurationError(
-                    "A gradient was set by hand that is not spread as its parameter is. Received: "
-                    f"parameter {index} of group {number}, shape {tuple(parameter.shape)}. Call "
-                    "backward() on the loss."
-                )
-            if gradient is not None and id(parameter) not in parts:
-                raise ConfigurationError(
-                    "A parameter's gradient is this rank's own, since no module that was made in "
-                    "the block and split holds it. Received: parameter "
-                    f"{index} of group {number}, shape {tuple(parameter.shape)}. Make it part of "
-                    "a module, or pass the module and the optimizer to strategy.prepare."
-                )
+    def _check(self, optimizer: Optimizer) -> None:
+        """Refuse a gradient whose parameter is not of a sharded module."""
+        parts = self._registry.roots_by_parameter()
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                gradient = parameter.grad
+                where = f"{index} of group {number}, shape {tuple(parameter.shape)}"
+                if isinstance(parameter, DTensor) and not isinstance(gradient, DTensor | None):
+                    raise ConfigurationError(
+                        "A gradient was set by hand that is not spread as its parameter is. "
+                        f"Received: parameter {where}. Call backward() on the loss."
+                    )
+                if gradient is not None and id(parameter) not in parts:
+                    raise ConfigurationError(
+                        "A parameter's gradient is this rank's own, since no module that was made "
+                        f"in the block and split holds it. Received: parameter {where}. Make it "
+                        "part of a module, or pass the module and the optimizer to "
+                        "strategy.prepare."
+                    )

@@ -68,7 +68,7 @@ def module_message(name: str) -> str:
 
 
 def tensor_message(tensor: torch.Tensor) -> str:
-    """Of a tensor that is cut, or that another rank holds."""
+    """Say why a tensor is not saved that is cut, or that another rank holds."""
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         return (
@@ -114,7 +114,7 @@ def guard_state_dict(module: nn.Module) -> None:
 
 
 def guard_optimizer_state(optimizer: Optimizer) -> None:
-    """Return the same of an optimizer whose state is in DTensors."""
+    """Have the state of an optimizer refuse to be pickled where it is in DTensors."""
     optimizer.register_state_dict_post_hook(_guard_optimizer)
 
 

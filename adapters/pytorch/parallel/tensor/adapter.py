@@ -149,8 +149,8 @@ class TensorParallelModule(ShardedModule):
 
 
 def _refuse_second_gradients(_: torch.Tensor) -> None:
-    """Gradients are on during a backward pass that is to be differentiated itself; DTensor would
-    leave out what passes between ranks."""
+    """Raise in a backward pass that is to be differentiated itself, where gradients are on: DTensor
+    would leave out what passes between ranks."""
     if torch.is_grad_enabled():
         raise Unsupported(
             "A gradient of a gradient cannot be taken through a model that is cut by tensors. "

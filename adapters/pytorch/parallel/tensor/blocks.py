@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from dream.adapters.pytorch.parallel.sharding.graph import is_number
 from dream.adapters.pytorch.parallel.sharding.hooks import factories_traced
 
 _ELEMENTWISE_LAYERS = (
@@ -35,7 +36,7 @@ _ACROSS: set[Any] = {
     torch.einsum, operator.matmul, "view", "reshape", "transpose", "permute", "flatten",
     "unflatten", "matmul", "softmax", "masked_fill", "float", "type_as", "to", "div", "mT", "bmm",
 }  # fmt: skip
-"""These keep the pieces apart, or bring them together again; whole tensors know how."""
+"""These keep the shards apart, by the rules of `local_shard`."""
 _SPLITS: set[Any] = {"view", "reshape", "unflatten", torch.reshape, torch.unflatten}
 
 
@@ -136,17 +137,17 @@ class _Walk:
         return node.target in _ELEMENTWISE or node.target in _ACROSS
 
     def _stands_apart(self, node: fx.Node) -> bool:
-        """Return what is no layer's output may come in beside: a mask, a scale."""
+        """Tell whether a node comes in beside, as a mask or a scale, and of no layer."""
         self._others.add(node)
         return node.op in ("get_attr", "placeholder") or (
-            node.op != "call_module" and not any(_calls_layers(node))
+            node.op != "call_module" and not _comes_of_layers(node)
         )
 
     def _kept_inside(self, last: fx.Node) -> bool:
         """Tell whether nothing else reads what the pieces become before they are whole again."""
         inside = {*self._between, last}
         return all(
-            user in inside or _is_shape(user)
+            user in inside or is_number(user)
             for node in (*self._firsts, *self._between)
             for user in node.users
         )
@@ -166,37 +167,21 @@ def _tensors_into(node: fx.Node) -> list[fx.Node]:
     if node.target in _SPLITS or node.target in ("transpose", "permute", "to", "flatten"):
         first = node.args[0]
         return [first] if isinstance(first, fx.Node) else []
-    return [source for source in node.all_input_nodes if not _is_size(source)]
+    return [source for source in node.all_input_nodes if not is_number(source)]
 
 
-def _calls_layers(node: fx.Node) -> list[bool]:
+def _comes_of_layers(node: fx.Node) -> bool:
     seen: set[fx.Node] = set()
     waiting = [node]
-    found = []
     while waiting:
         current = waiting.pop()
-        if current in seen or _is_size(current):
+        if current in seen or is_number(current):
             continue
-        seen.add(current)
         if current.op == "call_module":
-            found.append(True)
+            return True
+        seen.add(current)
         waiting += current.all_input_nodes
-    return found
-
-
-def _is_shape(node: fx.Node) -> bool:
-    return node.target in ("size", "dim") or (
-        node.target is getattr and node.args[1] in ("shape", "device", "dtype", "ndim")
-    )
-
-
-def _is_size(node: fx.Node) -> bool:
-    """Return a number read off a tensor's shape, or reckoned from some."""
-    if _is_shape(node):
-        return True
-    numbers = (operator.getitem, operator.mul, operator.floordiv, operator.truediv, operator.pow)
-    sources = node.all_input_nodes
-    return node.target in numbers and bool(sources) and all(_is_size(s) for s in sources)
+    return False
 
 
 def _leading(node: fx.Node, features: int) -> int | None:

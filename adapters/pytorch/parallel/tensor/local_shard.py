@@ -13,7 +13,7 @@ shard of this kind is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import Any, final
@@ -144,43 +144,18 @@ LocalShard.__hash__ = object.__hash__  # type: ignore[method-assign]
 # is given the function and its arguments, and gives `NotImplemented` where it does not know.
 
 
-def _resized(func: Any, x: Any, *sizes: Any, **kwargs: Any) -> Any:
-    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    if kwargs or not all(type(size) is int for size in wanted):
+def _resized(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of views. The shard is a run of elements within each index of the dims before the cut one;
+    it stays one where a dim begins at the same place, and has equal parts."""
+    if any(isinstance(arg, torch.dtype) for arg in args):
         return NotImplemented
-    return _reshaped(func, x, _resolved(x.shape, wanted))
-
-
-def _flattened(_: Any, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    shape, first, last = x.shape, start_dim % x.dim(), end_dim % x.dim()
-    sizes = [*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]]
-    return _reshaped(torch.Tensor.reshape, x, sizes)
-
-
-def _unflattened(_: Any, x: Any, dim: int, sizes: Any) -> Any:
-    if not all(type(size) is int for size in sizes):
-        return NotImplemented
-    dim %= x.dim()
-    inner = _resolved(x.shape[dim : dim + 1], sizes)
-    return _reshaped(torch.Tensor.reshape, x, [*x.shape[:dim], *inner, *x.shape[dim + 1 :]])
-
-
-def _reshaped(func: Any, x: LocalShard, sizes: Sequence[int]) -> Any:
-    """Return the shard is a run of elements within each index of the dims before the cut one; it
-    stays one where a dim begins at the same place, and has equal parts."""
+    sizes = func(torch.empty(x.shape, device="meta"), *args, **kwargs).shape
     before = prod(x.shape[: x.axis])
-    if 0 in x.shape or prod(sizes) != prod(x.shape):
-        return NotImplemented
     for axis, size in enumerate(sizes):
-        if prod(sizes[:axis]) == before and size % x.parts == 0:
+        if x.local.numel() and prod(sizes[:axis]) == before and size % x.parts == 0:
             local = [*sizes[:axis], size // x.parts, *sizes[axis + 1 :]]
-            return x.with_local(func(x.local, *[local]), axis)
+            return x.with_local(x.local.reshape(local), axis)
     return NotImplemented
-
-
-def _resolved(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    known = prod(size for size in wanted if size != -1)
-    return [prod(shape) // known if size == -1 and known else size for size in wanted]
 
 
 def _swapped(func: Any, x: Any, dim0: int, dim1: int) -> Any:
@@ -212,10 +187,11 @@ def _retyped(_: Any, x: Any, other: Any) -> Any:
 
 def _pairwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Element by element of several tensors, which may be broadcast. In place, of a shard only."""
-    (first, *others) = [arg for arg in args if isinstance(arg, LocalShard)]
-    if func in _IN_PLACE and args[0] is not first:
+    shards = [arg for arg in args if isinstance(arg, LocalShard)]
+    if kwargs or not shards or not isinstance(args[0], (LocalShard, torch.Tensor)):
         return NotImplemented
-    if kwargs or not isinstance(args[0], (LocalShard, torch.Tensor)):
+    first, *others = shards
+    if func in _IN_PLACE and args[0] is not first:
         return NotImplemented
     if any(o.shape != first.shape or o.axis != first.axis for o in others):
         return NotImplemented
@@ -303,21 +279,21 @@ def _heads_alike(a: Any, b: Any) -> bool:
 
 
 _NAMED: dict[Rule, tuple[str, ...]] = {
-    _resized: ("view", "reshape"),
-    _flattened: ("flatten",),
-    _unflattened: ("unflatten",),
+    _resized: ("view", "reshape", "flatten", "unflatten", "unsqueeze"),
     _swapped: ("transpose", "swapaxes"),
     _permuted: ("permute",),
     _each: ("relu", "gelu", "silu", "tanh", "sigmoid", "exp", "square", "neg", "__neg__", "float",
-            "contiguous", "leaky_relu", "elu", "softplus", "to", "detach", "clone", "relu_"),
+            "contiguous", "leaky_relu", "elu", "softplus", "to", "detach", "clone", "relu_",
+            "relu6", "selu", "celu", "mish", "softsign", "hardtanh", "hardswish", "hardsigmoid",
+            "abs", "log", "sqrt", "rsqrt", "clamp"),
     _retyped: ("type_as",),
     _pairwise: ("add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__",
-                "__rmul__", "__truediv__", "__pow__", "pow", "masked_fill", "add_", "sub_", "mul_",
-                "div_", "masked_fill_", "where", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
-                "__ge__", "eq", "ne", "lt", "le", "gt", "ge"),
+                "__rmul__", "__truediv__", "__rtruediv__", "__pow__", "pow", "masked_fill", "add_",
+                "sub_", "mul_", "div_", "masked_fill_", "where", "__eq__", "__ne__", "__lt__",
+                "__le__", "__gt__", "__ge__", "eq", "ne", "lt", "le", "gt", "ge"),
     _product: ("matmul", "__matmul__", "bmm"),
     _einsum: ("einsum",),
-    _normalised: ("softmax",),
+    _normalised: ("softmax", "log_softmax"),
     _dropped: ("dropout",),
     _attention: ("scaled_dot_product_attention",),
 }  # fmt: skip

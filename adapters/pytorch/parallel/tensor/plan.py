@@ -13,10 +13,13 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.parallel.tensor.blocks import Block, blocks_of
 
-After = Literal["whole", "local", "cut"]
+Cut = Literal["column", "row"]
+After = Literal["whole", "local", "shard"]
 """What a column-cut layer gives: its whole output; this rank's own columns, as an ordinary tensor;
-or a tensor that knows it is cut."""
-_TOLD = 8  # names in a line
+or a `LocalShard`."""
+_WAYS = ("column", "row", "replicate")
+_CUT = (nn.Linear, nn.Embedding)
+_NAMED = 8  # names in a line
 _ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -24,7 +27,7 @@ _ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 @dataclass(slots=True)
 class TensorPlan:
     """cuts: layers by name. after: of each column-cut one. local: row-cut layers that are given
-    their own columns. modes: modules in which tensors that know they are cut are computed with."""
+    their own columns. modes: modules in which shards are computed with."""
 
     cuts: dict[str, Cut] = field(default_factory=dict)
     after: dict[str, After] = field(default_factory=dict)
@@ -60,25 +63,25 @@ def _automatic(
             type(module).__name__,
         )
     else:
-        _tell_of_whole(module)
+        _log_whole_layers(module)
     return plan
 
 
-def _tell_of_whole(module: nn.Module) -> None:
-    """Layers of a kind that is never cut: they are right, but each rank holds all of them."""
+def _log_whole_layers(module: nn.Module) -> None:
+    """Name the layers of a kind that is never cut: right, but every rank holds all of them."""
     held = [
         f"{name} ({type(part).__name__})"
         for name, part in module.named_modules()
         if not isinstance(part, (nn.Linear, nn.Embedding)) and _has_matrix(part)
     ]
     if held:
-        pack_specs = any(isinstance(part, nn.MultiheadAttention) for part in module.modules())
+        packed = any(isinstance(part, nn.MultiheadAttention) for part in module.modules())
         logger.info(
             "split='tensor' cuts Linear and Embedding layers; whole on every rank of the model "
             "axis stay %s%s. To cut them too, use 'sharded'",
-            ", ".join([*held[:_TOLD], "..."] if len(held) > _TOLD else held),
+            ", ".join([*held[:_NAMED], "..."] if len(held) > _NAMED else held),
             ", whose query, key and value are packed in one parameter: attention written with a "
-            "Linear for each is cut by heads" if pack_specs else "",
+            "Linear for each is cut by heads" if packed else "",
         )  # fmt: skip
 
 
@@ -110,12 +113,12 @@ def _by_hand(
     for name, cut in cuts.items():
         if name not in plan.cuts:
             plan.cuts[name] = cut
-            _meet_after(plan, module, name, found)
+            _add_alone(plan, module, name, found)
     return plan
 
 
 def _add(plan: TensorPlan, owner: str, block: Block) -> None:
-    """Return a block whose pieces need not meet before its last layer."""
+    """Plan a block whose shards need not meet before its last layer."""
     last = _join(owner, block.last)
     plan.cuts[last] = "row"
     nested = any("." in name for name in block.firsts)  # such a part may be called by itself
@@ -126,19 +129,19 @@ def _add(plan: TensorPlan, owner: str, block: Block) -> None:
         plan.modes.add(owner)
     for name in block.firsts:
         plan.cuts[_join(owner, name)] = "column"
-        plan.after[_join(owner, name)] = "local" if local else "cut"
+        plan.after[_join(owner, name)] = "local" if local else "shard"
 
 
-def _meet_after(
+def _add_alone(
     plan: TensorPlan, module: nn.Module, name: str, found: Mapping[str, list[Block] | None]
 ) -> None:
-    """Return a column-cut layer by itself: its pieces meet at once, unless it cannot be seen what
+    """Plan a column-cut layer by itself: its shards meet at once, unless it cannot be seen what
     becomes of them, and they may go on to a row-cut layer."""
     if plan.cuts[name] == "row":
         return
     owner = name.rpartition(".")[0]
     unseen = found[owner] is None and isinstance(module.get_submodule(name), nn.Linear)
-    plan.after[name] = "cut" if unseen else "whole"
+    plan.after[name] = "shard" if unseen else "whole"
     if unseen:
         plan.modes.add(owner)
 
@@ -186,24 +189,19 @@ def _join(owner: str, name: str) -> str:
     return f"{owner}.{name}" if owner else name
 
 
-Cut = Literal["column", "row"]
-_WAYS = ("column", "row", "replicate")
-_CUT = (nn.Linear, nn.Embedding)
-
-
 def cuts_of(module: nn.Module, plan: Mapping[object, object]) -> dict[str, Cut]:
-    """Tell how each layer that the plan names is cut, by name. The first pattern that fits
+    """Return how each layer that the plan names is cut, by name. The first pattern that fits
     counts."""
     named = {name: part for name, part in module.named_modules() if name}
     cuts: dict[str, Cut] = {}
     settled: set[str] = set()
     for pattern, way in plan.items():
-        _check(pattern, way)
+        _check_way(pattern, way)
         fitting = [name for name in named if fnmatchcase(name, str(pattern))]
         if not fitting:
             raise ConfigurationError(
                 f"No layer has such a name. Received: plan={{{pattern!r}: {way!r}}} for "
-                f"{type(module).__name__}. Its layers: {', '.join(_first(named))}."
+                f"{type(module).__name__}. Its layers: {', '.join(_cuttable(named))}."
             )
         for name in fitting:
             if name in settled:
@@ -230,14 +228,14 @@ def check_divides(name: str, layer: nn.Module, cut: Cut, parts: int) -> None:
 
 
 def size_of(layer: nn.Module, cut: Cut) -> int:
-    """Tell how many columns or rows a layer has to share out."""
+    """Return how many columns or rows a layer has to share out."""
     if isinstance(layer, nn.Linear):
         return layer.out_features if cut == "column" else layer.in_features
     assert isinstance(layer, nn.Embedding)
     return layer.embedding_dim if cut == "column" else layer.num_embeddings
 
 
-def _check(pattern: object, way: object) -> None:
+def _check_way(pattern: object, way: object) -> None:
     if not isinstance(pattern, str) or way not in _WAYS:
         raise ConfigurationError(
             f"A plan maps patterns of layer names to one of {', '.join(map(repr, _WAYS))}. "
@@ -269,6 +267,6 @@ def _check_owner(name: str, module: nn.Module) -> None:
         )
 
 
-def _first(named: Mapping[str, nn.Module], count: int = 12) -> list[str]:
+def _cuttable(named: Mapping[str, nn.Module], count: int = 12) -> list[str]:
     names = [name for name, part in named.items() if isinstance(part, _CUT)]
     return [*names[:count], "..."] if len(names) > count else names

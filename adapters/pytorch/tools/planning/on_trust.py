@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._utils import InferenceMode
 
-from dream.adapters.pytorch.parallel.pipeline import graph
+from dream.adapters.pytorch.parallel.sharding import graph
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.update import moments
 

@@ -51,7 +51,7 @@ class Call:
 
 
 def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """Tell how a model is called."""
+    """Bind a call's arguments to a model's parameters."""
     try:
         bound = inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:
@@ -75,8 +75,8 @@ def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def likely_call(model: nn.Module) -> Call:
-    """Tell how a model will be called, as far as its signature tells: required parameters are
-    tensors, the others keep their defaults."""
+    """Guess a call from the signature: required parameters are tensors, the others keep their
+    defaults."""
     tensors: dict[str, Any] = {}
     constants: dict[str, Any] = {}
     for name, parameter in inspect.signature(model.forward).parameters.items():
@@ -136,7 +136,7 @@ def trace(model: nn.Module, call: Call, opened: frozenset[str]) -> fx.Graph:
 
 
 def _drop_constants(graph: fx.Graph, call: Call) -> None:
-    """Return what checks that constants are those the graph was made for: the key does that."""
+    """Drop the checks that constants are those the graph was made for: the key does that."""
     doomed = [n for n in graph.find_nodes(op="placeholder") if n.target not in call.tensors]
     for node in doomed:
         doomed += [user for user in node.users if user not in doomed]
@@ -176,7 +176,10 @@ def _unfollowed(model: nn.Module, received: str) -> Unsupported:
     )
 
 
-_NUMBERS = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.getitem, len)
+_NUMBERS = (
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.pow,
+    operator.getitem, len,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ class LayerSequence:
 
     @cached_property
     def tied(self) -> dict[str, tuple[int, int]]:
-        """Parameters and layers that several layers of the row share: name -> first and last."""
+        """Find what several layers of the row share: name -> first and last."""
         found: dict[str, tuple[int, int]] = {}
         for position, layer in enumerate(self.layers):
             for name in layer.state:
