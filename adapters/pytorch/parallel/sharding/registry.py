@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -37,51 +38,42 @@ MakeRoot = Callable[[nn.Module, "ShardedRegistry", Forward | None], ShardedModul
 
 
 @final
+@dataclass(eq=False)
 class ShardedRegistry:
-    """The modules of one strategy.
+    """The modules of one strategy: those made in the block, and the roots of those sharded so far.
 
     world: all ranks; dealt: those that batches are dealt to. draws: by how much this rank's random
-    numbers are moved, once the first module is split.
-    inside: a split module is running, so those it calls are its parts.
-    called: one was called in training, and no backward has come to it since.
+    numbers are moved, once the first module is sharded. make: a module's root.
     updates: where the loop is, where its batches come in micro-batches; else None.
     precision: what models are called in, where that is not float32.
     synchronises: BatchNorm normalises by all ranks' samples. recomputes: which layers are.
+    inside: a sharded module is running, so those it calls are its parts.
+    called: one was called in training, and no backward has come to it since.
     replaced: the new parameter for each old one that is still held somewhere.
+    followers: called when parameters have been replaced.
     """
 
-    def __init__(
-        self,
-        name: str,
-        world: Communicator,
-        dealt: Communicator,
-        shares: Shares,
-        draws: int,
-        make: MakeRoot,
-        updates: Updates | None = None,
-        precision: Precision | None = None,
-        *,
-        synchronises: bool = False,
-        recomputes: How = False,
-    ) -> None:
-        self.name = name
-        self.world = world
-        self.dealt = dealt
-        self.shares = shares
-        self.inside = False
-        self.called = False
-        self.updates = updates
-        self.precision = precision
-        self.synchronises = synchronises and dealt.world_size > 1
-        self.recomputes = recomputes
-        self.roots: WeakSet[ShardedModule] = WeakSet()
-        self.replaced: Any = WeakTensorKeyDictionary()
-        self.followers: list[Callable[[], None]] = []
-        self._made: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
-        self._draws = draws
-        self._make = make
-        self._begun = False
-        self._masters = None if precision is None else precision.masters
+    name: str
+    world: Communicator
+    dealt: Communicator
+    shares: Shares
+    draws: int
+    make: MakeRoot
+    updates: Updates | None = None
+    precision: Precision | None = None
+    synchronises: bool = field(default=False, kw_only=True)
+    recomputes: How = field(default=False, kw_only=True)
+    inside: bool = field(default=False, init=False)
+    called: bool = field(default=False, init=False)
+    roots: WeakSet[ShardedModule] = field(default_factory=WeakSet, init=False)
+    replaced: Any = field(default_factory=WeakTensorKeyDictionary, init=False)
+    followers: list[Callable[[], None]] = field(default_factory=list, init=False)
+    _made: WeakKeyDictionary[nn.Module, None] = field(default_factory=WeakKeyDictionary, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.synchronises = self.synchronises and self.dealt.world_size > 1
+        self._masters = None if self.precision is None else self.precision.masters
 
     def adopt(self, module: nn.Module) -> None:
         """Have the calls of a module that was made in the block looked at."""
@@ -110,7 +102,7 @@ class ShardedRegistry:
         root = slot_of(module)
         if not isinstance(root, ShardedModule):
             refuse_keras(module, self.name)
-            root = self._make(module, self, root.inner if isinstance(root, Slot) else None)
+            root = self.make(module, self, root.inner if isinstance(root, Slot) else None)
         if root not in self.roots or any(id(p) not in root.sharded for p in module.parameters()):
             self._shard(root)
         return root
@@ -167,7 +159,7 @@ class ShardedRegistry:
                     self._masters.move(old[name], parameter, shard_like)
         if not self._begun:
             self._begun = True
-            randomness.offset_by(self._draws)
+            randomness.offset_by(self.draws)
         if self.dealt.world_size > 1 and not self.synchronises:
             buffers.tell_local_statistics(module)
         for follow in self.followers:
