@@ -19,14 +19,17 @@ from torch.utils.hooks import RemovableHandle
 
 from dream._adapter import Adapter, Plan
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Mesh
 from dream.adapters.pytorch.parallel import _private
 from dream.adapters.pytorch.parallel._private import own_parameters, tree_map
 from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.adapter import ShardedAdapter, shards_nothing
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_grad
-from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import (
+    MeshPlacement,
+    connect,
+    shards_mesh_of,
+)
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.module import (
     Forward,
@@ -57,9 +60,7 @@ class FullySharded(ShardedAdapter):
         self._device_mesh = None if self._alone else self._make_mesh()
 
     def _connect(self, plan: Plan) -> MeshPlacement:
-        data: Any = plan.options["data"]
-        mesh = Mesh.fit(plan.cluster.world_size, data=data or 1, model=None, spare="model")
-        return connect(plan, mesh)
+        return connect(plan, shards_mesh_of(plan))
 
     @property
     def _dealt(self) -> Communicator:

@@ -16,13 +16,12 @@ from torch.optim import Optimizer
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
 from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_optimizers, hook_save
-from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
 from dream.adapters.pytorch.patches import Patches
 from dream.collectives import Communicator
@@ -37,8 +36,7 @@ class ZeroOne(Adapter):
         options |= {name: value for name, value in plan.options.items() if name in options}
         self._replicas = Synchronous(replace(plan, options=options))
         self._name = plan.spec.name
-        data: Any = plan.options["data"]
-        mesh = Mesh.fit(plan.cluster.world_size, data=data or 1, model=None, spare="model")
+        mesh = shards_mesh_of(plan)
         rows = [mesh.copy_of(index * mesh.model) for index in range(mesh.data)]
         device = torch.device(self.topology.device).type
         axes = ("replica", "shard")

@@ -47,6 +47,12 @@ def mesh_of(plan: Plan) -> Mesh:
     return Mesh.fit(ranks, data=data, model=model, spare="model")
 
 
+def shards_mesh_of(plan: Plan) -> Mesh:
+    """Return the mesh of `sharded`: one model in shards over all ranks, or `data` times over."""
+    data: Any = plan.options["data"]
+    return Mesh.fit(plan.cluster.world_size, data=data or 1, model=None, spare="model")
+
+
 def connect(plan: Plan, mesh: Mesh) -> MeshPlacement:
     """Return the rank's place in a mesh of ranks, over torch's process groups."""
     world = _world(plan)
