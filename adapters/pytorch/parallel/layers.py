@@ -23,7 +23,7 @@ from dream.adapters.pytorch.parallel.replicas.copies import Place, connected, co
 from dream.adapters.pytorch.parallel.replicas.team import Scored, Team
 from dream.adapters.pytorch.parallel.replicas.workers import results, submit
 from dream.adapters.pytorch.parallel.sharding.graph import (
-    Call,
+    ForwardCall,
     LayerSequence,
     call_of,
     likely_call,
@@ -125,7 +125,7 @@ class LayerPlacement:
         self._model, self._places, self.opened = model, places, opened
         self._graphs: dict[object, SegmentGraph] = {}
 
-    def segments(self, call: Call) -> SegmentGraph:
+    def segments(self, call: ForwardCall) -> SegmentGraph:
         """Return the segments of a call, made on first use."""
         key = call.key, state_key(self._model, self.opened)
         if key not in self._graphs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
@@ -31,11 +31,11 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
     parameter_costs,
     time_costs,
 )
-from dream.adapters.pytorch.parallel.sharding.adapter import ModelParallelAdapter
+from dream.adapters.pytorch.parallel.sharding.adapter import HONOURED, ModelParallelAdapter
 from dream.adapters.pytorch.parallel.sharding.gradients import SpreadGradients
 from dream.adapters.pytorch.parallel.sharding.graph import traced_modules
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_save
-from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement
 from dream.adapters.pytorch.parallel.sharding.registry import start_as_rank_0
 from dream.adapters.pytorch.passes import step_of
 from dream.adapters.pytorch.slot import Slot, set_slot
@@ -45,14 +45,7 @@ from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.adapters.pytorch.update.spread import Spread
 from dream.data.batch import split
 
-_HONOURED: Mapping[str, Collection[object]] = {
-    "accumulate": (),
-    "clip_norm": (),
-    "clip_value": (),
-    "precision": (),
-    "recompute": (),
-    "sync_batch_norm": (False,),
-}
+_HONOURED = {**HONOURED, "sync_batch_norm": (False,)}
 _INSTEAD = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."
 
 
@@ -78,9 +71,6 @@ class PipelineParallel(ModelParallelAdapter):
 
     def _spread(self) -> Spread:
         return SpreadGradients(self._placement.model, of_stages=True)
-
-    def _connect(self, plan: Plan) -> MeshPlacement:
-        return connect(plan, mesh_of(plan))
 
     def enter(self) -> None:
         super().enter()

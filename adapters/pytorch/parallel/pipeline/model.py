@@ -23,7 +23,7 @@ from dream.adapters.pytorch.parallel.pipeline.schedule import (
 )
 from dream.adapters.pytorch.parallel.pipeline.stages import StageCuts
 from dream.adapters.pytorch.parallel.sharding.graph import (
-    Call,
+    ForwardCall,
     LayerSequence,
     StageGraph,
     call_of,
@@ -121,7 +121,7 @@ class PipelineModel:
 
         return tree_map(share, output if self.has_last else like, like)
 
-    def _run(self, call: Call, run: MicrobatchRun, *, trains: bool) -> None:
+    def _run(self, call: ForwardCall, run: MicrobatchRun, *, trains: bool) -> None:
         with running_layers():
             self._schedule(call, run, trains=trains).run(run)
 
@@ -129,7 +129,7 @@ class PipelineModel:
         """Cut a batch into microbatches."""
         return self.settings.cut(samples, self._count)
 
-    def _schedule(self, call: Call, run: MicrobatchRun, *, trains: bool) -> ScheduleExecutor:
+    def _schedule(self, call: ForwardCall, run: MicrobatchRun, *, trains: bool) -> ScheduleExecutor:
         """Return the one for batches of this shape, made on first use."""
         shapes = tuple(TensorSpec.of(x) for x in _tensors(run.inputs(0)))
         trained = tuple(p.requires_grad for p in self.model.parameters()) if trains else ()
@@ -141,18 +141,18 @@ class PipelineModel:
         self._schedules.move_to_end(key)
         return self._schedules[key]
 
-    def _make(self, call: Call, run: MicrobatchRun, *, trains: bool) -> ScheduleExecutor:
+    def _make(self, call: ForwardCall, run: MicrobatchRun, *, trains: bool) -> ScheduleExecutor:
         graphs = self._stage_modules(call, trains=trains)
         passes = self._passes(graphs, run.inputs(0), trains=trains)
         return ScheduleExecutor(self.settings, graphs, passes, run.parts.count, trains=trains)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ForwardCall:
         """Bind a call of the model, on inputs of its type."""
         if self.settings.precision is not None:
             args, kwargs = self.settings.precision.taken((args, kwargs))
         return call_of(self.model, args, kwargs)
 
-    def _stage_modules(self, call: Call, *, trains: bool) -> dict[int, nn.Module]:
+    def _stage_modules(self, call: ForwardCall, *, trains: bool) -> dict[int, nn.Module]:
         """Return this rank's stages as they are computed, in training or beside it."""
         precision, last = self.settings.precision, self._count - 1
         whole = trains and self.settings.recomputes is True
@@ -165,7 +165,7 @@ class PipelineModel:
             for index, graph in self._stage_graphs(call).items()
         }
 
-    def _stage_graphs(self, call: Call) -> dict[int, nn.Module]:
+    def _stage_graphs(self, call: ForwardCall) -> dict[int, nn.Module]:
         key = self._key(call)
         if key not in self._modules:
             graphs = self._cut(call)
@@ -174,10 +174,10 @@ class PipelineModel:
                 set_slot(module, None)
         return self._modules[key]
 
-    def _key(self, call: Call) -> object:
+    def _key(self, call: ForwardCall) -> object:
         return call.key, state_key(self.model, self.stages.opened)
 
-    def _cut(self, call: Call) -> list[StageGraph]:
+    def _cut(self, call: ForwardCall) -> list[StageGraph]:
         key = self._key(call)
         if key not in self._graphs:
             sequence = LayerSequence(self.model, trace(self.model, call, self.stages.opened))

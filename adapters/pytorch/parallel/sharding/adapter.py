@@ -32,7 +32,7 @@ from dream.adapters.pytorch.parallel.sharding.hooks import (
     hook_optimizers,
     hook_save,
 )
-from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.module import Forward, ShardedModule, UnshardedModule
 from dream.adapters.pytorch.parallel.sharding.registry import ShardedOptimizers, ShardedRegistry
@@ -47,6 +47,15 @@ from dream.adapters.pytorch.update.weighing import MicroWeights
 from dream.adapters.pytorch.weighing import count_of, weight_of
 from dream.collectives import Communicator
 from dream.update.update import Knobs
+
+HONOURED: Mapping[str, Collection[object]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": (),
+    "recompute": (),
+    "sync_batch_norm": (),
+}
 
 
 class ModelParallelAdapter(Adapter):
@@ -73,9 +82,9 @@ class ModelParallelAdapter(Adapter):
         )
         self._patches = Patches()
 
-    @abstractmethod
     def _connect(self, plan: Plan) -> MeshPlacement:
         """Find the rank's place in the strategy's mesh."""
+        return connect(plan, mesh_of(plan))
 
     @abstractmethod
     def _check_knobs(self) -> None:
@@ -140,16 +149,6 @@ class ModelParallelAdapter(Adapter):
         return self._shares.weight(())
 
 
-_HONOURED: Mapping[str, Collection[object]] = {
-    "accumulate": (),
-    "clip_norm": (),
-    "clip_value": (),
-    "precision": (),
-    "recompute": (),
-    "sync_batch_norm": (),
-}
-
-
 class ShardedAdapter(ModelParallelAdapter):
     """Modules made in the block are sharded when an optimizer is given their parameters, or when
     they are first trained; the optimizer is given the shards."""
@@ -180,7 +179,7 @@ class ShardedAdapter(ModelParallelAdapter):
         """Make what shards a module and takes its calls."""
 
     def _check_knobs(self) -> None:
-        self._knobs.only(_HONOURED, f"A model that {self._plan.spec.name!r} splits")
+        self._knobs.only(HONOURED, f"A model that {self._plan.spec.name!r} splits")
 
     def _spread(self) -> Spread:
         return SpreadGradients(self._placement.world)

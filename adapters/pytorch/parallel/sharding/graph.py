@@ -35,7 +35,7 @@ _following = Lock()  # torch.fx takes every module's calls meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ForwardCall:
     """The arguments of a forward pass by parameter name, defaults among them.
 
     tensors: those that hold tensors; constants: the others, which the graph is made for.
@@ -50,7 +50,7 @@ class Call:
         return tuple(self.tensors), repr(dict(self.constants))
 
 
-def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ForwardCall:
     """Bind a call's arguments to a model's parameters."""
     try:
         bound = inspect.signature(model.forward).bind(*args, **kwargs)
@@ -71,10 +71,10 @@ def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             tensors[name] = value
         else:
             constants[name] = value
-    return Call(tensors, constants)
+    return ForwardCall(tensors, constants)
 
 
-def likely_call(model: nn.Module) -> Call:
+def likely_call(model: nn.Module) -> ForwardCall:
     """Guess a call from the signature: required parameters are tensors, the others keep their
     defaults."""
     tensors: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def likely_call(model: nn.Module) -> Call:
             tensors[name] = None
         else:
             constants[name] = parameter.default
-    return Call(tensors, constants)
+    return ForwardCall(tensors, constants)
 
 
 def parents_of(names: Collection[str]) -> frozenset[str]:
@@ -120,7 +120,7 @@ def traced_modules(model: nn.Module, opened: Collection[str]) -> set[str]:
     return found
 
 
-def trace(model: nn.Module, call: Call, opened: frozenset[str]) -> fx.Graph:
+def trace(model: nn.Module, call: ForwardCall, opened: frozenset[str]) -> fx.Graph:
     """Return the graph of a call. `Unsupported` where the forward cannot be followed."""
     if has_hooks(model):
         raise _unfollowed(model, "forward hooks on the model itself")
@@ -135,7 +135,7 @@ def trace(model: nn.Module, call: Call, opened: frozenset[str]) -> fx.Graph:
     return graph
 
 
-def _drop_constants(graph: fx.Graph, call: Call) -> None:
+def _drop_constants(graph: fx.Graph, call: ForwardCall) -> None:
     """Drop the checks that constants are those the graph was made for: the key does that."""
     doomed = [n for n in graph.find_nodes(op="placeholder") if n.target not in call.tensors]
     for node in doomed:

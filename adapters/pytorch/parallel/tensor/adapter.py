@@ -25,7 +25,6 @@ from dream.adapters.pytorch.parallel import _private
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.sharding.adapter import ShardedAdapter
 from dream.adapters.pytorch.parallel.sharding.gradients import DataAxisSum
-from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.module import Forward, ShardedModule, shard_loaded
 from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
@@ -42,9 +41,6 @@ class TensorParallel(ShardedAdapter):
         super().__init__(plan)
         self._data_group: ProcessGroup | None = None
         self._device_mesh = None if self._alone else self._make_mesh()
-
-    def _connect(self, plan: Plan) -> MeshPlacement:
-        return connect(plan, mesh_of(plan))
 
     def _make_mesh(self) -> DeviceMesh:
         mesh = self._placement.mesh

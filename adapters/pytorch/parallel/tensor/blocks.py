@@ -42,7 +42,7 @@ _SPLITS: set[Any] = {"view", "reshape", "unflatten", torch.reshape, torch.unflat
 
 @final
 @dataclass(frozen=True, slots=True)
-class Block:
+class LayerBlock:
     """Layers that belong together, by name below the module: the row-cut `last` reads what comes
     of the column-cut `firsts`. heads: into how many a view splits their output, where it does.
     local: in between each element goes its own way, so each rank may go on with its own."""
@@ -53,7 +53,7 @@ class Block:
     local: bool
 
 
-def blocks_of(module: nn.Module) -> list[Block] | None:
+def blocks_of(module: nn.Module) -> list[LayerBlock] | None:
     """Return the blocks in a module's own forward pass; None where that cannot be traced."""
     graph = _trace(module)
     if graph is None:
@@ -102,7 +102,7 @@ class _Walk:
         self._others: set[fx.Node] = set()
         self._local = True
 
-    def back_from(self, last: fx.Node) -> Block | None:
+    def back_from(self, last: fx.Node) -> LayerBlock | None:
         if not all(self._reach(node) for node in last.all_input_nodes):
             return None
         names = tuple(str(node.target) for node in self._firsts)
@@ -110,7 +110,7 @@ class _Walk:
             return None
         if self._others:
             self._local = False
-        return Block(names, str(last.target), self._heads(), self._local)
+        return LayerBlock(names, str(last.target), self._heads(), self._local)
 
     def _reach(self, node: fx.Node) -> bool:
         """Follow a node back; whether only what is known lies on the way."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.parallel.tensor.blocks import Block, blocks_of
+from dream.adapters.pytorch.parallel.tensor.blocks import LayerBlock, blocks_of
 
 Cut = Literal["column", "row"]
 After = Literal["whole", "local", "shard"]
@@ -44,7 +44,7 @@ def plan_of(module: nn.Module, asked: object, parts: int) -> TensorPlan:
 
 
 def _automatic(
-    module: nn.Module, found: Mapping[str, list[Block] | None], parts: int
+    module: nn.Module, found: Mapping[str, list[LayerBlock] | None], parts: int
 ) -> TensorPlan:
     plan, tied = TensorPlan(), _tied(module)
     for owner, blocks in found.items():
@@ -92,7 +92,7 @@ def _has_matrix(part: nn.Module) -> bool:
 def _by_hand(
     module: nn.Module,
     cuts: dict[str, Cut],
-    found: Mapping[str, list[Block] | None],
+    found: Mapping[str, list[LayerBlock] | None],
     parts: int,
 ) -> TensorPlan:
     plan, tied = TensorPlan(), _tied(module)
@@ -117,7 +117,7 @@ def _by_hand(
     return plan
 
 
-def _add(plan: TensorPlan, owner: str, block: Block) -> None:
+def _add(plan: TensorPlan, owner: str, block: LayerBlock) -> None:
     """Plan a block whose shards need not meet before its last layer."""
     last = _join(owner, block.last)
     plan.cuts[last] = "row"
@@ -133,7 +133,7 @@ def _add(plan: TensorPlan, owner: str, block: Block) -> None:
 
 
 def _add_alone(
-    plan: TensorPlan, module: nn.Module, name: str, found: Mapping[str, list[Block] | None]
+    plan: TensorPlan, module: nn.Module, name: str, found: Mapping[str, list[LayerBlock] | None]
 ) -> None:
     """Plan a column-cut layer by itself: its shards meet at once, unless it cannot be seen what
     becomes of them, and they may go on to a row-cut layer."""
@@ -150,15 +150,15 @@ def _is_plain_embedding(part: nn.Module) -> bool:
     return type(part) is nn.Embedding and part.max_norm is None and not part.sparse
 
 
-def _blocks(module: nn.Module) -> list[Block] | None:
+def _blocks(module: nn.Module) -> list[LayerBlock] | None:
     if isinstance(module, _ENCODERS):
-        return [Block(("linear1",), "linear2", None, local=False)]
+        return [LayerBlock(("linear1",), "linear2", None, local=False)]
     if not any(True for _ in module.children()) or type(module).forward is nn.Module.forward:
         return []
     return blocks_of(module)
 
 
-def _divides(module: nn.Module, names: list[str], block: Block, parts: int) -> bool:
+def _divides(module: nn.Module, names: list[str], block: LayerBlock, parts: int) -> bool:
     *firsts, last = names
     sizes = [size_of(module.get_submodule(name), "column") for name in firsts]
     sizes.append(size_of(module.get_submodule(last), "row"))
@@ -167,7 +167,7 @@ def _divides(module: nn.Module, names: list[str], block: Block, parts: int) -> b
     return all(size % parts == 0 for size in sizes)
 
 
-def _check_heads(firsts: list[str], block: Block, parts: int) -> None:
+def _check_heads(firsts: list[str], block: LayerBlock, parts: int) -> None:
     if block.heads is not None and block.heads % parts:
         raise Unsupported(
             "Attention is cut by heads. Received: "
