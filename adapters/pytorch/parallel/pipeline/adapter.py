@@ -17,7 +17,7 @@ from dream._mesh import Mesh
 from dream.adapters.pytorch import collectives, evaluation, randomness, state
 from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
-from dream.adapters.pytorch.parallel.pipeline.microbatch_run import PipelinePasses, rows_of
+from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import (
     PipelineModel,
     refuse_layers,
@@ -31,6 +31,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
     parameter_costs,
     time_costs,
 )
+from dream.adapters.pytorch.parallel.pipeline.step import PipelinePasses
 from dream.adapters.pytorch.parallel.sharding.adapter import HONOURED, ModelParallelAdapter
 from dream.adapters.pytorch.parallel.sharding.gradients import SpreadGradients
 from dream.adapters.pytorch.parallel.sharding.graph import traced_modules

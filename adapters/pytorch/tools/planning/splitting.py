@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from dream._errors import Unsupported
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.parallel.fsdp.adapter import FullyShardedModule
-from dream.adapters.pytorch.parallel.pipeline.microbatch_run import LossBroadcast, rows_of
+from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import (
     PipelineModel,
     refuse_layers,
@@ -25,6 +25,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
     balanced_stages,
     parameter_costs,
 )
+from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast
 from dream.adapters.pytorch.parallel.sharding.gradients import average
 from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, take_calls
 from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
