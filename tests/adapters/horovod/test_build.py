@@ -28,8 +28,8 @@ from dream.adapters.horovod import (
     _tools,
     build,
 )
-from dream.adapters.horovod._key import BuildKey
-from dream.adapters.horovod._progress import PlainProgress
+from dream.adapters.horovod._compile import PlainProgress
+from dream.adapters.horovod._status import BuildKey
 from dream.cluster.user import cache_folder
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
