@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from dream import WorkerFailed
-from dream.files import store
+from dream.files import store as store_module
 from dream.files.saves import First, Other, Saves
 from dream.files.store import PatientStore
 
@@ -77,7 +77,7 @@ class Slow:
 def test_a_store_that_stands_still_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher may be stopped, or rank 0 hold its interpreter: that is no reason to fail."""
     slow = Slow(20)
-    monkeypatch.setattr(store, "time", SimpleNamespace(monotonic=lambda: slow.now, sleep=id))
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: slow.now, sleep=id))
     assert PatientStore(slow, 1800.0).find("key") == b"there"
     slow.left = 1000
     with pytest.raises(WorkerFailed):
