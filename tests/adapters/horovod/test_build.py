@@ -134,7 +134,7 @@ def test_another_recipe_is_another_key(
 
 def test_another_libc_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _status.present_key()
-    monkeypatch.setattr(_key, "_libc", lambda: "glibc 2.17")
+    monkeypatch.setattr(_status, "_libc", lambda: "glibc 2.17")
     assert _status.present_key() != before
 
 
