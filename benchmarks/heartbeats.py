@@ -22,8 +22,7 @@ from dream.cluster.store import Store
 from dream.launch.ending import Ending
 from dream.launch.hosts.hub import Hub
 from dream.launch.hosts.link import FAULT, Link
-from dream.launch.hosts.meeting import Meeting
-from dream.launch.hosts.nodes import Node
+from dream.launch.hosts.meeting import Meeting, Node
 
 HOST, TOKEN = "127.0.0.1", "a-token-of-the-benchmark"
 START_SECONDS = 120.0

@@ -16,7 +16,7 @@ from dream.adapters.horovod import _cache, _recipe, _sdist, _tools
 from dream.adapters.horovod._failure import failed
 from dream.adapters.horovod._key import BuildKey
 from dream.adapters.horovod._progress import Progress
-from dream.cluster.user import inherited
+from dream.cluster.settings import inherited
 
 _PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 _IMPORTS = {"torch": "horovod.torch.mpi_lib_v2", "tensorflow": "horovod.tensorflow.mpi_ops"}

@@ -1,19 +1,31 @@
-"""What ranks do over the rendezvous before any framework connects them."""
+"""What ranks do over the job's store before any framework connects them: meet, exchange values, and
+open doors to one another."""
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from typing import final
 
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names
-from dream.cluster._read import LOOPBACK, endpoint, is_loopback
-from dream.cluster.port_range import port_range
-from dream.cluster.ports import Reservation, listener, own_address, reserve
-from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
+from dream.cluster import settings
+from dream.cluster.entrance import Welcome, expect, greet, new_word
+from dream.cluster.ports import (
+    LOOPBACK,
+    Reservation,
+    endpoint,
+    is_loopback,
+    listener,
+    own_address,
+    port_range,
+    reserve,
+)
+from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous
+from dream.cluster.settings import startup_seconds
 
 
 def meet(cluster: Cluster, name: str) -> None:
@@ -105,7 +117,7 @@ def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
     except Missing as error:
         raise WorkerFailed(
             f"Rank 0 did not come within {timeout:g} s: nothing answers at {store.endpoint}. "
-            f"Look at why it did not start, or raise {_names.STARTUP_SECONDS}."
+            f"Look at why it did not start, or raise {settings.STARTUP_SECONDS}."
         ) from error
     store.put(key, value)
 
@@ -115,5 +127,62 @@ def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
     return WorkerFailed(
         f"Of {cluster.world_size} ranks, these did not come within {timeout:g} s: {ranks}. "
         f"Received by rank {cluster.rank} from {cluster.source}. Every rank must reach the block: "
-        f"look at what those do before it, or raise {_names.STARTUP_SECONDS}."
+        f"look at what those do before it, or raise {settings.STARTUP_SECONDS}."
     )
+
+
+_KNOCK_SECONDS = 10.0
+
+
+@final
+class Door:
+    """On loopback, unless the job has hosts. kind: what is behind it, by which others ask for it;
+    a rank has one of a kind."""
+
+    def __init__(self, place: Cluster, kind: str, welcome: Welcome) -> None:
+        word = new_word()
+        listener = own_listener(place)
+        host, port = listener.getsockname()[:2]
+        self._entrance = expect(listener, word, welcome, f"dream-{kind}")
+        post(place, f"{kind}/{place.rank}", f"{host} {port} {word}".encode())
+
+    def close(self) -> None:
+        """Connections that were made stay."""
+        self._entrance.close()
+
+
+def knock(place: Cluster, kind: str, rank: int, purpose: str, seconds: float) -> socket.socket:
+    """A connection to a rank's door. OSError where it is gone."""
+    host, port, word = posted(place, f"{kind}/{rank}").decode().split()
+    connection = socket.create_connection((host, int(port)), seconds)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection, word, place.rank, purpose)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def listens(place: Cluster, kind: str, rank: int) -> bool:
+    """Whether somebody may be behind a rank's door: False where it had one and nobody is. (A host
+    that is cut off may have somebody.)"""
+    told = found(place, f"{kind}/{rank}")
+    if told is None:
+        return True
+    host, port, _ = told.decode().split()
+    try:
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def readable(connection: socket.socket, seconds: float) -> bool:
+    """Whether something can be read, waited for: whatever the number of the descriptor, with which
+    `select.select` has its difficulties."""
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    return bool(ready.poll(seconds * 1000))

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from math import ceil
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names, horovod
+from dream.cluster import settings
+from dream.cluster.launchers import HOROVOD
 from dream.cluster.ports import LOOPBACK_INTERFACE, interface_toward
-from dream.cluster.rendezvous import stall_seconds, startup_seconds
+from dream.cluster.settings import stall_seconds, startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
 
 _BACK_STOP_SECONDS = 24 * 3600
@@ -69,7 +70,7 @@ def export_horovod(cluster: Cluster) -> None:
 
     Under Horovod's own launcher it takes the place of what the launcher said, so that is told in
     dream's words too: this place is read from the environment again."""
-    if cluster.source == horovod.SOURCE:
+    if cluster.source == HOROVOD.source:
         os.environ |= _own_words(cluster)
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
@@ -95,8 +96,8 @@ def _own_words(cluster: Cluster) -> dict[str, str]:
     return {
         "MASTER_ADDR": cluster.master.host,
         "MASTER_PORT": str(cluster.master.port),
-        _names.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
-        _names.TOKEN: cluster.token,
+        settings.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
+        settings.TOKEN: cluster.token,
     }
 
 

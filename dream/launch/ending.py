@@ -1,4 +1,4 @@
-"""How a rank ended, and whose end came first. Pure: no process is touched here."""
+"""How a rank and a job ended, whose end came first, and that in words. Pure."""
 
 from __future__ import annotations
 
@@ -145,3 +145,34 @@ def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
         return " Its last words are above."
     cut = ["..."] if len(kept) > lines else []
     return "".join(f"\n  {line}" for line in cut + kept[-lines:])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended on this host.
+
+    seconds: since its ranks started.
+    cause: the rank to name; None where no rank's failure ended the job.
+    ended: ranks of this host that had to be ended.
+    stopped: the signal that ended the job.
+    lost: what else ended it: a time limit, another host.
+    grace: whether ranks may save what they have, since the job was stopped on another host.
+    shown: ranks whose last words are on this host's screen.
+    """
+
+    seconds: float
+    cause: Cause | None = None
+    ended: tuple[int, ...] = ()
+    stopped: signal.Signals | None = None
+    lost: str = ""
+    grace: bool = False
+    shown: frozenset[int] = frozenset()
+
+    @property
+    def exit_code(self) -> int:
+        if self.stopped is not None:
+            return 128 + self.stopped
+        if self.cause is not None:
+            code = self.cause.first.code or 1
+            return code if code > 0 else 128 - code
+        return 1 if self.lost else 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dream._topology import Cluster
-from dream.cluster import _names, horovod_environment, tf_config_text
+from dream.cluster import horovod_environment, settings, tf_config_text
 from dream.launch.job import Job
 from dream.mixed import ranks
 
@@ -37,8 +37,8 @@ def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
-    stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.FRAMEWORKS,
-             _names.STRATEGY)  # fmt: skip
+    stale = {"TF_CONFIG", settings.RENDEZVOUS, settings.HOSTS, settings.FRAMEWORK,
+             settings.FRAMEWORKS, settings.STRATEGY}  # fmt: skip
     tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",
               "HOROVOD_GLOO_RENDEZVOUS_")  # fmt: skip
     return {
@@ -58,9 +58,9 @@ def _place(place: Cluster) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": place.local_world_size,
         "GROUP_RANK": place.node_rank,
         "GROUP_WORLD_SIZE": len(place.hosts),
-        _names.HOSTS: ",".join(place.hosts),
-        _names.RENDEZVOUS: place.rendezvous,
-        _names.TOKEN: place.token,
+        settings.HOSTS: ",".join(place.hosts),
+        settings.RENDEZVOUS: place.rendezvous,
+        settings.TOKEN: place.token,
     }
     if place.master is not None:
         names |= {"MASTER_ADDR": place.master.host, "MASTER_PORT": place.master.port}
@@ -73,11 +73,11 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
     """What `--strategy` and `--framework` asked for."""
     requests = {}
     if job.strategy is not None:
-        requests[_names.STRATEGY] = job.strategy
+        requests[settings.STRATEGY] = job.strategy
     if job.frameworks:
         framework = job.everybody[place.rank]
-        requests[_names.FRAMEWORK] = framework
-        requests[_names.FRAMEWORKS] = ",".join(job.everybody)
+        requests[settings.FRAMEWORK] = framework
+        requests[settings.FRAMEWORKS] = ",".join(job.everybody)
         users = None if ranks.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
         requests["KERAS_BACKEND"] = users or framework  # one for all cannot fit ranks of several
     return requests

@@ -9,18 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, _names, port_range, reserve, startup_seconds
-from dream.cluster._read import LOOPBACK
+from dream.cluster import Rendezvous, port_range, reserve, settings, startup_seconds
+from dream.cluster.ports import LOOPBACK
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
 from dream.cluster.token import checked
-from dream.launch.hosts.address import reachable_address
 from dream.launch.hosts.hub import Hub
 from dream.launch.hosts.link import Link
-from dream.launch.hosts.meeting import Meeting
-from dream.launch.hosts.nodes import Node, own_node
+from dream.launch.hosts.meeting import Meeting, Node, own_node, reachable_address
 from dream.launch.job import Job
-from dream.launch.screen import SCREEN
+from dream.launch.output import SCREEN
 
 _SECONDS_PER_STEP = 3.0
 """Of a call of node 0. A connection is asked for again until it comes."""
@@ -75,7 +73,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
 
 
 def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
-    token = checked(job.environ.get(_names.TOKEN, ""))
+    token = checked(job.environ.get(settings.TOKEN, ""))
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
     store = Rendezvous(at, token, _SECONDS_PER_STEP)

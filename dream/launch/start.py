@@ -1,30 +1,110 @@
-"""Start a host's ranks, and end them together."""
+"""Start a host's ranks, and end them together, each with everything it started."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import final
 
+from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import stall_seconds
+from dream.launch.ending import Outcome, ranks
 from dream.launch.environment import rank_environment
-from dream.launch.events import Events
-from dream.launch.expendable import Expendable
 from dream.launch.guard import Guard
 from dream.launch.job import Job
-from dream.launch.limits import check_descriptors
-from dream.launch.outcome import Outcome
-from dream.launch.output import Output
+from dream.launch.output import SCREEN, Output, finish
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
-from dream.launch.screen import SCREEN
-from dream.launch.stopping import Manner, end
-from dream.launch.watch import Watch
+from dream.launch.survivors import Expendable
+from dream.launch.watch import Events, Watch, next_event
+
+_EACH = 6
+"""Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
+held for it, a log."""
+
+_COMMON = 32
+"""Guard, store and its callers, what Python opens for a moment."""
+
+
+def check_descriptors(n: int) -> None:
+    """ConfigurationError where there are too few for n ranks."""
+    try:
+        import resource
+
+        opened = len(os.listdir("/dev/fd"))  # noqa: PTH208 - names are enough
+    except (ImportError, OSError):
+        return  # a system that tells neither
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = opened + _EACH * n + _COMMON
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise ConfigurationError(
+            f"The limit of open files is too low for so many ranks. Received: {n} ranks, which "
+            f"need {needed}, and a limit of {limit}. Run `ulimit -n {max(4096, needed)}` first, or "
+            "start fewer ranks."
+        )
+
+
+_SECONDS = 2.0
+"""After a failure, between SIGTERM and SIGKILL. Frameworks catch the first, so the second always
+comes; also, how long the system may take for the second."""
+
+_STREAM_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How ranks are ended: by a signal, and by SIGKILL those that are left `grace` seconds later.
+
+    grace: given by who stopped the job from outside, for ranks that save what they have.
+    """
+
+    number: signal.Signals = signal.SIGTERM
+    seconds: float = _SECONDS
+    grace: float = _SECONDS
+
+
+def end(processes: Sequence[Process], events: Events, manner: Manner) -> None:
+    """Return once they are gone, and their output has been read.
+
+    A rank gets the signal itself, its children go when it is gone. Ctrl-C meanwhile ends the wait
+    at once; another signal means that the job is stopped from outside, and gives ranks the grace.
+    """
+    for process in processes:
+        process.ask(manner.number)
+    _wait(processes, events, manner)
+    for process in processes:
+        process.kill()
+    limit = time.monotonic() + _SECONDS
+    while any(process.running for process in processes) and time.monotonic() < limit:
+        next_event(events, 0.05)
+    finish([process.output for process in processes], _STREAM_SECONDS)
+
+
+def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
+    start = time.monotonic()
+    seconds, said, extended = manner.seconds, False, False
+    while left := [process.rank for process in processes if process.running]:
+        passed = time.monotonic() - start
+        if passed > seconds:
+            return
+        if passed > _SECONDS and not said:
+            said = True
+            SCREEN.say(
+                f"{ranks(left).capitalize()} still end. They may take {seconds:g} s (--grace); "
+                "Ctrl-C ends them at once."
+            )
+        event = next_event(events, 0.05)
+        if event is signal.SIGINT:
+            return
+        if isinstance(event, signal.Signals) and not extended:
+            seconds, extended = max(seconds, manner.grace), True
+
 
 Listen = Callable[[Events], AbstractContextManager[object]]
 

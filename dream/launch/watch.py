@@ -6,16 +6,28 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import final
 
-from dream.launch.ending import Cause, Ending, find_cause, first_left
-from dream.launch.events import Event, Events, next_event
-from dream.launch.expendable import Expendable
+from dream.launch.ending import Cause, Ending, Outcome, find_cause, first_left
+from dream.launch.hosts.judge import Verdict
 from dream.launch.hosts.link import DONE, FAULT, Link
-from dream.launch.hosts.verdict import Verdict
-from dream.launch.idle import IdleWatch
-from dream.launch.outcome import Outcome
 from dream.launch.process import Process
+from dream.launch.survivors import Expendable, IdleWatch
+
+Event = int | signal.Signals | str | None
+"""A rank that ended or told that it does, a signal that came, what a Link tells, or nothing for a
+while."""
+
+Events = SimpleQueue[Event]
+
+
+def next_event(events: Events, timeout: float) -> Event:
+    try:
+        return events.get(timeout=timeout)
+    except Empty:
+        return None
+
 
 _GRACE_SECONDS = 1.0
 """How long reports are waited for when only victims are known: the first cause may be heard of

@@ -9,7 +9,7 @@ import pytest
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import PortRange, detect, local_address, port_range, reserve
-from dream.cluster._read import inward
+from dream.cluster.launchers import inward
 from dream.cluster.ports import listener, listener_at
 
 
