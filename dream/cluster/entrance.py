@@ -188,7 +188,7 @@ class Entrance:
         return sum(not caller.visit.known for caller in self._callers)
 
     def _drop_a_stranger(self) -> bool:
-        """The first that came; whether there was one."""
+        """Drop the one that came first. Whether there was one."""
         for caller in self._callers:
             if not caller.visit.known:
                 self._end(caller)

@@ -36,7 +36,7 @@ def meet(cluster: Cluster, name: str) -> None:
 
 
 def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) -> list[bytes]:
-    """Every value of these ranks, in their order; each of them calls it with the same name.
+    """Return every value of these ranks, in their order; each of them calls it with the same name.
     WorkerFailed names those that did not come. A name is good for one exchange."""
     timeout = startup_seconds()
     store = rendezvous(cluster)
@@ -61,7 +61,7 @@ def leave_word(cluster: Cluster, key: str, value: bytes) -> None:
 
 
 def posted(cluster: Cluster, key: str) -> bytes:
-    """What a rank has posted under SCOPE/RANK, waited for."""
+    """Return what a rank has posted under SCOPE/RANK, waited for."""
     timeout = startup_seconds()
     try:
         return rendezvous(cluster).get(key, timeout=timeout)
@@ -70,7 +70,7 @@ def posted(cluster: Cluster, key: str) -> bytes:
 
 
 def found(cluster: Cluster, key: str) -> bytes | None:
-    """What has been posted under SCOPE/NAME so far; None where nothing has, or all is over."""
+    """Return what is posted under SCOPE/NAME so far; None where nothing is, or all is over."""
     try:
         return rendezvous(cluster).find(key)
     except OSError:  # or does not answer now
@@ -99,14 +99,14 @@ def _own_port(cluster: Cluster) -> Reservation:
 
 
 def own_host(cluster: Cluster) -> str:
-    """The address that the other ranks reach this one by: loopback on one host."""
+    """Return the address that the other ranks reach this one by: loopback on one host."""
     assert cluster.rendezvous is not None
     host = cluster.rendezvous.host
     return LOOPBACK if cluster.one_host or is_loopback(host) else own_address(host)
 
 
 def own_listener(cluster: Cluster) -> socket.socket:
-    """A socket that listens where the other ranks reach this one, and nowhere else."""
+    """Make a socket that listens where the other ranks reach this one, and nowhere else."""
     return listener(own_host(cluster), port_range())
 
 
@@ -152,7 +152,7 @@ class Door:
 
 
 def knock(place: Cluster, kind: str, rank: int, purpose: str, seconds: float) -> socket.socket:
-    """A connection to a rank's door. OSError where it is gone."""
+    """Connect to a rank's door. OSError where it is gone."""
     host, port, word = posted(place, f"{kind}/{rank}").decode().split()
     connection = socket.create_connection((host, int(port)), seconds)
     try:

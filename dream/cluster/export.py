@@ -21,7 +21,7 @@ stopped: dream's own end of a wait comes before."""
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:
-    """What Horovod's core must find in the environment when it starts; empty for a process
+    """Return what Horovod's core must find in the environment when it starts; empty for a process
     alone. The store's token rides in the address."""
     if cluster.rendezvous is None:
         return {}
@@ -48,8 +48,8 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
 
 
 def interface_of(cluster: Cluster) -> str | None:
-    """The network interface that the other ranks are reached by; None where the system does not
-    tell, or there are none."""
+    """Return the network interface that the other ranks are reached by; None where the system does
+    not tell, or there are none."""
     if cluster.rendezvous is None:
         return None
     return LOOPBACK_INTERFACE if cluster.one_host else interface_toward(cluster.rendezvous.host)

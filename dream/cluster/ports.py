@@ -111,26 +111,26 @@ class Reservation:
 
 
 def reserve(within: PortRange | None = None) -> Reservation:
-    """A free port of this host. within: the ports to choose from, else any."""
+    """Reserve a free port of this host. within: the ports to choose from, else any."""
     return Reservation(within)
 
 
 def listener(host: str, within: PortRange | None = None, *, backlog: int = 128) -> socket.socket:
-    """A socket that listens on this address of the host alone, on a free port."""
+    """Make a socket that listens on this address of the host alone, on a free port."""
     made = _bound(_family(host), host, within)
     made.listen(backlog)
     return made
 
 
 def listener_at(host: str, port: int) -> socket.socket:
-    """The same on a port that is reserved or given; host "": on every IPv4 address. OSError where
-    somebody listens there."""
+    """Do the same on a port that is reserved or given; host "": on every IPv4 address. OSError
+    where somebody listens there."""
     family = _family(host) if host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=1024)
 
 
 def local_address(host: str) -> str | None:
-    """The address of this host that the name stands for; None where it is no address of this
+    """Return the address of this host that the name stands for; None where it is no address of this
     host's, as in front of a proxy."""
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
@@ -180,7 +180,7 @@ def _bind_one_of(made: socket.socket, host: str, within: PortRange | None) -> bo
 
 
 def own_address(toward: str) -> str:
-    """The address of this host that `toward` would see. Nothing is sent."""
+    """Return the address of this host that `toward` would see. Nothing is sent."""
     family = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((toward, 9))
@@ -189,7 +189,7 @@ def own_address(toward: str) -> str:
 
 
 def interface_toward(host: str) -> str | None:
-    """The network interface that `host` is reached by; None where the system does not tell.
+    """Return the network interface that `host` is reached by; None where the system does not tell.
 
     gloo would go by the host's own name otherwise, which many systems resolve to loopback.
     """
@@ -201,7 +201,7 @@ def interface_toward(host: str) -> str | None:
 
 
 def _address(interface: str) -> str | None:
-    """An interface's IPv4 address."""
+    """Return an interface's IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", interface.encode()[:15])
         try:

@@ -35,18 +35,18 @@ class Rendezvous:
         self._call("PUT", key, value)
 
     def find(self, key: str) -> bytes | None:
-        """The value, or None where there is none yet."""
+        """Return the value, or None where there is none yet."""
         return self._call("GET", key)
 
     def delete(self, key: str) -> None:
         self._call("DELETE", key)
 
     def get(self, key: str, *, timeout: float) -> bytes:
-        """The value, waited for. WorkerFailed after `timeout` seconds."""
+        """Return the value, waited for. WorkerFailed after `timeout` seconds."""
         return self.gather([key], timeout=timeout)[key]
 
     def gather(self, keys: Iterable[str], *, timeout: float) -> dict[str, bytes]:
-        """The values of all the keys, waited for. `Missing` names those that never came."""
+        """Return the values of all the keys, waited for. `Missing` names those that never came."""
         wanted = list(keys)
         values: dict[str, bytes] = {}
         limit = time.monotonic() + timeout
@@ -74,8 +74,8 @@ class Rendezvous:
             time.sleep(_LONGEST_WAIT)
 
     def stay(self) -> socket.socket:
-        """A connection that stays, with whoever stands by at the store. OSError where it is not
-        there."""
+        """Open a connection that stays, with whoever stands by at the store. OSError where it is
+        not there."""
         word = prove(self._token, "JOIN", "")
         connection = socket.create_connection(
             (self.endpoint.host, self.endpoint.port), self._seconds
@@ -169,7 +169,7 @@ class Missing(WorkerFailed):
 
 
 def rendezvous(cluster: Cluster) -> Rendezvous:
-    """The job's store; served by this process where its launcher serves none."""
+    """Return the job's store; served by this process where its launcher serves none."""
     if cluster.rendezvous is None:
         raise ConfigurationError(
             f"A process on its own has no rendezvous. Received from {cluster.source}: world size "
@@ -187,7 +187,7 @@ def _serve(endpoint: Endpoint, token: str) -> Store:
 
 
 def serve(endpoint: Endpoint, token: str, remedy: str) -> Store:
-    """A store at an endpoint; `remedy` is what to set where it is busy."""
+    """Start a store at an endpoint; `remedy` is what to set where it is busy."""
     try:
         return Store(endpoint.host, endpoint.port, token)
     except OSError as error:

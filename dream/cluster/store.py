@@ -69,7 +69,7 @@ class Store:
         return same(word.removesuffix(f":{self.port}"), self._token.decode())
 
     def shown(self, word: str, status: int, body: bytes) -> str:
-        """What shows a client that asked by proof that this is the job's store."""
+        """Return what shows a client that asked by proof that this is the job's store."""
         return proof_of_answer(word, self._token, status, body) if is_proof(word) else ""
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def parse(environ: Mapping[str, str]) -> Task | None:
-    """The variable as a Task; None where it is unset or names no cluster."""
+    """Return the variable as a Task; None where it is unset or names no cluster."""
     text = environ.get(TF_CONFIG)
     if not text:
         return None
@@ -126,7 +126,7 @@ def _index(task: Any, cluster: Mapping[str, Any], text: str) -> int:
 def _services(
     environ: Mapping[str, str], workers: tuple[Endpoint, ...]
 ) -> tuple[Endpoint, Endpoint]:
-    """Where rank 0 serves torch's store and dream's."""
+    """Choose where rank 0 serves torch's store and dream's."""
     host = workers[0].host
     taken = [worker.port for worker in workers if worker.host == host]
     first, step = (max(taken) + 1, 1) if max(taken) + 2 <= LARGEST_PORT else (min(taken) - 1, -1)

@@ -23,14 +23,14 @@ _QUIET = {
 
 
 def rank_environment(job: Job, place: Cluster) -> dict[str, str]:
-    """The user's environment with this rank's place in it; what the user set of the rest
+    """Return the user's environment with this rank's place in it; what the user set of the rest
     stays."""
     user = _without_a_place(job.environ)
     return {**_defaults(job, place, user), **user, **_place(place), **_requests(job, place)}
 
 
 def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment for a process that is no rank of any job."""
+    """Return the user's environment for a process that is no rank of any job."""
     places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     user = _without_a_place(os.environ)
     return {**_QUIET, **{name: user[name] for name in user if name not in places}, **extra}
@@ -70,7 +70,7 @@ def _place(place: Cluster) -> dict[str, str]:
 
 
 def _requests(job: Job, place: Cluster) -> dict[str, str]:
-    """What `--strategy` and `--framework` asked for."""
+    """Return what `--strategy` and `--framework` asked for."""
     requests = {}
     if job.strategy is not None:
         requests[settings.STRATEGY] = job.strategy
@@ -93,7 +93,7 @@ def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, st
 
 
 def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
-    """The cores shared out. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
+    """Share out the cores. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
     threads = user.get("OMP_NUM_THREADS") or str(share)
     # TensorFlow's second pool waits for input and peers more than it computes
     return {
@@ -106,7 +106,7 @@ def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
 
 
 def cores() -> int:
-    """The cores this process may use, by its affinity and its control group's quota."""
+    """Return the cores this process may use, by its affinity and its control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(allowed or 1, _quota(Path("/sys/fs/cgroup/cpu.max"))))
 

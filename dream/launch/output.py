@@ -34,7 +34,7 @@ class Screen:
         self._broken: set[bool] = set()
 
     def show(self, rank: int, piece: bytes, *, is_error: bool, prefixed: bool) -> None:
-        """What a rank wrote, as it came; or with the rank before each line, where several write."""
+        """Show what a rank wrote, as it came; or with the rank before each line."""
         writer = (rank, is_error)
         with self._lock:
             if prefixed:
@@ -49,7 +49,7 @@ class Screen:
             self._unfinished = None if piece.endswith((b"\n", b"\r")) else writer
 
     def say(self, message: str) -> None:
-        """A message of the launcher's own, on stderr, on a line of its own."""
+        """Write a message of the launcher's own, on stderr, on a line of its own."""
         with self._lock:
             self._finish_line()
             self._write(f"dream run: {message}\n".encode(errors="replace"), is_error=True)
@@ -178,7 +178,7 @@ def finish(outputs: Sequence[Output], seconds: float) -> None:
 
 
 def pieces(stream: int) -> Iterator[bytes]:
-    """What comes, cut where lines end, so that those of two streams can be put together. A
+    """Yield what comes, cut where lines end, so that those of two streams can be put together. A
     beginning whose end does not come within a moment, or that is long, comes as it is."""
     ready = select.poll()
     ready.register(stream, select.POLLIN)
@@ -205,8 +205,8 @@ def pieces(stream: int) -> Iterator[bytes]:
 
 
 def _end_of_lines(chunk: bytes) -> int:
-    """Where the last whole line ends. A carriage return, as of progress bars, ends one too, unless
-    a newline may follow it."""
+    """Find where the last whole line ends. A carriage return, as of progress bars, ends one too,
+    unless a newline may follow it."""
     return max(chunk.rfind(b"\n"), chunk.rfind(b"\r", 0, len(chunk) - 1)) + 1
 
 

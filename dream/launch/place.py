@@ -15,7 +15,7 @@ from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
 from dream.cluster.token import checked
 from dream.launch.hosts.hub import Hub
-from dream.launch.hosts.link import Link
+from dream.launch.hosts.link import HostLink
 from dream.launch.hosts.meeting import Meeting, Node, own_node, reachable_address
 from dream.launch.job import Job
 from dream.launch.output import SCREEN
@@ -30,7 +30,7 @@ class Hosted:
     in the job's store."""
 
     places: tuple[Cluster, ...]
-    link: Link | None
+    link: HostLink | None
     find: Callable[[str], bytes | None]
 
 
@@ -96,7 +96,7 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
 
 
 def _say_ports(job: Job, here: Node) -> None:
-    """What a firewall has to let through to this host."""
+    """Say what a firewall has to let through to this host."""
     within = port_range(job.environ)
     ports = f"from {within}" if within else "that are free; --port-range holds them to some"
     store = f"port {job.master_port} and " if job.node_rank == 0 else ""
@@ -104,7 +104,7 @@ def _say_ports(job: Job, here: Node) -> None:
     SCREEN.say(line)
 
 
-def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
+def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
     """Node 0's, whose launcher serves the store and the hub. It is held by a pair of sockets: it
     stands though the network does not."""
     assert job.master_port is not None
@@ -123,15 +123,15 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
         hub.take(theirs)
         return ours
 
-    return Link(own, connect, where, hub.close)
+    return HostLink(own, connect, where, hub.close)
 
 
-def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
-    return Link(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
+def _further(job: Job, ports: list[int], store: Rendezvous) -> HostLink:
+    return HostLink(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
 
 
-def _leave(link: Link) -> Callable[..., None]:
-    """What is done at the end, however it comes."""
+def _leave(link: HostLink) -> Callable[..., None]:
+    """Return what is to be done at the end, however it comes."""
 
     def leave(kind: object, error: BaseException | None, trace: object) -> None:
         del kind, trace

@@ -27,7 +27,7 @@ _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """How a rank ends, told before it does.
 
     kind: "left", "error" or "victim"; or "thread": one of its threads raised, and it goes on.
@@ -43,7 +43,7 @@ class Report:
 
 
 @final
-class Reports:
+class ReportPipe:
     """The launcher's side of the pipe, read by a thread of its own: a report is known as soon as
     it is there, and nothing is asked for in the meantime."""
 
@@ -55,7 +55,7 @@ class Reports:
         self._held = bytearray()
         self._thread: threading.Thread | None = None
 
-    def listen(self, told: Callable[[Report], None]) -> None:
+    def listen(self, told: Callable[[RankReport], None]) -> None:
         """Call `told` from a thread, for each."""
         self._thread = threading.Thread(target=self._listen, args=(told,), daemon=True)
         self._thread.start()
@@ -72,7 +72,7 @@ class Reports:
         os.close(self._source)
         os.close(self.sink)
 
-    def _listen(self, told: Callable[[Report], None]) -> None:
+    def _listen(self, told: Callable[[RankReport], None]) -> None:
         import select
 
         ready = select.poll()
@@ -94,8 +94,8 @@ class Reports:
         except BlockingIOError:
             return
 
-    def _next(self) -> Report | None:
-        """The first one that is whole. Of a rank that was killed in its midst the rest lacks."""
+    def _next(self) -> RankReport | None:
+        """Return the first that is whole. Of a rank that was killed in its midst the rest lacks."""
         head, line, rest = bytes(self._held).partition(b"\n")
         if not line:
             return None
@@ -104,7 +104,7 @@ class Reports:
             return None
         self._held = bytearray(rest[int(size) :])
         text = rest[: int(size)].decode(errors="replace")
-        return Report(kind, int(code), float(seconds), text, time.monotonic())
+        return RankReport(kind, int(code), float(seconds), text, time.monotonic())
 
 
 CHILD = str(Path(__file__).with_name("child.py"))
@@ -121,8 +121,8 @@ class Process:
         """WorkerFailed where the system starts no more processes."""
         self.rank = rank
         self.output = output
-        self._reports = Reports()
-        self._report: Report | None = None
+        self._reports = ReportPipe()
+        self._report: RankReport | None = None
         self._code: int | None = None
         self._ended_at = 0.0
         self._ending: Ending | None = None
@@ -165,7 +165,7 @@ class Process:
         """Call, from a thread, `changed(rank)` once the process has told how it ends, and once it
         has ended; `thread_failed(rank, traceback)` where an error ended one of its threads."""
 
-        def told(report: Report) -> None:
+        def told(report: RankReport) -> None:
             if report.kind == "thread":
                 if thread_failed is not None:
                     thread_failed(self.rank, report.text)
@@ -187,7 +187,7 @@ class Process:
         changed(self.rank)
 
     def ask(self, number: signal.Signals) -> None:
-        """A signal to the rank's own process while it runs, which may still need its children."""
+        """Signal the rank's own process while it runs, which may still need its children."""
         with self._reaping, contextlib.suppress(ProcessLookupError, PermissionError):
             if self._code is None:
                 os.kill(self.group, number)
@@ -212,7 +212,7 @@ class Process:
         return time.monotonic() - report.came
 
     def ending(self) -> Ending | None:
-        """How it ended, or what it reported before it does; None while all is well."""
+        """Return how it ended, or what it reported before; None while all is well."""
         if self._ending is None:
             code = self._code
             ending = self._ending_of(code)

@@ -22,7 +22,7 @@ from dream.launch.output import SCREEN, Output, finish
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
 from dream.launch.survivors import Expendable
-from dream.launch.watch import Events, Watch, next_event
+from dream.launch.watch import Events, JobWatch, next_event
 
 _EACH = 6
 """Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
@@ -33,7 +33,7 @@ _COMMON = 32
 
 
 def check_descriptors(n: int) -> None:
-    """ConfigurationError where there are too few for n ranks."""
+    """Raise ConfigurationError where there are too few for n ranks."""
     try:
         import resource
 
@@ -123,7 +123,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         link = place.link
         if link is not None:
             link.listen(queue.put)
-        watch = Watch(
+        watch = JobWatch(
             ranks.processes,
             queue,
             link=link,
@@ -161,7 +161,7 @@ def _wait_for_children() -> None:
 
 @contextmanager
 def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
-    """The running ranks. However the block is left, none is left behind."""
+    """Start the ranks. However the block is left, none is left behind."""
     guard = Guard()
     ranks = _Ranks(job, place, queue, guard)
     try:
@@ -187,13 +187,13 @@ class _Ranks:
         self.processes.append(self._process(cluster, again=self._job.attempt > 0))
 
     def start_again(self, rank: int) -> None:
-        """A rank whose process has ended."""
+        """Start a rank whose process has ended."""
         index = [process.rank for process in self.processes].index(rank)
         self.processes[index].output.finish(0.5)
         self.processes[index] = self._process(self._places[rank], again=True)
 
     def shown(self, outcome: Outcome) -> frozenset[int]:
-        """Of those that the outcome names, the ranks whose last words are on screen."""
+        """Return, of those that the outcome names, the ranks whose last words are on screen."""
         cause = outcome.cause
         named = {} if cause is None else {e.rank: e.text for e in (cause.first, cause.victim) if e}
         return frozenset(p.rank for p in self.processes if p.has_shown(named.get(p.rank, "")))

@@ -51,7 +51,7 @@ class Expendable:
         return self._ask("roles/lost") is not None
 
     def given_up(self) -> set[int]:
-        """Once training is over: the ranks that the servers no longer knew alive."""
+        """Return, once training is over, the ranks that the servers no longer knew alive."""
         return self._ranks("roles/lost")
 
     def _ranks(self, key: str) -> set[int]:
@@ -128,7 +128,7 @@ class IdleWatch:
 
 
 def _cpu_seconds(session: int) -> float:
-    """Of every process in a session; 0 where the system does not tell."""
+    """Return what every process of a session has computed; 0 where the system does not tell."""
     ticks = os.sysconf("SC_CLK_TCK")
     return sum(_ticks(file, session) for file in Path("/proc").glob("[0-9]*/stat")) / ticks
 

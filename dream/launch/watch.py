@@ -9,15 +9,15 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import final
 
-from dream.launch.ending import Cause, Ending, Outcome, find_cause, first_left
-from dream.launch.hosts.judge import Verdict
-from dream.launch.hosts.link import DONE, FAULT, Link
+from dream.launch.ending import Blame, Ending, Outcome, find_cause, first_left
+from dream.launch.hosts.judge import JobVerdict
+from dream.launch.hosts.link import DONE, FAULT, HostLink
 from dream.launch.process import Process
 from dream.launch.survivors import Expendable, IdleWatch
 
 Event = int | signal.Signals | str | None
-"""A rank that ended or told that it does, a signal that came, what a Link tells, or nothing for a
-while."""
+"""A rank that ended or told that it does, a signal that came, what another host tells, or nothing
+for a while."""
 
 Events = SimpleQueue[Event]
 
@@ -44,7 +44,7 @@ _LEAVING_TICK_SECONDS = 0.1
 
 
 @final
-class Watch:
+class JobWatch:
     """The loop over events. start: when the ranks were started, by the monotonic clock."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Watch:
         processes: Sequence[Process],
         events: Events,
         *,
-        link: Link | None,
+        link: HostLink | None,
         expendable: Expendable,
         start_again: Callable[[int], None],
         timeout: float | None,
@@ -70,7 +70,7 @@ class Watch:
         self._all_done = link is None
 
     def until_the_end(self) -> Outcome:
-        """How the job ended. Ranks that have to be ended still run."""
+        """Return how the job ended. Ranks that have to be ended still run."""
         while self._awaited() or not self._all_done:
             event = next_event(self._events, self._see_out())
             outcome = self._outcome_of(event)
@@ -87,7 +87,7 @@ class Watch:
         return _LEAVING_TICK_SECONDS if any(stay for _, stay in stays) else _TICK_SECONDS
 
     def _outcome_of(self, event: Event) -> Outcome | None:
-        """The end that an event brings, if it does."""
+        """Return the end that an event brings, if it does."""
         if isinstance(event, signal.Signals):
             return self._stopped(event)
         if isinstance(event, int):
@@ -101,7 +101,7 @@ class Watch:
         return self._overdue()
 
     def _look_after(self, rank: int) -> None:
-        """Where the rank has ended: it may be one that the job can do without."""
+        """See whether the rank has ended: it may be one that the job can do without."""
         for process in self._processes:
             ended = process.rank == rank and not process.running
             ending = process.ending() if ended else None
@@ -110,7 +110,7 @@ class Watch:
                 return
 
     def _awaited(self) -> list[Process]:
-        """The running ranks, less those that the others have finished without."""
+        """Return the running ranks, less those that the others have finished without."""
         running = self._running()
         if running and len(running) < len(self._processes):
             given_up = self._expendable.given_up()
@@ -128,7 +128,7 @@ class Watch:
         if left is None or not training or not self._idle.too_long(left, training):
             return None
         self._tell(f"rank {left.rank} left with exit code 0 while others still trained")
-        return self._outcome(cause=Cause(left))
+        return self._outcome(cause=Blame(left))
 
     def _failure(self) -> Outcome:
         """Wait a little for reports, here and from other hosts, then name the first cause."""
@@ -137,7 +137,7 @@ class Watch:
         if stopped is not None:
             return self._stopped(stopped)
         endings = self._endings()
-        verdict = Verdict(find_cause(endings))
+        verdict = JobVerdict(find_cause(endings))
         if self._link is not None:
             verdict = self._link.verdict(endings)
         cause = verdict.cause
@@ -168,7 +168,7 @@ class Watch:
 
     def _outcome(
         self,
-        cause: Cause | None = None,
+        cause: Blame | None = None,
         *,
         stopped: signal.Signals | None = None,
         lost: str = "",

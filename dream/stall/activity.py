@@ -15,7 +15,7 @@ from typing import final
 
 
 @final
-class Progress:
+class StepCount:
     """How far this process has come. steps: training steps. thread: the one that makes them."""
 
     __slots__ = ("steps", "thread")
@@ -24,7 +24,7 @@ class Progress:
         self.steps, self.thread = 0, threading.main_thread().ident or 0
 
 
-progress = Progress()
+progress = StepCount()
 
 
 def stepped() -> None:

@@ -18,7 +18,7 @@ from dream._topology import Cluster
 from dream.cluster import Rendezvous
 from dream.stall import stacks
 from dream.stall.activity import progress
-from dream.stall.status import RankStatus, State, text_of
+from dream.stall.status import ProcessState, RankStatus, text_of
 
 _BYTES = 8192
 _TRIES = 20
@@ -70,7 +70,7 @@ class Neighbour:
 
     @classmethod
     def met(cls, address: bytes) -> Self | None:
-        """The rank of this address; None where its memory cannot be reached from here."""
+        """Open the memory of the rank of this address; None where it cannot be reached."""
         said = json.loads(address)
         folder, opened = Path(f"/proc/{said['pid']}/fd"), []
         try:
@@ -86,7 +86,7 @@ class Neighbour:
         return None
 
     def read(self) -> dict[str, Any] | None:
-        """What it last wrote. Nobody holds a lock for it: a page that is torn is read again."""
+        """Return what it last wrote. Nobody holds a lock: a page that is torn is read again."""
         for _ in range(_TRIES):
             try:
                 said = json.loads(os.pread(self.fd, _BYTES, 0))
@@ -183,7 +183,7 @@ class Peers:
         return self._posting(rank) if near is None else self._reading(rank, near)
 
     def stack(self, rank: int) -> list[str]:
-        """What a rank of this host is in, innermost call first; empty where it does not tell."""
+        """Return what a rank of this host is in, innermost call first; empty if it tells none."""
         near = self._near.get(rank)
         said = None if near is None else near.read()
         if near is None or said is None or near.state in ("", "T", "t"):
@@ -199,11 +199,11 @@ class Peers:
         said, state = near.read(), near.state
         status = RankStatus(rank) if said is None else RankStatus.unpacked(said)
         if not state:
-            return replace(status, state=State.GONE)
+            return replace(status, state=ProcessState.GONE)
         if state in "Tt":
-            return replace(status, state=State.STOPPED)
+            return replace(status, state=ProcessState.STOPPED)
         if said is not None and self._held(rank, int(said["beat"])):
-            return replace(status, state=State.HELD)
+            return replace(status, state=ProcessState.HELD)
         return status
 
     def _held(self, rank: int, beat: int) -> bool:
@@ -244,5 +244,5 @@ class Peers:
         said = self._found(f"standing/{rank}")
         found = RankStatus.unpacked(json.loads(said)) if said else None
         if found is None or found.steps < progress.steps - 1:  # from before it went on
-            return RankStatus(rank, State.SILENT)
+            return RankStatus(rank, ProcessState.SILENT)
         return found

@@ -13,7 +13,7 @@ from dream._errors import Desynchronized
 
 
 @unique
-class State(StrEnum):
+class ProcessState(StrEnum):
     """Of a rank's process, as another sees it.
 
     HELD: it runs, and its interpreter has not been free for seconds. SILENT: it is on another host
@@ -35,7 +35,7 @@ class RankStatus:
     its Python stack, innermost call first, where it is known."""
 
     rank: int
-    state: State = State.ALIVE
+    state: ProcessState = ProcessState.ALIVE
     steps: int = 0
     call: str = ""
     ranks: tuple[int, ...] | None = None
@@ -46,11 +46,15 @@ class RankStatus:
 
     @property
     def waits(self) -> bool:
-        return self.state is State.ALIVE and bool(self.call)
+        return self.state is ProcessState.ALIVE and bool(self.call)
 
     @property
     def answers(self) -> bool:
-        return self.state is State.ALIVE
+        return self.state is ProcessState.ALIVE
+
+    @property
+    def ended_waiting(self) -> bool:
+        return self.state is ProcessState.GONE and bool(self.call)
 
     def packed(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,7 +65,7 @@ class RankStatus:
         known = {field.name: said[field.name] for field in fields(cls) if field.name in said}
         ranks = known.get("ranks")
         known |= {"ranks": None if ranks is None else tuple(map(int, ranks))}
-        known |= {"stack": tuple(known.get("stack", ())), "state": State(known["state"])}
+        known |= {"stack": tuple(known.get("stack", ())), "state": ProcessState(known["state"])}
         return cls(**known)
 
 
@@ -96,7 +100,7 @@ def find_standstill(ranks: Collection[RankStatus]) -> Standstill | None:
     waiting = [one for one in ranks if one.waits]
     if not waiting:
         return None
-    gave_up = {one.rank for one in ranks if one.gave_up or (one.state is State.GONE and one.call)}
+    gave_up = {one.rank for one in ranks if one.gave_up or one.ended_waiting}
     stuck = {one.rank for one in waiting}
     known = {rank for one in waiting for rank in one.ranks or ()} - stuck
     others = {one.rank for one in ranks} - stuck
@@ -112,10 +116,10 @@ def speaker(ranks: Collection[RankStatus]) -> int | None:
 
 _MOST_LINES = 10
 _STATES = {
-    State.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
-    State.GONE: "is gone: its process has ended",
-    State.HELD: "runs, and a call into C holds its interpreter",
-    State.SILENT: "says nothing: it is stopped, cut off or busy",
+    ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
+    ProcessState.GONE: "is gone: its process has ended",
+    ProcessState.HELD: "runs, and a call into C holds its interpreter",
+    ProcessState.SILENT: "says nothing: it is stopped, cut off or busy",
 }
 
 
@@ -125,12 +129,12 @@ def named(ranks: Sequence[int]) -> str:
 
 def whereabouts(rank: RankStatus) -> str:
     """Say `rank 2 is stopped, ..., after training step 12`, without an end."""
-    step = "" if rank.state is State.SILENT or not rank.steps else rank.steps
+    step = "" if rank.state is ProcessState.SILENT or not rank.steps else rank.steps
     return f"rank {rank.rank} {_doing(rank)}{step and f', after training step {step}'}"
 
 
 def _doing(rank: RankStatus) -> str:
-    if rank.state is not State.ALIVE:
+    if rank.state is not ProcessState.ALIVE:
         return _STATES[rank.state]
     if rank.call:
         return f"waits in {rank.call}"

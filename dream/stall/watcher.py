@@ -70,7 +70,7 @@ def give_up(ranks: Sequence[int]) -> list[str]:
 
 
 def overdue(call: str, seconds: float) -> Desynchronized:
-    """The error of a wait that has lasted the stall time, and does not know whom it is for."""
+    """Make the error of a wait that has lasted the stall time, without knowing for whom."""
     for watcher in _watchers[:1]:
         wait = watcher.standstill()
         watcher.give_up([])
@@ -87,7 +87,7 @@ class Watcher:
         self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
-        self._observer, self._writer = Observer(), stacks.Writer()
+        self._observer, self._writer = Observer(), stacks.StackWriter()
         self._page = StatusPage(place.rank, self._writer.fd)
         self._peers = Peers(place, self._page, 1.0 + 4 * self._look)
         self._own = RankStatus(place.rank)
@@ -141,7 +141,7 @@ class Watcher:
         return replace(status, stack=tuple(self._peers.stack(rank)) or status.stack)
 
     def standstill(self) -> Standstill | None:
-        """Who waits for whom, of all ranks, now."""
+        """Find who waits for whom, of all ranks, now."""
         ranks = sorted([self.rank, *self._peers.ranks])
         self.ranks = {rank: self.status(rank) for rank in ranks}
         return find_standstill(self.ranks.values())

@@ -10,7 +10,7 @@ import pytest
 from launch_scripts import outcome
 
 from dream.launch.child import looks_like_a_victim
-from dream.launch.ending import Cause, Ending, describe, find_cause, first_left
+from dream.launch.ending import Blame, Ending, describe, find_cause, first_left
 from dream.parameter_server.door import gone
 
 OWN = Ending(1, 1, 10.0, text="ValueError: mine")
@@ -49,8 +49,8 @@ ABSENT = Ending(
     ],
 )
 def test_the_first_cause(endings: list[Ending], first: Ending, victim: Ending | None) -> None:
-    assert find_cause(endings) == Cause(first, victim)
-    assert find_cause(endings[::-1]) == Cause(first, victim)
+    assert find_cause(endings) == Blame(first, victim)
+    assert find_cause(endings[::-1]) == Blame(first, victim)
 
 
 def test_nobody_failed() -> None:
@@ -60,13 +60,13 @@ def test_nobody_failed() -> None:
 
 
 def test_the_message_names_rank_exit_and_traceback() -> None:
-    message = describe(Cause(OWN), 2.0, [2, 0])
+    message = describe(Blame(OWN), 2.0, [2, 0])
     assert message.startswith("Rank 1 failed with exit code 1 after 2.0 s. Ended with it: ranks 0,")
     assert message.endswith("\n  ValueError: mine")
 
 
 def test_the_message_names_who_did_not_come_and_who_waited() -> None:
-    message = describe(Cause(ABSENT, WAITED), 2.0, [1])
+    message = describe(Blame(ABSENT, WAITED), 2.0, [1])
     assert message.startswith("Rank 1 did not come to all_reduce() within 6.5 s: rank 1 is stopped")
     assert "Rank 0 waited for it, and failed with exit code 1 after 2.0 s." in message
 
@@ -79,34 +79,34 @@ def test_a_server_that_is_waited_for_in_vain_is_named() -> None:
 
 
 def test_the_message_names_a_signal() -> None:
-    assert "Rank 2 was killed by SIGKILL (signal 9, as" in describe(Cause(KILLED), 2.0, [])
-    assert "by SIGSEGV (signal 11)" in describe(Cause(Ending(0, -11, 0.0)), 2.0, [])
-    assert "by a signal (signal 40)" in describe(Cause(Ending(0, -40, 0.0)), 2.0, [])
+    assert "Rank 2 was killed by SIGKILL (signal 9, as" in describe(Blame(KILLED), 2.0, [])
+    assert "by SIGSEGV (signal 11)" in describe(Blame(Ending(0, -11, 0.0)), 2.0, [])
+    assert "by a signal (signal 40)" in describe(Blame(Ending(0, -40, 0.0)), 2.0, [])
 
 
 def test_who_left_is_named_and_what_it_did_is_shown() -> None:
-    message = describe(Cause(LEFT, VICTIM), 2.0, [])
+    message = describe(Blame(LEFT, VICTIM), 2.0, [])
     assert message.startswith("Rank 3 left with exit code 0")
     assert "Rank 0 then failed with exit code 1.\n  ConnectionResetError" in message
 
 
 def test_who_left_early_may_have_branched_on_its_own_loss() -> None:
-    for cause in (Cause(LEFT), Cause(LEFT, VICTIM)):
+    for cause in (Blame(LEFT), Blame(LEFT, VICTIM)):
         assert "branch on a global value (`strategy.communicator.all_reduce`)" in describe(
             cause, 2.0, []
         )
 
 
 def test_what_is_on_screen_is_not_quoted_again() -> None:
-    message = describe(Cause(OWN), 2.0, [2, 0], shown={1})
+    message = describe(Blame(OWN), 2.0, [2, 0], shown={1})
     assert "mine" not in message
     assert message.endswith("Its last words are above.")
-    assert "ValueError: mine" in describe(Cause(OWN), 2.0, [], shown={0})
+    assert "ValueError: mine" in describe(Blame(OWN), 2.0, [], shown={0})
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
     text = "\n".join(f"line {number}" for number in range(100))
-    message = describe(Cause(Ending(0, 1, 0.0, text=text)), 1.0, [])
+    message = describe(Blame(Ending(0, 1, 0.0, text=text)), 1.0, [])
     assert "line 99" in message
     assert "line 10\n" not in message
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import select
 import threading
 
-from dream.launch.process import Report, Reports
+from dream.launch.process import RankReport, ReportPipe
 
 
 def test_an_end_that_comes_while_it_is_read_is_seen() -> None:
     """What was to wake the reader may be read together with the rest, before it would sleep."""
-    reports, reading, written = Reports(), threading.Event(), threading.Event()
+    reports, reading, written = ReportPipe(), threading.Event(), threading.Event()
     read = reports._read
 
     def late() -> None:
@@ -19,7 +19,7 @@ def test_an_end_that_comes_while_it_is_read_is_seen() -> None:
         read()
 
     reports._read = late  # type: ignore[method-assign]
-    told: list[Report] = []
+    told: list[RankReport] = []
     reports.listen(told.append)
     assert reading.wait(300)
     finishing = threading.Thread(target=reports.finish, daemon=True)

@@ -17,7 +17,8 @@ from dream.cluster import export
 from dream.stall import activity, stacks
 from dream.stall.activity import Observer, progress
 from dream.stall.peers import Neighbour, StatusPage
-from dream.stall.status import RankStatus, State, find_standstill, speaker, stuck, warning
+from dream.stall.status import ProcessState as State
+from dream.stall.status import RankStatus, find_standstill, speaker, stuck, warning
 
 WAITS = {"call": "backward()", "waited": 61.0}
 
@@ -216,7 +217,7 @@ def test_a_neighbour_is_read_without_its_help() -> None:
 TAKES = """
 import signal, sys, time
 from dream.stall import stacks
-first = stacks.Writer()
+first = stacks.StackWriter()
 mine = first.number
 heard = []
 signal.signal(mine, lambda *_: heard.append(1))

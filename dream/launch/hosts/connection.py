@@ -33,7 +33,7 @@ class Closed(ConnectionError):
 
 
 @final
-class Channel:
+class JsonChannel:
     """One side of a connection that has shown the token. Any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -60,8 +60,8 @@ class Channel:
         return str(name[0]) if isinstance(name, tuple) else ""
 
     def send(self, kind: str, content: object = None) -> None:
-        """What the connection does not take now is kept. Where it is closed, `receive` says so,
-        once it has given what came before."""
+        """Send, and keep what the connection does not take now. Where it is closed, `receive` says
+        so, once it has given what came before."""
         line = json.dumps([kind, content]).encode() + b"\n"
         with self._sending:
             self._unsent += line
@@ -79,8 +79,8 @@ class Channel:
                 self._unsent = self._unsent[sent:]
 
     def receive(self) -> list[Message]:
-        """The messages that have come since. Closed where no more can come, and what came before
-        has been given."""
+        """Return the messages that have come since. Closed where no more can come, and what came
+        before has been given."""
         try:
             came = self._connection.recv(_AT_ONCE)
         except BlockingIOError:
@@ -124,11 +124,11 @@ class Listener(ABC):
 
     @abstractmethod
     def greeting(self, address: str) -> list[Message]:
-        """What is said over a new connection. address: this side's; empty inside a process."""
+        """Return what to say over a new connection. address: this side's; empty in a process."""
 
     @abstractmethod
     def hear(self, kind: str, content: Any) -> None:
-        """What the other side said."""
+        """Take what the other side said."""
 
     @abstractmethod
     def closed(self) -> None:
@@ -153,7 +153,7 @@ class Line:
         self._connect = connect
         self._listener = listener
         self._clock = AwakeClock()
-        self._channel: Channel | None = None
+        self._channel: JsonChannel | None = None
         self._tried = self._heard = self._beat_at = float("-inf")
         self._closing = False
         self._woken, self._waker = socket.socketpair()
@@ -232,7 +232,7 @@ class Line:
         """The former connection is kept until there is another: what was said on it may arrive."""
         self._tried = self.now
         try:
-            channel = Channel(self._connect())
+            channel = JsonChannel(self._connect())
         except OSError as error:
             self.trouble = str(error)
             return

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from dream.cluster.awake import AwakeClock
 from dream.cluster.store import JoinHandler
-from dream.launch.hosts.connection import Channel
+from dream.launch.hosts.connection import JsonChannel
 from dream.launch.hosts.judge import HostReport, Judge
 from dream.launch.hosts.meeting import Meeting, Node
 from dream.launch.output import SCREEN
@@ -36,7 +36,7 @@ _QUIET_SECONDS = 2.5
 class _Guest:
     """A connection, and whose it is once that was said."""
 
-    channel: Channel
+    channel: JsonChannel
     node: Node | None = None
     heard: float = 0.0
 
@@ -112,7 +112,7 @@ class Hub(JoinHandler):
     def _arrived(self) -> Iterator[_Guest]:
         with contextlib.suppress(Empty):
             while True:
-                yield _Guest(Channel(self._arrivals.get_nowait()))
+                yield _Guest(JsonChannel(self._arrivals.get_nowait()))
 
     def _over(self) -> bool:
         if self._leaving is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
-from dream.launch.ending import Cause, Ending, find_cause, first_left
+from dream.launch.ending import Blame, Ending, find_cause, first_left
 
 _PATIENCE = 5
 """A part of the node timeout: how long a host may say nothing once ranks fail as those do that
@@ -59,21 +59,21 @@ def _short(ending: Ending) -> Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobVerdict:
     """cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
     signal from outside did, which gives ranks of every host the grace."""
 
-    cause: Cause | None = None
+    cause: Blame | None = None
     lost: str = ""
     stopped: bool = False
 
     @classmethod
-    def read(cls, content: Any) -> Verdict:
+    def read(cls, content: Any) -> JobVerdict:
         cause = content["cause"]
         if cause is None:
             return cls(lost=str(content["lost"]), stopped=bool(content["stopped"]))
         victim = cause["victim"]
-        return cls(Cause(Ending(**cause["first"]), Ending(**victim) if victim else None))
+        return cls(Blame(Ending(**cause["first"]), Ending(**victim) if victim else None))
 
     def write(self) -> dict[str, Any]:
         return asdict(self)
@@ -157,57 +157,57 @@ class Judge:
         self._hosts[node].report, self._hosts[node].done = report, True
 
     def report(self, node: int, report: HostReport, now: float) -> None:
-        """Of a fault there, or what there is to say to the question."""
+        """Take a report: of a fault there, or what there is to say to the question."""
         self._hosts[node].report = report
         if self._asked is None and report.fault:
             self._asked, self._first = now, report
 
-    def verdict(self, now: float) -> Verdict | None:
+    def verdict(self, now: float) -> JobVerdict | None:
         """None while the job runs, and while hosts may still tell more."""
         if self._asked is None:
             return self._lost_by_itself(now)
         if self._first.told:
-            return Verdict(lost=self._first.told, stopped=self._first.stopped)
+            return JobVerdict(lost=self._first.told, stopped=self._first.stopped)
         return self._of_reports(self._asked, now)
 
-    def _lost_by_itself(self, now: float) -> Verdict | None:
+    def _lost_by_itself(self, now: float) -> JobVerdict | None:
         for host in self._hosts.values():
             if host.done:
                 continue
             if host.closed is not None and now - host.closed > self._return:
-                return Verdict(lost=killed(host.name))
+                return JobVerdict(lost=killed(host.name))
             if now - host.heard > self._timeout:
-                return Verdict(lost=silent(host.name, now - host.heard))
+                return JobVerdict(lost=silent(host.name, now - host.heard))
         return None
 
-    def _of_reports(self, asked: float, now: float) -> Verdict | None:
+    def _of_reports(self, asked: float, now: float) -> JobVerdict | None:
         owing = [host for host in self._hosts.values() if host.owes]
         before = [h.closed for h in owing if h.closed is not None and h.closed <= asked]
         if before and now - min(before) <= self._return:
             return None  # gone before any rank failed: what these ranks failed of, if it stays so
         if before:
-            return next(Verdict(lost=killed(h.name)) for h in owing if h.closed == min(before))
+            return next(JobVerdict(lost=killed(h.name)) for h in owing if h.closed == min(before))
         cause = find_cause([ending for host in self._hosts.values() for ending in _of(host)])
         clear = cause is not None and not cause.first.victim and cause.first.failed
         there = [host for host in owing if now - host.heard <= self._patience]
         if there and now - asked <= (_CULPRIT_SECONDS if clear else self._patience):
             return None
         if clear:
-            return Verdict(cause)
-        return self._missing(owing, asked, now) or self._told_later() or Verdict(cause)
+            return JobVerdict(cause)
+        return self._missing(owing, asked, now) or self._told_later() or JobVerdict(cause)
 
-    def _missing(self, owing: list[_Host], asked: float, now: float) -> Verdict | None:
+    def _missing(self, owing: list[_Host], asked: float, now: float) -> JobVerdict | None:
         for host in owing:
             if host.closed is not None:
-                return Verdict(lost=killed(host.name))
+                return JobVerdict(lost=killed(host.name))
             if host.heard <= asked or now - host.heard > self._patience:
-                return Verdict(lost=silent(host.name, now - host.heard))
+                return JobVerdict(lost=silent(host.name, now - host.heard))
         return None
 
-    def _told_later(self) -> Verdict | None:
+    def _told_later(self) -> JobVerdict | None:
         for host in self._hosts.values():
             if host.report is not None and host.report.told:
-                return Verdict(lost=host.report.told, stopped=host.report.stopped)
+                return JobVerdict(lost=host.report.told, stopped=host.report.stopped)
         return None
 
 

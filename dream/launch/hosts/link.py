@@ -14,7 +14,7 @@ from dream.cluster import startup_seconds
 from dream.cluster.ports import LOOPBACK, is_loopback
 from dream.launch.ending import Ending, find_cause
 from dream.launch.hosts.connection import Connect, Line, Listener, Message
-from dream.launch.hosts.judge import HostReport, Judge, Verdict, patience
+from dream.launch.hosts.judge import HostReport, JobVerdict, Judge, patience
 from dream.launch.hosts.meeting import Node, absent
 
 FAULT = "fault"
@@ -25,7 +25,7 @@ _QUIET_SECONDS = 2.5
 
 
 @final
-class Link(Listener):
+class HostLink(Listener):
     """connect: a connection to node 0's hub. where: its address, for messages. farewell: what is
     left to do once this side has said goodbye."""
 
@@ -105,7 +105,7 @@ class Link(Listener):
         """Tell the other hosts that every rank here has ended well."""
         self._say("done", HostReport.of(endings).write())
 
-    def verdict(self, endings: Sequence[Ending]) -> Verdict:
+    def verdict(self, endings: Sequence[Ending]) -> JobVerdict:
         """Tell what is known here, and wait for what every host is told: some seconds at most."""
         limit = time.monotonic() + 3 * self._patience + _ANSWER_SECONDS
         self._say("report", HostReport.of(endings).write())
@@ -114,12 +114,12 @@ class Link(Listener):
                 self.look()  # the line's thread may be trying to connect
                 self._news.wait(0.2)
             if "verdict" in self._told:
-                return Verdict.read(self._told["verdict"])
+                return JobVerdict.read(self._told["verdict"])
         cause = find_cause(endings)
-        return Verdict(cause, "" if cause else "another host's ranks failed")
+        return JobVerdict(cause, "" if cause else "another host's ranks failed")
 
     def left(self) -> list[Ending]:
-        """The rank that left first, of hosts where every rank has ended well."""
+        """Return the rank that left first, of hosts where every rank has ended well."""
         told = self._told.get("left")
         return [] if told is None else list(HostReport.read(told).endings)
 

@@ -80,7 +80,7 @@ def own_node(job: Job, ports: Sequence[int]) -> Node:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the installed packages that have to be alike; nothing is imported."""
+    """Return those of Python and of packages that have to be alike; nothing is imported."""
     import platform
     from importlib import metadata
 
@@ -96,7 +96,7 @@ def versions() -> dict[str, str]:
 
 
 def disagreement(nodes: Iterable[Node]) -> str:
-    """Why these hosts cannot go together; empty where they can. A package that a host does not
+    """Say why these hosts cannot go together; empty where they can. A package that a host does not
     have is not compared: ranks there may need another."""
     known = sorted(nodes, key=lambda node: node.number)
     alike = "Give every host the same."
@@ -178,8 +178,8 @@ class Meeting:
         return numbers(set(range(self.nnodes)) - self.nodes.keys())
 
     def join(self, content: Any) -> Node | None:
-        """The host that says this of itself; None where it cannot be taken: then either all have
-        been refused, or the job runs and it came too late. One that comes back is as it was."""
+        """Take the host that says this of itself; None where it cannot be taken: then either all
+        have been refused, or the job runs and it came too late. One that comes back is as it was."""
         try:
             node = Node.read(content)
         except (KeyError, TypeError, ValueError):
@@ -227,7 +227,7 @@ _PAUSE_SECONDS = 0.2
 
 
 def reachable_address(job: Job) -> str:
-    """The address that --master-addr means on host 0, waited for where its name is not known yet.
+    """Return the address that --master-addr means on host 0, once its name is known.
     ConfigurationError where only this host itself could reach it."""
     host = job.master_addr
     if is_loopback(host):
@@ -258,7 +258,7 @@ def _resolved(host: str) -> str:
 
 
 def _example() -> str:
-    """An address of this host that others may reach. Nothing is sent."""
+    """Return an address of this host that others may reach. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address of nobody: it only picks the route

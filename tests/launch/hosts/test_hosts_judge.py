@@ -10,7 +10,7 @@ import pytest
 from dream.cluster import awake
 from dream.cluster.awake import AwakeClock
 from dream.launch.ending import Ending
-from dream.launch.hosts.judge import HostReport, Judge, Verdict
+from dream.launch.hosts.judge import HostReport, JobVerdict, Judge
 
 OWN = HostReport.of([Ending(1, 1, 10.0, text="ValueError: mine")])
 VICTIM = HostReport.of([Ending(0, 1, 9.0, victim=True, text="ConnectionResetError")])
@@ -32,7 +32,7 @@ def beats(made: Judge, *nodes: int, now: float) -> None:
         made.heard(node, now)
 
 
-def named(verdict: Verdict | None) -> int | str:
+def named(verdict: JobVerdict | None) -> int | str:
     assert verdict is not None
     return verdict.lost or verdict.cause.first.rank if verdict.cause else verdict.lost
 

@@ -13,10 +13,10 @@ import pytest
 
 from dream._errors import ConfigurationError
 from dream.cluster.store import Store
-from dream.launch.hosts.connection import Channel, Closed, Message
+from dream.launch.hosts.connection import Closed, JsonChannel, Message
 from dream.launch.hosts.hub import Hub
-from dream.launch.hosts.judge import Verdict
-from dream.launch.hosts.link import Link
+from dream.launch.hosts.judge import JobVerdict
+from dream.launch.hosts.link import HostLink
 from dream.launch.hosts.meeting import Meeting, Node
 
 PATIENT = 300.0
@@ -33,7 +33,7 @@ class Guest:
     def __init__(self, hub: Hub, number: int, nnodes: int) -> None:
         ours, theirs = socket.socketpair()
         hub.take(theirs)
-        self.channel = Channel(ours)
+        self.channel = JsonChannel(ours)
         self.channel.send("join", node(number, nnodes).write())
 
     def next(self) -> list[Message]:
@@ -83,14 +83,14 @@ def test_one_message_a_host_a_beat_and_one_back_whatever_the_hosts(
         guest.channel.close()
 
 
-def guests_of(guests: list[Guest]) -> list[Channel]:
+def guests_of(guests: list[Guest]) -> list[JsonChannel]:
     return [guest.channel for guest in guests]
 
 
 def test_a_launcher_beats_once_a_second(opened: list[Hub]) -> None:
     hub = Hub(Meeting(1, PATIENT), "here", PATIENT)
     opened.append(hub)
-    link = Link(node(0, 1), to(hub), "here", lambda: None)
+    link = HostLink(node(0, 1), to(hub), "here", lambda: None)
     assert link.agree() == [node(0, 1)]
     before, start = hub.messages, time.monotonic()
     while hub.messages < before + 3:
@@ -114,12 +114,12 @@ def test_a_launcher_that_fails_by_itself_tells_the_others(opened: list[Hub]) -> 
     hub = Hub(Meeting(2, PATIENT), "here", PATIENT)
     opened.append(hub)
     other = Guest(hub, 0, 2)
-    link = Link(node(1, 2), to(hub), "here", lambda: None)
+    link = HostLink(node(1, 2), to(hub), "here", lambda: None)
     link.agree()
     link.failed(OSError("no file descriptors"))
     reason = "the launcher of node 1 (host1) failed: OSError: no file descriptors"
-    assert other.until("verdict") == Verdict(lost=reason).write()
-    assert link.verdict([]) == Verdict(lost=reason)
+    assert other.until("verdict") == JobVerdict(lost=reason).write()
+    assert link.verdict([]) == JobVerdict(lost=reason)
     link.close()
     other.channel.close()
 
@@ -148,7 +148,7 @@ def test_what_is_no_message_ends_that_connection_alone(opened: list[Hub]) -> Non
 
 def test_a_line_without_an_end_is_not_kept() -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(theirs)
+    channel = JsonChannel(theirs)
 
     def pour() -> None:
         while True:
@@ -162,10 +162,10 @@ def test_a_line_without_an_end_is_not_kept() -> None:
 
 def test_messages_arrive_whole_however_they_were_cut() -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(theirs)
+    channel = JsonChannel(theirs)
     channel.send("long", "x" * 3_000_000)
     assert channel.waiting
-    other, found = Channel(ours), b""
+    other, found = JsonChannel(ours), b""
     ours.setblocking(False)
     while not found.endswith(b"\n"):
         channel.flush()
@@ -227,7 +227,7 @@ def test_a_refused_token_is_told_at_once() -> None:
     def connect() -> socket.socket:
         raise ConfigurationError("The rendezvous refused the token.")
 
-    link = Link(node(1, 2), connect, "here", lambda: None)
+    link = HostLink(node(1, 2), connect, "here", lambda: None)
     with pytest.raises(ConfigurationError, match="refused the token"):
         link.agree()
     link.close()
