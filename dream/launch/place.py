@@ -57,19 +57,10 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     token = os.urandom(16).hex()
     *ports, spare = ports
     store = _serve(Endpoint(LOOPBACK, job.master_port or spare), token, held)
-    workers = tuple(Endpoint(LOOPBACK, port) for port in ports[1:])
-    return Hosted(
-        _places(
-            job,
-            workers=workers,
-            hosts=("localhost",),
-            master=Endpoint(LOOPBACK, ports[0]),
-            rendezvous=Endpoint(LOOPBACK, store.port),
-            token=token,
-        ),
-        link=None,
-        find=store.values.get,
-    )
+    master, *workers = (Endpoint(LOOPBACK, port) for port in ports)
+    at = Endpoint(LOOPBACK, store.port)
+    places = _places(job, ("localhost",), at, token, master, tuple(workers))
+    return Hosted(places, link=None, find=store.values.get)
 
 
 def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
@@ -77,22 +68,17 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
     store = Rendezvous(at, token, _SECONDS_PER_STEP)
-    link = _first(job, ports, token, held) if job.node_rank == 0 else _further(job, ports, store)
+    if job.node_rank == 0:
+        link = _first(job, ports, token, held)
+    else:
+        link = HostLink(own_node(job, ports), store.stay, str(at), lambda: None)
     held.push(_leave(link))
     nodes = link.agree()
     _say_ports(job, nodes[job.node_rank])
-    return Hosted(
-        _places(
-            job,
-            workers=tuple(worker for node in nodes for worker in node.workers),
-            hosts=tuple(node.name for node in nodes),
-            master=nodes[0].master,
-            rendezvous=at,
-            token=token,
-        ),
-        link=link,
-        find=lambda key: None if link.silent else store.find(key),
-    )
+    workers = tuple(worker for node in nodes for worker in node.workers)
+    hosts = tuple(node.name for node in nodes)
+    places = _places(job, hosts, at, token, nodes[0].master, workers)
+    return Hosted(places, link, find=lambda key: None if link.silent else store.find(key))
 
 
 def _say_ports(job: Job, here: Node) -> None:
@@ -100,8 +86,7 @@ def _say_ports(job: Job, here: Node) -> None:
     within = port_range(job.environ)
     ports = f"from {within}" if within else "that are free; --port-range holds them to some"
     store = f"port {job.master_port} and " if job.node_rank == 0 else ""
-    line = f"node {job.node_rank} listens at {here.master.host} on {store}ports {ports}"
-    SCREEN.say(line)
+    SCREEN.say(f"node {job.node_rank} listens at {here.master.host} on {store}ports {ports}")
 
 
 def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
@@ -126,10 +111,6 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
     return HostLink(own, connect, where, hub.close)
 
 
-def _further(job: Job, ports: list[int], store: Rendezvous) -> HostLink:
-    return HostLink(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
-
-
 def _leave(link: HostLink) -> Callable[..., None]:
     """Return what is to be done at the end, however it comes."""
 
@@ -148,15 +129,8 @@ def _serve(endpoint: Endpoint, token: str, held: ExitStack) -> Store:
     return store
 
 
-def _places(
-    job: Job,
-    *,
-    workers: tuple[Endpoint, ...],
-    hosts: tuple[str, ...],
-    master: Endpoint,
-    rendezvous: Endpoint,
-    token: str,
-) -> tuple[Cluster, ...]:
+def _places(job: Job, hosts: tuple[str, ...], rendezvous: Endpoint, token: str,
+            master: Endpoint, workers: tuple[Endpoint, ...]) -> tuple[Cluster, ...]:  # fmt: skip
     return tuple(
         Cluster(
             source="dream run",

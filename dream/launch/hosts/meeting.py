@@ -179,7 +179,7 @@ class Meeting:
 
     def join(self, content: Any) -> Node | None:
         """Take the host that says this of itself; None where it cannot be taken: then either all
-        have been refused, or the job runs and it came too late. One that comes back is as it was."""
+        have been refused, or it came too late. One that comes back is as it was."""
         try:
             node = Node.read(content)
         except (KeyError, TypeError, ValueError):
