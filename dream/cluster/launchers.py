@@ -194,6 +194,8 @@ READERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
     tf_config.read,
     HOROVOD.read,
 )
+"""In the order in which they are trusted. A launcher that a row describes needs no more than that
+row; another brings a function of its own."""
 
 PROCESS_COUNTS = {
     TORCHRUN.size: TORCHRUN.local_rank,

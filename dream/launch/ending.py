@@ -17,7 +17,7 @@ _BLAMES = re.compile(
     r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)(?:, \d+)* "
     r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Look)"
 )
-"""What `stall`, `communication.board` and the servers' `door` say of a rank that is waited for."""
+"""What `stall`, `collectives.board` and the servers' `door` say of a rank that is waited for."""
 
 _SECONDS_APART = 1.0
 """A peer's connection closes before the launcher hears of its end: ends so close have no order."""

@@ -62,10 +62,7 @@ class Screen:
     def _write(self, data: bytes, is_error: bool) -> None:
         try:
             _put(data, is_error)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: the stream was closed, or cannot say it
+        except (OSError, ValueError) as error:  # the latter: it was closed, or cannot say it
             if is_error in self._broken:
                 return
             self._broken.add(is_error)
