@@ -27,6 +27,10 @@ KNOWN_SECONDS = 30.0
 _PIECE = 1 << 16
 _AT_ONCE = 16
 _PAUSE = 0.05
+_HELLO = struct.Struct("<32sIH")
+_LONGEST = 1024
+Welcome = Callable[[int, str, socket.socket], None]
+"""Called with the rank that came, what for, and the connection. It must not wait."""
 
 
 class Refused(Exception):
@@ -208,13 +212,6 @@ class Entrance:
             self._go_on(caller)
             if caller in self._callers:
                 self._end(caller)
-
-
-_HELLO = struct.Struct("<32sIH")
-_LONGEST = 1024
-
-Welcome = Callable[[int, str, socket.socket], None]
-"""Called with the rank that came, what for, and the connection. It must not wait."""
 
 
 def new_word() -> str:

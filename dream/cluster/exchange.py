@@ -27,6 +27,8 @@ from dream.cluster.ports import (
 from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous
 from dream.cluster.settings import startup_seconds
 
+_KNOCK_SECONDS = 10.0
+
 
 def meet(cluster: Cluster, name: str) -> None:
     """Return once every rank has called it with this name; WorkerFailed names those that did
@@ -129,9 +131,6 @@ def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
         f"Received by rank {cluster.rank} from {cluster.source}. Every rank must reach the block: "
         f"look at what those do before it, or raise {settings.STARTUP_SECONDS}."
     )
-
-
-_KNOCK_SECONDS = 10.0
 
 
 @final

@@ -22,6 +22,11 @@ Show = Literal["first", "all", "none"]
 
 Writer = tuple[int, bool]
 """A rank, and whether it writes to stderr."""
+_CHUNK = 1 << 16
+_MOMENT = 0.1
+"""Seconds for which the beginning of a line waits for its end."""
+
+_TAIL_BYTES = 1 << 14
 
 
 @final
@@ -97,13 +102,6 @@ def _put(data: bytes, is_error: bool) -> None:
 
 
 SCREEN = Screen()
-
-
-_CHUNK = 1 << 16
-_MOMENT = 0.1
-"""Seconds for which the beginning of a line waits for its end."""
-
-_TAIL_BYTES = 1 << 14
 
 
 @final

@@ -24,6 +24,8 @@ from dream.launch.ending import Ending
 from dream.launch.output import Output
 
 _CHUNK = 1 << 16
+CHILD = str(Path(__file__).with_name("child.py"))
+_STREAM_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,6 @@ class ReportPipe:
         self._held = bytearray(rest[int(size) :])
         text = rest[: int(size)].decode(errors="replace")
         return RankReport(kind, int(code), float(seconds), text, time.monotonic())
-
-
-CHILD = str(Path(__file__).with_name("child.py"))
-_STREAM_SECONDS = 0.5
 
 
 @final

@@ -24,12 +24,18 @@ from dream.launch.process import Process
 from dream.launch.survivors import Expendable
 from dream.launch.watch import Events, JobWatch, next_event
 
-_EACH = 6
+_DESCRIPTORS_EACH = 6
 """Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
 held for it, a log."""
 
-_COMMON = 32
+_DESCRIPTORS_COMMON = 32
 """Guard, store and its callers, what Python opens for a moment."""
+_TERM_SECONDS = 2.0
+"""After a failure, between SIGTERM and SIGKILL. Frameworks catch the first, so the second always
+comes; also, how long the system may take for the second."""
+
+_STREAM_SECONDS = 0.5
+Listen = Callable[[Events], AbstractContextManager[object]]
 
 
 def check_descriptors(n: int) -> None:
@@ -41,20 +47,13 @@ def check_descriptors(n: int) -> None:
     except (ImportError, OSError):
         return  # a system that tells neither
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = opened + _EACH * n + _COMMON
+    needed = opened + _DESCRIPTORS_EACH * n + _DESCRIPTORS_COMMON
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise ConfigurationError(
             f"The limit of open files is too low for so many ranks. Received: {n} ranks, which "
             f"need {needed}, and a limit of {limit}. Run `ulimit -n {max(4096, needed)}` first, or "
             "start fewer ranks."
         )
-
-
-_SECONDS = 2.0
-"""After a failure, between SIGTERM and SIGKILL. Frameworks catch the first, so the second always
-comes; also, how long the system may take for the second."""
-
-_STREAM_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,8 @@ class Manner:
     """
 
     number: signal.Signals = signal.SIGTERM
-    seconds: float = _SECONDS
-    grace: float = _SECONDS
+    seconds: float = _TERM_SECONDS
+    grace: float = _TERM_SECONDS
 
 
 def end(processes: Sequence[Process], events: Events, manner: Manner) -> None:
@@ -80,7 +79,7 @@ def end(processes: Sequence[Process], events: Events, manner: Manner) -> None:
     _wait(processes, events, manner)
     for process in processes:
         process.kill()
-    limit = time.monotonic() + _SECONDS
+    limit = time.monotonic() + _TERM_SECONDS
     while any(process.running for process in processes) and time.monotonic() < limit:
         next_event(events, 0.05)
     finish([process.output for process in processes], _STREAM_SECONDS)
@@ -93,7 +92,7 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
         passed = time.monotonic() - start
         if passed > seconds:
             return
-        if passed > _SECONDS and not said:
+        if passed > _TERM_SECONDS and not said:
             said = True
             SCREEN.say(
                 f"{ranks(left).capitalize()} still end. They may take {seconds:g} s (--grace); "
@@ -104,9 +103,6 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
             return
         if isinstance(event, signal.Signals) and not extended:
             seconds, extended = max(seconds, manner.grace), True
-
-
-Listen = Callable[[Events], AbstractContextManager[object]]
 
 
 def run(job: Job, listen: Listen = nullcontext) -> Outcome:

@@ -15,6 +15,12 @@ from dream.launch.process import Process
 
 RESTARTS = 3
 """How often a rank is started again before it is left dead."""
+_BUSY = 0.05
+"""Share of a core below which a rank counts as waiting; heartbeats of idle frameworks need
+some."""
+
+_LEAST_SECONDS = 0.5
+_TOLD_SECONDS = 60.0
 
 
 @final
@@ -64,15 +70,6 @@ class Expendable:
             return self._find(key)
         except OSError:
             return None
-
-
-_BUSY = 0.05
-"""Share of a core below which a rank counts as waiting; heartbeats of idle frameworks need
-some."""
-
-_LEAST_SECONDS = 0.5
-
-_TOLD_SECONDS = 60.0
 
 
 @final

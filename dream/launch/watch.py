@@ -20,6 +20,17 @@ Event = int | signal.Signals | str | None
 for a while."""
 
 Events = SimpleQueue[Event]
+_GRACE_SECONDS = 1.0
+"""How long reports are waited for when only victims are known: the first cause may be heard of
+second, since an interpreter takes its time to end."""
+
+_SHORT_GRACE_SECONDS = 0.2
+_TICK_SECONDS = 1.0
+_LEAVING_SECONDS = 2.0
+"""How long a rank may still run once an error has ended its script: a thread that is no daemon, or
+a function for the exit, would keep it, and all the others with it, for as long as it likes."""
+
+_LEAVING_TICK_SECONDS = 0.1
 
 
 def next_event(events: Events, timeout: float) -> Event:
@@ -27,20 +38,6 @@ def next_event(events: Events, timeout: float) -> Event:
         return events.get(timeout=timeout)
     except Empty:
         return None
-
-
-_GRACE_SECONDS = 1.0
-"""How long reports are waited for when only victims are known: the first cause may be heard of
-second, since an interpreter takes its time to end."""
-
-_SHORT_GRACE_SECONDS = 0.2
-_TICK_SECONDS = 1.0
-
-_LEAVING_SECONDS = 2.0
-"""How long a rank may still run once an error has ended its script: a thread that is no daemon, or
-a function for the exit, would keep it, and all the others with it, for as long as it likes."""
-
-_LEAVING_TICK_SECONDS = 0.1
 
 
 @final

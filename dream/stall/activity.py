@@ -13,6 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import final
 
+_IDLE = 0.01
+"""Share of the time between two looks below which a thread has stood still: one that waits in a
+framework's core does nothing at all."""
+
+_POOL_IDLE = 0.2
+"""The same of the whole process, where a framework computes in threads of its own: some of them
+look for work now and then."""
+
 
 @final
 class StepCount:
@@ -89,15 +97,6 @@ def call_in(file: str, function: str) -> str:
         )
         words = next(folders, None)
     return "" if words is None else words or f"{function}()"
-
-
-_IDLE = 0.01
-"""Share of the time between two looks below which a thread has stood still: one that waits in a
-framework's core does nothing at all."""
-
-_POOL_IDLE = 0.2
-"""The same of the whole process, where a framework computes in threads of its own: some of them
-look for work now and then."""
 
 
 @dataclass(frozen=True, slots=True)

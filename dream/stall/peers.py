@@ -24,6 +24,9 @@ _BYTES = 8192
 _TRIES = 20
 _MOST_RANKS = 512
 """That fit, of those that a rank waits for."""
+T = TypeVar("T")
+_REST_SECONDS = 30.0
+"""A store that does not answer takes ten seconds to say so."""
 
 
 @final
@@ -116,11 +119,6 @@ def _fields(pid: int) -> list[str]:
     except OSError:
         return []
     return text.rpartition(")")[2].split()
-
-
-T = TypeVar("T")
-_REST_SECONDS = 30.0
-"""A store that does not answer takes ten seconds to say so."""
 
 
 @final

@@ -11,6 +11,8 @@ from typing import Any, Self
 from dream import cluster
 from dream._errors import Desynchronized
 
+_MOST_LINES = 10
+
 
 @unique
 class ProcessState(StrEnum):
@@ -114,7 +116,6 @@ def speaker(ranks: Collection[RankStatus]) -> int | None:
     return min((one.rank for one in ranks if one.answers), default=None)
 
 
-_MOST_LINES = 10
 _STATES = {
     ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
     ProcessState.GONE: "is gone: its process has ended",

@@ -26,6 +26,11 @@ _AT_ONCE = 1 << 16
 _ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 
 Message = tuple[str, Any]
+BEAT_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+_PAUSE_SECONDS = 0.1
+_FAREWELL_SECONDS = 0.5
+Connect = Callable[[], socket.socket]
 
 
 class Closed(ConnectionError):
@@ -109,14 +114,6 @@ def _message(line: bytes) -> Message:
 def _mapped(error: OSError) -> OSError:
     """A connection that was ended by the other side is told from one that is merely cut."""
     return Closed(str(error)) if error.errno in _ENDED else error
-
-
-BEAT_SECONDS = 1.0
-_LOOK_SECONDS = 0.2
-_PAUSE_SECONDS = 0.1
-_FAREWELL_SECONDS = 0.5
-
-Connect = Callable[[], socket.socket]
 
 
 class Listener(ABC):

@@ -21,6 +21,12 @@ _LEAST_PATIENCE = 2.0
 """Two beats."""
 
 _LONGEST_TEXT = 16_000
+_CULPRIT_SECONDS = 1.0
+"""How long other hosts' reports are waited for where one names a rank that failed of itself."""
+
+_RETURN = 0.5
+"""How much of the patience one has to come back in whose connection has closed: by the system of
+its host as a rule, since its process is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +99,6 @@ def silent(host: str, seconds: float) -> str:
         f"{host} cannot be reached: its launcher has said nothing for {seconds:.0f} s. It is "
         "stopped, or the host or the network between is down"
     )
-
-
-_CULPRIT_SECONDS = 1.0
-"""How long other hosts' reports are waited for where one names a rank that failed of itself."""
-
-_RETURN = 0.5
-"""How much of the patience one has to come back in whose connection has closed: by the system of
-its host as a rule, since its process is gone."""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ _COMPARED = {
     "horovod": ("horovod",),
 }
 """The packages that ranks of several hosts must have of one version, and who distributes them."""
+_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +222,6 @@ class Meeting:
         knocked = f"Without the token of node 0, one came from: {strangers}. " if strangers else ""
         detail = f"Received at {where}. {knocked}"
         self.refuse(absent(self.missing, self.nnodes, self._seconds, detail), late=True)
-
-
-_PAUSE_SECONDS = 0.2
 
 
 def reachable_address(job: Job) -> str:

@@ -315,7 +315,7 @@ def test_a_stopped_host_tells_which_it_was_and_all_ranks_save(
     """Saving takes longer than ranks have after a failure."""
     saves = f"""
 def save(*_):
-    time.sleep({2 * start._SECONDS})
+    time.sleep({2 * start._TERM_SECONDS})
     mark(f'saved{{rank}}')
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
