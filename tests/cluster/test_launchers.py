@@ -178,6 +178,14 @@ def test_horovods_launcher() -> None:
     assert detect({**HOROVOD, "HOROVOD_RANK": "0"}).serves_rendezvous
 
 
+def test_a_job_on_one_host_listens_on_loopback_whatever_its_launcher_says() -> None:
+    master = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "7000"}
+    for environ in ({**HOROVOD, **master}, {**TORCHRUN, **master, "WORLD_SIZE": "2", "RANK": "1"}):
+        place = detect({**environ, "GROUP_RANK": ""})
+        assert place.master == Endpoint("127.0.0.1", 7000)
+        assert place.rendezvous == Endpoint("127.0.0.1", 7001)
+
+
 def test_horovods_launcher_on_several_hosts() -> None:
     hosts = {**HOROVOD, "HOROVOD_CROSS_SIZE": "2", "HOROVOD_CROSS_RANK": "1"}
     place = detect({**hosts, "MASTER_ADDR": "a", "MASTER_PORT": "7000", **SEVERAL})
