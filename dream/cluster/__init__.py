@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dream._topology import Cluster
 from dream.cluster import horovod, tf_config, torchrun
-from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
+from dream.cluster._names import FRAMEWORK, FRAMEWORKS, SNAPSHOTS, STALL_SECONDS, STRATEGY
 from dream.cluster.door import Door, knock, listens, readable
 from dream.cluster.exchange import (
     exchange,
@@ -70,7 +70,6 @@ __all__ = [
     "readable",
     "rendezvous",
     "requested_framework",
-    "requested_record",
     "requested_strategy",
     "reserve",
     "snapshot_folder",
@@ -125,11 +124,6 @@ def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
 def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """What `dream run --framework` asked for this rank, if anything."""
     return environ.get(FRAMEWORK) or None
-
-
-def requested_record(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `dream verify` asked this rank to write down, if anything."""
-    return environ.get(RECORD) or None
 
 
 def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:

@@ -40,8 +40,8 @@ STALL_SECONDS = "DREAM_STALL_SECONDS"
 shorter. The time in which the waiting rank was itself stopped does not count, and a rank that has
 died is told at once."""
 
-RECORD = "DREAM_RECORD"
-"""What `dream verify` has this rank write down, and where: a Request as JSON."""
+OBSERVER = "DREAM_OBSERVER"
+"""What watches this rank's script: "module:function words", as `_observers.register` takes it."""
 
 SNAPSHOTS = "DREAM_SNAPSHOTS"
 """The folder that `dream run` keeps for a job's snapshots until it ends."""

@@ -13,9 +13,9 @@ ALLOWED = {
     "dream/launch/pickles.py",
     "dream/launch/child.py",
     "dream/launch/calls.py",
-    # `dream port-check`: between a parent and its children, through a folder of mode 0700
-    "dream/tools/port_check/process.py",
-    "dream/tools/port_check/worker.py",
+    # `dream port-check`, `dream plan`: between a parent and its children, through a folder of
+    # mode 0700
+    "dream/tools/model_process.py",
     # torch.load itself, made to wait for rank 0's file; what it reads is the user's
     "adapters/pytorch/saving.py",
     # names of packages, of which none is imported
