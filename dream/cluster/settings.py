@@ -48,8 +48,8 @@ STALL_SECONDS = "DREAM_STALL_SECONDS"
 shorter. The time in which the waiting rank was itself stopped does not count, and a rank that has
 died is told at once."""
 
-RECORD = "DREAM_RECORD"
-"""What `dream verify` has this rank write down, and where: a Request as JSON."""
+OBSERVER = "DREAM_OBSERVER"
+"""What watches this rank's script: "module:function words", as `_observers.register` takes it."""
 
 SNAPSHOTS = "DREAM_SNAPSHOTS"
 """The folder that `dream run` keeps for a job's snapshots until it ends."""
@@ -63,11 +63,6 @@ def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
 def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return what `dream run --framework` asked for this rank, if anything."""
     return environ.get(FRAMEWORK) or None
-
-
-def requested_record(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return what `dream verify` asked this rank to write down, if anything."""
-    return environ.get(RECORD) or None
 
 
 def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:

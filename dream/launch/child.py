@@ -103,20 +103,21 @@ def watch_tensorflow() -> None:
 
 
 def _run(kind: str, name: str, arguments: list[str]) -> None:
-    """Run it; where it is verified, have what it did written down at its good end."""
-    if not os.environ.get("DREAM_RECORD"):
+    """Run it; where it is observed, tell the observers of its good end."""
+    asked = os.environ.get("DREAM_OBSERVER")
+    if not asked:
         _RUNNERS[kind](name, arguments)
         return
-    from dream.tools import recording
+    from dream import _observers
 
-    recording.begin()
+    _observers.register(asked)
     try:
         _RUNNERS[kind](name, arguments)
     except SystemExit as error:
         if error.code in (None, 0):
-            recording.finish()
+            _observers.finish()
         raise
-    recording.finish()
+    _observers.finish()
 
 
 def _exit_code(given: object) -> tuple[int, str]:
