@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -16,20 +16,17 @@ from numpy.typing import NDArray
 from dream._plain import pack, unpack
 from dream._topology import Cluster, Endpoint
 from dream.cluster.store import Store
-from dream.parameter_server.client import Client
-from dream.parameter_server.deals import Epoch
-from dream.parameter_server.holding import Rules
-from dream.parameter_server.messages import Lease, Shard
-from dream.parameter_server.owner import Owner
-from dream.parameter_server.roles import Roles
+from dream.parameter_server.job import Roles, ServerJob
+from dream.parameter_server.leases import Epoch, Lease
+from dream.parameter_server.optimizer import ServerOptimizer, Sharding
 from dream.parameter_server.server import Server
-from dream.parameter_server.work import Work
+from dream.parameter_server.worker import Worker, WorkerState
 
 TOKEN = "the-jobs-own-token"
 SIZE = 6
 
 
-class Plain(Owner):
+class PlainSgd(ServerOptimizer):
     """values -= rate * gradient."""
 
     def __init__(self) -> None:
@@ -37,8 +34,8 @@ class Plain(Owner):
         self._rate = 0.0
         self.steps = 0
 
-    def build(self, recipe: bytes, values: NDArray[Any]) -> None:
-        self._values, self._rate = values, unpack(recipe)
+    def build(self, spec: bytes, values: NDArray[Any]) -> None:
+        self._values, self._rate = values, unpack(spec)
 
     @property
     def values(self) -> NDArray[Any]:
@@ -58,6 +55,26 @@ class Plain(Owner):
         self.steps = unpack(state)
 
 
+class PlainState(WorkerState):
+    """SIZE zeros in as many parameters as there are servers."""
+
+    def __init__(self, servers: int) -> None:
+        bounds = np.linspace(0, SIZE, servers + 1).astype(int)
+        sharding = Sharding([(int(b - a),) for a, b in pairwise(bounds)], servers)
+        values = np.zeros(SIZE, np.float32)
+        super().__init__(None, sharding, [pack(0.5)] * servers, values, np.zeros_like(values))
+        self.rate = 0.5
+
+    def load(self, updates: int) -> None:
+        assert updates >= 0
+
+    def settings(self) -> bytes:
+        return pack(self.rate)
+
+    def take_optimizer_state(self, saved: Sequence[bytes]) -> None:
+        assert [unpack(steps) for steps in saved]
+
+
 class Job:
     """workers threads and servers threads on one store."""
 
@@ -65,13 +82,11 @@ class Job:
         self, workers: int, servers: int, bound: int | None, every: int | None, folder: Path | None
     ) -> None:
         self.roles = Roles(workers, servers)
+        self.rules = bound, every, folder
         self.store = Store("127.0.0.1", 0, TOKEN)
-        self.in_step = bound == 0
         self.errors: list[BaseException] = []
         self.threads = [
-            threading.Thread(
-                target=self._serve, args=[rank, Rules(bound, every, folder)], daemon=True
-            )
+            threading.Thread(target=self._serve, args=[rank], daemon=True)
             for rank in self.roles.serving
         ]
         for thread in self.threads:
@@ -88,12 +103,15 @@ class Job:
             token=token,
         )
 
-    def worker(self, rank: int) -> Worker:
-        return Worker(self, rank)
+    def seen_by(self, rank: int, token: str = TOKEN) -> ServerJob:
+        return ServerJob(self.place(rank, token), self.roles, *self.rules)
 
-    def _serve(self, rank: int, rules: Rules) -> None:
+    def worker(self, rank: int) -> PlainWorker:
+        return PlainWorker(self, rank)
+
+    def _serve(self, rank: int) -> None:
         try:
-            Server(self.place(rank), self.roles, rules, Plain()).serve()
+            Server(self.seen_by(rank), PlainSgd()).serve()
         except BaseException as error:
             self.errors.append(error)
 
@@ -117,22 +135,16 @@ def job(
         running.store.close()
 
 
-class Worker:
+class PlainWorker:
     """A worker of a job. seen: samples that it pushed a gradient of."""
 
     def __init__(self, job: Job, rank: int) -> None:
-        self.rank, self._job = rank, job
-        self.client = Client(job.place(rank), job.roles, in_step=job.in_step)
-        self.work = Work(self.client, self._loaded, job.roles.workers, in_step=job.in_step)
-        self.loads = 0
+        self.rank = rank
+        self.work = Worker(job.seen_by(rank))
+        self.client = self.work.client
         self.seen: list[int] = []
-        servers = job.roles.servers
-        bounds = np.linspace(0, SIZE, servers + 1).astype(int)
-        shards = [
-            Shard(int(a), int(b), ((int(a), (int(b - a),)),), pack(0.5))
-            for a, b in pairwise(bounds)
-        ]
-        self.client.register(shards, np.zeros(SIZE, np.float32), b"rest of rank %d" % rank)
+        self.state = PlainState(job.roles.servers)
+        self.work.hold(self.state, b"rest of rank %d" % rank)
 
     def epoch(
         self, number: int, epoch: Epoch, before: Callable[[Lease], None] | None = None
@@ -140,25 +152,22 @@ class Worker:
         """All batches that this worker is dealt; a batch's gradient is the mean of its samples'
         numbers."""
         current = self.work.begin((0, number), epoch, ahead=False)
-        while (lease := current.take() or current.more()) is not None:
+        while (lease := current.take() or current.take_more()) is not None:
             if current.taken:
                 current.taken.popleft()
-            current.handed_out(lease)
+            current.hand_out(lease)
             if before is not None:
                 before(lease)
             samples = samples_of(lease, epoch)
-            self.client.gradient[:] = np.mean(samples)
+            self.state.gradient[:] = np.mean(samples)
             self.seen += samples
-            self.work.push(float(np.mean(samples)), None, None, [b""] * self._job.roles.servers)
+            self.work.push(float(np.mean(samples)), None, b"")
 
     def vanish(self) -> None:
         """Its connections close without a word, as those of a process that was killed do."""
-        self.client._lines._closed.set()
-        for channel in self.client._lines._channels:
+        self.client._left.set()
+        for channel in self.client._channels:
             channel.close()
-
-    def _loaded(self) -> None:
-        self.loads += 1
 
 
 def samples_of(lease: Lease, epoch: Epoch) -> list[int]:

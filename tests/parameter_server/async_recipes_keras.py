@@ -19,7 +19,7 @@ from keras.optimizers import schedules
 
 from dream import Unsupported
 from dream._plain import Garbled, pack
-from dream.adapters.keras.asynchronous.recipe import Recipe, made_of, recipe
+from dream.adapters.keras.asynchronous.optimizer import KerasOptimizerSpec, describe, make
 
 
 class Mine(keras.optimizers.SGD):  # type: ignore[misc]
@@ -69,7 +69,7 @@ def sent(optimizer: Any, constraint: Any = None) -> Any:
     """The optimizer on the other side."""
     own = variables(constraint)
     optimizer.build(own)
-    made, there = made_of(Recipe.of(recipe(optimizer, own), 6))
+    made, there = make(KerasOptimizerSpec.of(describe(optimizer, own), 6))
     assert [v.path for v in there] == [v.path for v in own]
     return made
 
@@ -88,7 +88,10 @@ assert sent(Mine(Ramp(4)))._learning_rate.steps == 4
 own = variables(keras.constraints.MaxNorm(1.5))
 sgd = keras.optimizers.SGD(0.1)
 sgd.build(own)
-((there,), told) = (made_of(Recipe.of(recipe(sgd, own), 6))[1], Recipe.of(recipe(sgd, own), 6))
+((there,), told) = (
+    make(KerasOptimizerSpec.of(describe(sgd, own), 6))[1],
+    KerasOptimizerSpec.of(describe(sgd, own), 6),
+)
 assert there.constraint.max_value == 1.5
 
 # on the worker
@@ -110,7 +113,7 @@ evil = {
 
 
 def told_by(kind: str, config: Any, schedule: Any = None, variables: Any = held) -> Any:
-    return made_of(Recipe.of(pack((kind, config, schedule, variables, {})), 6))
+    return make(KerasOptimizerSpec.of(pack((kind, config, schedule, variables, {})), 6))
 
 
 sgd_name = told.kind
@@ -124,7 +127,7 @@ refused(lambda: told_by(sgd_name, plain, ("os:system", {})), Unsupported, "'os:s
 refused(lambda: told_by(sgd_name, plain, (sgd_name, {})), Unsupported, "no such LearningRate")
 refused(lambda: told_by(sgd_name, plain, 3), Garbled, "Received: what is not")
 large = [("kernel", (1 << 40,), "float32", None, True)]
-refused(lambda: told_by(sgd_name, plain, None, large), Garbled, "a recipe for 6 elements")
-refused(lambda: Recipe.of(pickle.dumps(Bomb(file)), 6), Garbled, "")
+refused(lambda: told_by(sgd_name, plain, None, large), Garbled, "an optimizer over 6 elements")
+refused(lambda: KerasOptimizerSpec.of(pickle.dumps(Bomb(file)), 6), Garbled, "")
 assert not file.exists()
 print("all held")

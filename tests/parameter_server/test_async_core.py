@@ -11,16 +11,14 @@ from threading import Event, Semaphore
 
 import numpy as np
 import pytest
-from async_numpy import SIZE, Worker, come, job, together, until
+from async_numpy import SIZE, PlainWorker, come, job, together, until
 
 from dream import CheckpointError, ConfigurationError, Desynchronized, Unsupported
 from dream._topology import Cluster
 from dream.parameter_server.client import Client
-from dream.parameter_server.deals import Epoch
-from dream.parameter_server.door import Purpose, knock
-from dream.parameter_server.frames import Channel
-from dream.parameter_server.messages import Lease
-from dream.parameter_server.snapshots import Snapshots
+from dream.parameter_server.leases import Epoch, Lease
+from dream.parameter_server.protocol import FrameChannel, Purpose, connect
+from dream.parameter_server.shard_state import Snapshots
 
 EPOCH = Epoch(samples=43, batch_size=4, drop_last=False)
 
@@ -58,7 +56,7 @@ def test_workers_that_share_each_batch_make_the_updates_of_one(servers: int) -> 
         for worker in workers:
             worker.client.leave()
     for worker in workers:
-        np.testing.assert_allclose(worker.client.values, alone(2), rtol=1e-6)
+        np.testing.assert_allclose(worker.state.values, alone(2), rtol=1e-6)
     assert told.max == 0
     assert told.lead == 0
 
@@ -110,7 +108,7 @@ def test_without_a_bound_the_fast_do_not_wait_for_the_slow() -> None:
     assert told.lead >= EPOCH.batches - 2
 
 
-def _dies(worker: Worker, begun: Semaphore) -> None:
+def _dies(worker: PlainWorker, begun: Semaphore) -> None:
     """The worker's connections close in the middle of its third batch, as those of a dead process
     do. begun: raised by one for each batch."""
 
@@ -155,7 +153,7 @@ def test_what_a_dead_worker_held_is_dealt_again(bound: int | None) -> None:
     assert told.repeated == (2 if bound == 0 else 4)
     assert told.updates == EPOCH.batches
     if bound == 0:
-        np.testing.assert_allclose(workers[0].client.values, alone(1), rtol=1e-6)
+        np.testing.assert_allclose(workers[0].state.values, alone(1), rtol=1e-6)
 
 
 def test_a_worker_comes_back_while_training_runs() -> None:
@@ -199,7 +197,7 @@ def test_a_worker_that_stood_still_is_given_up_and_taken_back(
     frozen, lost = Event(), Event()
     with job(bound=None) as running:
         first = running.worker(0)
-        monkeypatch.setattr("dream.parameter_server.lines.BEAT_SECONDS", 600.0)
+        monkeypatch.setattr("dream.parameter_server.client.BEAT_SECONDS", 600.0)
         second = running.worker(1)
 
         def wait(_: Lease) -> None:
@@ -259,7 +257,7 @@ def test_snapshots_bring_back_parameters_and_what_is_done(tmp_path: Path) -> Non
         again = running.worker(0)
         again.epoch(0, EPOCH)
         assert again.seen == worker.seen[-7:]  # 11 updates, the last snapshot after 9: 2 batches
-        np.testing.assert_allclose(again.client.values, alone(1), rtol=1e-6)
+        np.testing.assert_allclose(again.state.values, alone(1), rtol=1e-6)
         assert again.client.staleness().updates == EPOCH.batches
         again.client.leave()
 
@@ -279,10 +277,9 @@ def test_a_snapshot_counts_once_every_server_has_it(tmp_path: Path) -> None:
 def test_rank_0s_parameters_start() -> None:
     with job() as running:
         first, second = running.worker(0), running.worker(1)
-        assert second.client.register(second.client._shards, np.ones(SIZE, np.float32), b"") == (
-            b"rest of rank 0"
-        )
-        assert not second.client.values.any()
+        second.state.values.fill(1)
+        assert second.work.hold(second.state, b"") == b"rest of rank 0"
+        assert not second.state.values.any()
         for worker in (first, second):
             worker.client.leave()
 
@@ -291,9 +288,10 @@ def test_models_that_differ_are_refused() -> None:
     with job() as running:
         first, second = running.worker(0), running.worker(1)
         shards = second.client._shards
-        wrong = [type(shards[0])(0, SIZE, ((0, (2, 3)),), shards[0].recipe)]
+        wrong = [type(shards[0])(0, SIZE, ((0, (2, 3)),), shards[0].spec)]
+        values = np.zeros(SIZE, np.float32)
         with pytest.raises(Desynchronized, match=r"parameter 0 is .*\(2, 3\).* on rank 0"):
-            second.client.register(wrong, np.zeros(SIZE, np.float32), b"")
+            second.client.register(wrong, values, values, b"")
         for worker in (first, second):
             worker.client.leave()
 
@@ -313,7 +311,7 @@ def test_a_step_without_a_batch_is_refused() -> None:
     with job(workers=1) as running:
         worker = running.worker(0)
         with pytest.raises(ConfigurationError, match="no batch that was dealt"):
-            worker.work.push(0.0, None, None, [b""])
+            worker.work.push(0.0, None, b"")
         worker.client.leave()
 
 
@@ -324,9 +322,9 @@ def test_a_step_on_two_shared_batches_is_refused() -> None:
         for _ in range(2):
             lease = current.take()
             assert lease is not None
-            current.handed_out(lease)
+            current.hand_out(lease)
         with pytest.raises(Unsupported, match="staleness=0, a step on 2 batches"):
-            workers[0].work.push(0.0, None, None, [b""])
+            workers[0].work.push(0.0, None, b"")
         for worker in workers:
             worker.client.leave()
 
@@ -336,7 +334,7 @@ def test_a_stranger_is_turned_away() -> None:
     with job(workers=1) as running:
         worker = running.worker(0)
         with pytest.raises(ConfigurationError, match="refused the token"):
-            Client(running.place(0, token="another-token"), running.roles, in_step=False)
+            Client(running.seen_by(0, token="another-token"))
         host, port, _ = running.store.values["servers/1"].decode().split()
         assert host == "127.0.0.1"
         with socket.create_connection((host, int(port)), 60) as stranger:
@@ -349,13 +347,13 @@ def test_a_stranger_is_turned_away() -> None:
 def test_a_second_server_stays_however_long_training_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a call may stall."""
 
-    def impatient(place: Cluster, server: int, purpose: Purpose, seconds: float) -> Channel:
-        channel = knock(place, server, purpose, seconds)
+    def impatient(place: Cluster, server: int, purpose: Purpose, seconds: float) -> FrameChannel:
+        channel = connect(place, server, purpose, seconds)
         if purpose == "watch":
             channel.settimeout(0.3)
         return channel
 
-    monkeypatch.setattr("dream.parameter_server.server.knock", impatient)
+    monkeypatch.setattr("dream.parameter_server.server.connect", impatient)
     with job(workers=1, servers=2) as running:
         worker = running.worker(0)
         worker.epoch(0, Epoch(8, 4, drop_last=False), lambda _: time.sleep(0.5))

@@ -13,14 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from async_numpy import SIZE, Job, Worker, job
+from async_numpy import SIZE, Job, job
 
 from dream import DreamError, WorkerFailed
 from dream._plain import Garbled, pack
-from dream.parameter_server.deals import Epoch
-from dream.parameter_server.door import Purpose, knock
-from dream.parameter_server.frames import Channel, Frame, Kind
-from dream.parameter_server.words import Pushed, Registration, Returned, error_of, packed_error
+from dream.parameter_server.leases import Epoch
+from dream.parameter_server.protocol import (
+    Frame,
+    FrameChannel,
+    FrameKind,
+    Purpose,
+    PushWords,
+    Registration,
+    ReturnedLeases,
+    connect,
+    pack_error,
+    unpack_error,
+)
 
 EPOCH = Epoch(samples=12, batch_size=4, drop_last=False)
 HEAD = struct.Struct("<B3xI6q2dQ")
@@ -40,24 +49,24 @@ class Bomb:
 def running() -> Iterator[Job]:
     """A job of two workers of which one trains on, and the other is ours to play."""
     with job(workers=2) as served:
-        honest = Worker(served, 0)
+        honest = served.worker(0)
         yield served
         honest.epoch(0, EPOCH)
         assert sorted(honest.seen) == list(range(EPOCH.samples))
         honest.client.leave()
 
 
-def inside(running: Job, purpose: Purpose = "work") -> Channel:
-    channel = knock(running.place(1), running.roles.coordinator, purpose, 100)
+def inside(running: Job, purpose: Purpose = "work") -> FrameChannel:
+    channel = connect(running.place(1), running.roles.coordinator, purpose, 100)
     channel.settimeout(100)
     return channel
 
 
-def answered(channel: Channel) -> Frame | None:
+def answered(channel: FrameChannel) -> Frame | None:
     """None where the connection was closed."""
     try:
         frame = channel.receive()
-        while frame.kind == Kind.WAIT:
+        while frame.kind == FrameKind.WAIT:
             frame = channel.receive()
     except OSError:
         return None
@@ -68,48 +77,50 @@ def test_a_pickle_makes_nothing(running: Job, tmp_path: Path) -> None:
     file = tmp_path / "made"
     bomb = pickle.dumps(Bomb(file))
     also = pickle.dumps(((), bomb, b""))
-    recipe = pack((((0, (SIZE,)),), "<f4", bomb, bomb))
-    for kind in (Kind.REGISTER, Kind.PUSH, Kind.SETTLE, Kind.RELEASE):
-        for text in (bomb, also, recipe):
+    spec = pack((((0, (SIZE,)),), "<f4", bomb, bomb))
+    for kind in (FrameKind.REGISTER, FrameKind.PUSH, FrameKind.SETTLE, FrameKind.RELEASE):
+        for text in (bomb, also, spec):
             channel = inside(running)
             channel.send(Frame(kind, text=text))
-            channel.send(Frame(Kind.REPORT))
+            channel.send(Frame(FrameKind.REPORT))
             told = answered(channel)
-            assert told is None or told.kind in (Kind.ERROR, Kind.ANSWER)
+            assert told is None or told.kind in (FrameKind.ERROR, FrameKind.ANSWER)
             channel.close()
     assert not file.exists()
 
 
 def test_an_error_that_is_a_pickle_makes_nothing_on_a_worker(tmp_path: Path) -> None:
     with pytest.raises(Garbled):
-        error_of(pickle.dumps(Bomb(tmp_path / "made")))
+        unpack_error(pickle.dumps(Bomb(tmp_path / "made")))
     assert not (tmp_path / "made").exists()
 
 
 def test_errors_go_by_name_among_dreams_own() -> None:
     for kind in (WorkerFailed, DreamError, Garbled):
-        back = error_of(packed_error(kind("words")))
+        back = unpack_error(pack_error(kind("words")))
         assert isinstance(kind("words"), type(back))
         assert str(back) == "words"
     for name in ("SystemExit", "annotations", "TYPE_CHECKING", "re", "unknown"):
-        assert type(error_of(pack((name, "words")))) is WorkerFailed
+        assert type(unpack_error(pack((name, "words")))) is WorkerFailed
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        Frame(Kind.ASK, (0, 0, -1, 0, 5, 0)), Frame(Kind.ASK, (0, 0, -1, 0, -5, 4)),
-        Frame(Kind.PUSH), Frame(Kind.PUSH, (9, 9, 0, 0, 1, 1)), Frame(77), Frame(Kind.REGISTER),
-        Frame(Kind.REGISTER, text=pack((((0, (1 << 40,)),), "<f4", b"", b""))),
-        Frame(Kind.REGISTER, text=pack((((0, (SIZE,)),), "O", b"", b""))),
-        Frame(Kind.SETTLE, text=pack(((0, 0), ("a",)))), Frame(Kind.RELEASE, text=pack(3)),
+        Frame(FrameKind.ASK, (0, 0, -1, 0, 5, 0)), Frame(FrameKind.ASK, (0, 0, -1, 0, -5, 4)),
+        Frame(FrameKind.PUSH), Frame(FrameKind.PUSH, (9, 9, 0, 0, 1, 1)), Frame(77),
+        Frame(FrameKind.REGISTER),
+        Frame(FrameKind.REGISTER, text=pack((((0, (1 << 40,)),), "<f4", b"", b""))),
+        Frame(FrameKind.REGISTER, text=pack((((0, (SIZE,)),), "O", b"", b""))),
+        Frame(FrameKind.SETTLE, text=pack(((0, 0), ("a",)))),
+        Frame(FrameKind.RELEASE, text=pack(3)),
     ],
 )  # fmt: skip
 def test_frames_that_make_no_sense_are_told_off(running: Job, frame: Frame) -> None:
     channel = inside(running)
     channel.send(frame)
     told = answered(channel)
-    assert told is None or told.kind == Kind.ERROR
+    assert told is None or told.kind == FrameKind.ERROR
     channel.close()
 
 
@@ -118,7 +129,13 @@ def test_sizes_that_are_only_claimed_take_no_memory(running: Job) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     heads = [
         HEAD.pack(kind, length, *[0] * 6, 0.0, 0.0, size)
-        for kind in (Kind.REGISTER, Kind.PUSH, Kind.ASK, Kind.BEAT, Kind.STATE)
+        for kind in (
+            FrameKind.REGISTER,
+            FrameKind.PUSH,
+            FrameKind.ASK,
+            FrameKind.BEAT,
+            FrameKind.STATE,
+        )
         for length, size in ((1 << 30, 0), (0, 1 << 40))
     ]
     purposes: tuple[Purpose, ...] = ("work", "beat")
@@ -138,24 +155,24 @@ def test_sizes_that_are_only_claimed_take_no_memory(running: Job) -> None:
 def test_a_gradient_of_another_size_closes_the_connection(running: Job) -> None:
     channel = inside(running)
     said = Registration(((0, (SIZE,)),), "<f4", pack(0.5), b"")
-    channel.send(Frame(Kind.REGISTER, text=said.packed()))
+    channel.send(Frame(FrameKind.REGISTER, text=said.packed()))
     told = answered(channel)
     assert told is not None
-    assert told.kind == Kind.ANSWER
+    assert told.kind == FrameKind.ANSWER
     channel.receive_into(memoryview(bytearray(told.size)))
-    channel.send(Frame(Kind.PUSH), np.zeros(SIZE + 1, np.float32).data.cast("B"))
+    channel.send(Frame(FrameKind.PUSH), np.zeros(SIZE + 1, np.float32).data.cast("B"))
     assert answered(channel) is None
     channel.close()
 
 
 def test_words_come_back_as_they_were() -> None:
-    registration = Registration(((0, (2, 3)), (1, ())), "<f8", b"recipe", b"rest")
+    registration = Registration(((0, (2, 3)), (1, ())), "<f8", b"spec", b"rest")
     assert Registration.of(registration.packed()) == registration
     assert registration.nbytes == 56
-    assert Pushed.of(Pushed().packed(), 5) == Pushed()
-    pushed = Pushed((1, 2), b"settings", bytes(5))
-    assert Pushed.of(pushed.packed(), 5) == pushed
+    assert PushWords.of(PushWords().packed(), 5) == PushWords()
+    pushed = PushWords((1, 2), b"settings", bytes(5))
+    assert PushWords.of(pushed.packed(), 5) == pushed
     with pytest.raises(Garbled):
-        Pushed.of(pushed.packed(), 4)
-    returned = Returned((0, 1), (5, 6))
-    assert Returned.of(returned.packed()) == returned
+        PushWords.of(pushed.packed(), 4)
+    returned = ReturnedLeases((0, 1), (5, 6))
+    assert ReturnedLeases.of(returned.packed()) == returned

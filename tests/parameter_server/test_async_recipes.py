@@ -17,8 +17,11 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from dream import Unsupported
 from dream._plain import Garbled
-from dream.adapters.pytorch.parallel.asynchronous.owner import TorchOwner
-from dream.adapters.pytorch.parallel.asynchronous.recipe import Recipe, recipe
+from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
+    TorchOptimizerSpec,
+    TorchServerOptimizer,
+    describe,
+)
 from dream.adapters.pytorch.plain import dump, load
 
 SCRIPT = Path(__file__).with_name("async_recipes_keras.py")
@@ -44,11 +47,11 @@ class Bomb:
         return Path.touch, (self._file,)
 
 
-def sent(optimizer: Optimizer) -> TorchOwner:
+def sent(optimizer: Optimizer) -> TorchServerOptimizer:
     """A server of all the optimizer's parameters."""
-    owner = TorchOwner()
+    owner = TorchServerOptimizer()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    data = recipe(optimizer, type(optimizer), range(len(parameters)))
+    data = describe(optimizer, type(optimizer), range(len(parameters)))
     values = torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()
     owner.build(data, values)
     return owner
@@ -93,7 +96,7 @@ def test_what_cannot_travel_is_refused_on_the_worker(what: Any) -> None:
     optimizer.param_groups[0]["extra"] = what
     optimizer.state[optimizer.param_groups[0]["params"][0]] = {}
     with pytest.raises(Unsupported, match="Halving with something of type"):
-        recipe(optimizer, Halving, [0])
+        describe(optimizer, Halving, [0])
 
 
 def hostile(**change: Any) -> bytes:
@@ -108,7 +111,7 @@ def test_an_unknown_class_is_named_and_not_imported() -> None:
     sys.modules.pop("json.tool", None)
     for name in ("json.tool:Optimizer", "os:system", "builtins:eval", 3):
         with pytest.raises(Unsupported, match="before the block") as error:
-            TorchOwner().build(hostile(kind=name), np.ones(3, np.float32))
+            TorchServerOptimizer().build(hostile(kind=name), np.ones(3, np.float32))
         assert repr(name) in str(error.value)
     assert "json.tool" not in sys.modules
 
@@ -122,7 +125,7 @@ def test_an_unknown_class_is_named_and_not_imported() -> None:
 )  # fmt: skip
 def test_a_recipe_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Garbled):
-        Recipe.of(hostile(**change), 3)
+        TorchOptimizerSpec.of(hostile(**change), 3)
 
 
 def test_a_pickle_makes_nothing(tmp_path: Path) -> None:

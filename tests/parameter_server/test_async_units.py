@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dream import ConfigurationError
-from dream.parameter_server.clocks import Clocks
-from dream.parameter_server.coordinator import Coordinator
-from dream.parameter_server.deals import Deal, Epoch
-from dream.parameter_server.parts import Part, Parts
-from dream.parameter_server.roles import Roles
-from dream.parameter_server.sharding import shards
+from dream.parameter_server.coordinator import Clocks, Coordinator
+from dream.parameter_server.job import Roles
+from dream.parameter_server.leases import Epoch, EpochLeases
+from dream.parameter_server.optimizer import place
+from dream.parameter_server.shard_state import BatchGradient, GradientParts
 from dream.parameter_server.staleness import Staleness
 
 KEY = (0, 0)
@@ -62,9 +61,9 @@ def test_every_sample_is_done_whoever_dies(
         for worker in sorted(desk.present):
             work(worker)
     assert desk.finished(KEY)
-    deal = Deal(epoch, desk.split)
+    leases = EpochLeases(epoch, desk.split)
     assert sorted(Counter(done).values()) == [1] * len(done)
-    assert sum(deal.samples(lease) for lease in done) == samples
+    assert sum(leases.samples(lease) for lease in done) == samples
     if bound:
         assert desk.staleness().lead <= bound
 
@@ -75,9 +74,9 @@ def test_an_epochs_last_batch_is_short_or_dropped() -> None:
 
 
 def test_a_short_batch_has_no_more_parts_than_samples() -> None:
-    deal = Deal(Epoch(9, 4, drop_last=False), split=3)
-    assert [deal.parts(batch) for batch in range(3)] == [3, 3, 1]
-    assert [deal.samples(lease) for lease in (0, 1, 2)] == [2, 1, 1]
+    leases = EpochLeases(Epoch(9, 4, drop_last=False), split=3)
+    assert [leases.parts(batch) for batch in range(3)] == [3, 3, 1]
+    assert [leases.samples(lease) for lease in (0, 1, 2)] == [2, 1, 1]
 
 
 def test_one_who_comes_late_starts_level_with_the_slowest() -> None:
@@ -96,21 +95,21 @@ def test_one_who_comes_late_starts_level_with_the_slowest() -> None:
 def test_shards_are_whole_and_even(sizes: list[int], servers: int) -> None:
     if len(sizes) < servers:
         with pytest.raises(ConfigurationError, match=f"at most servers={len(sizes)}"):
-            shards(sizes, servers)
+            place(sizes, servers)
         return
-    placed = shards(sizes, servers)
+    placed = place(sizes, servers)
     assert sorted(index for part in placed for index in part) == list(range(len(sizes)))
     assert all(placed)
     loads = [sum(sizes[index] for index in part) for part in placed]
     assert max(loads) - min(loads) <= max(sizes)
 
 
-def _part(value: float, weight: float) -> Part:
-    return Part(np.full(2, value, np.float32), b"", weight, value)
+def _part(value: float, weight: float) -> BatchGradient:
+    return BatchGradient(np.full(2, value, np.float32), b"", weight, value)
 
 
 def test_parts_make_a_weighted_mean_once_all_are_here() -> None:
-    parts = Parts()
+    parts = GradientParts()
     assert parts.add("batch", 1, 2, _part(4.0, 1.0)) is None
     assert parts.add("batch", 1, 2, _part(5.0, 1.0)) is None  # again: in its own place
     whole = parts.add("batch", 0, 2, _part(1.0, 3.0))
@@ -120,7 +119,7 @@ def test_parts_make_a_weighted_mean_once_all_are_here() -> None:
 
 
 def test_a_part_of_nothing_counts_for_nothing() -> None:
-    parts = Parts()
+    parts = GradientParts()
     parts.add("batch", 0, 2, _part(float("nan"), 0.0))
     whole = parts.add("batch", 1, 2, _part(3.0, 2.0))
     assert whole is not None
