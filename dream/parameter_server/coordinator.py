@@ -159,11 +159,39 @@ class Coordinator:
             if self.holds(worker, key, lease):
                 self._epochs[key].give_back(lease)
 
-    def waits(self, worker: int) -> bool:
-        """Whether the worker's last gradient is in no update yet."""
-        return worker in self._waits_for
+    def grant(
+        self, worker: int, key: EpochKey, batches: int | None, *, wants: bool, wait: bool
+    ) -> tuple[bool, int | None]:
+        """Decide whether the worker may go on, and with which lease, if any, which it then holds.
 
-    def check_together(self, worker: int) -> None:
+        batches: that it does next, and may not be beyond the bound by; None for a lease that is
+            only taken ahead. wants: a lease. wait: until there is one, or the epoch is done by all.
+        """
+        if worker in self._waits_for:  # its gradient is in no update yet: only parts of the same
+            lease = self.next_lease(worker, key)
+            if lease is None:
+                self._check_together(worker)
+            return lease is not None, lease
+        there = self._epochs[key].peek(self._parts_for(worker)) is not None
+        if there or (self.holding(worker, key) and not wait):
+            if batches is not None and not self.may_start(worker, key, batches):
+                return False, None
+            return True, self.next_lease(worker, key) if wants and there else None
+        return not wait or self.finished(key), None
+
+    def next_lease(self, worker: int, key: EpochKey) -> int | None:
+        """Hand out the next lease; None for none. A worker that waits for an update gets what is
+        missing from that alone."""
+        batch = None
+        if worker in self._waits_for:
+            key, batch = self._waits_for[worker]
+        leases = self._epochs[key]
+        lease = leases.peek(self._parts_for(worker), batch)
+        if lease is not None:
+            leases.take(worker, lease)
+        return lease
+
+    def _check_together(self, worker: int) -> None:
         """Raise where the worker waits, in step, for one that has gone on to another pass."""
         key, batch = self._waits_for[worker]
         leases = self._epochs[key]
@@ -175,20 +203,6 @@ class Coordinator:
                     f"{other} went on to another pass, and rank {worker} waits for its part of "
                     f"batch {batch}. Stop early on all ranks alike, or use staleness=1 or more."
                 )
-
-    def next_lease(self, worker: int, key: EpochKey) -> int | None:
-        """Hand out the lease that the worker may start on now; None for none. A worker that waits
-        for an update may start on what is missing from that alone."""
-        key, batch = self._waits_for.get(worker, (key, None))
-        leases = self._epochs[key]
-        lease = leases.peek(self._parts_for(worker), batch)
-        if lease is not None:
-            leases.take(worker, lease)
-        return lease
-
-    def has_lease(self, worker: int, key: EpochKey) -> bool:
-        """Whether there is one, whether or not it may be started on now."""
-        return self._epochs[key].peek(self._parts_for(worker)) is not None
 
     def may_start(self, worker: int, key: EpochKey, batches: int) -> bool:
         """Whether the worker may start on its next batch: once done with so many more it would

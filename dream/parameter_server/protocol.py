@@ -216,10 +216,9 @@ class Registration:
 
     @classmethod
     def of(cls, text: bytes) -> Self:
-        said = _unpacked(text, 4)
-        layout, dtype, spec, untrained = said
+        layout, dtype, spec, untrained = said = _unpacked(text, 4)
         fits = _is_layout(layout) and isinstance(dtype, str) and dtype in _ITEM_SIZES
-        if not fits or not isinstance(spec, bytes) or not isinstance(untrained, bytes):
+        if not fits or type(spec) is not bytes or type(untrained) is not bytes:
             refuse_garbled("a registration")
         return cls(*said)
 
@@ -242,9 +241,8 @@ class PushWords:
         if not text:
             return cls()
         also, settings, present = said = _unpacked(text, 3)
-        if not _are_counts(also) or not (settings is None or isinstance(settings, bytes)):
-            refuse_garbled("a push")
-        if not isinstance(present, bytes) or len(present) not in (0, parameters):
+        fits = _are_counts(also) and (settings is None or type(settings) is bytes)
+        if not fits or type(present) is not bytes or len(present) not in (0, parameters):
             refuse_garbled("a push")
         return cls(*said)
 

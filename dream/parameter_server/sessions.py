@@ -246,25 +246,10 @@ class RequestHandler:
         wants: bool,
         wait: bool = False,
     ) -> Frame:
-        """Answer with a lease, or none, once the worker may go on.
-
-        batches: that it does next, and may not be beyond the bound by; None for a lease that is
-            only taken ahead. wait: until there is a lease, or the epoch is done by all.
-        """
-        rank = session.rank
-        lease: int | None = None
+        """Answer with a lease, or none, once the worker may go on, as `Coordinator.grant` says."""
         while True:
-            there = coordinator.has_lease(rank, key)
-            if coordinator.waits(rank):
-                lease = coordinator.next_lease(rank, key)
-                if lease is not None:
-                    break
-                coordinator.check_together(rank)
-            elif there or (coordinator.holding(rank, key) and not wait):
-                if batches is None or coordinator.may_start(rank, key, batches):
-                    lease = coordinator.next_lease(rank, key) if wants and there else None
-                    break
-            elif not wait or coordinator.finished(key):
+            may, lease = coordinator.grant(session.rank, key, batches, wants=wants, wait=wait)
+            if may:
                 break
             self._sessions.pause(session)
         parts = coordinator.parts(key, lease) if lease is not None else 0

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import async_jobs
 import numpy as np
 import pytest
+import server_jobs_torch as jobs
 
 import dream
 from dream import ConfigurationError
@@ -32,8 +32,8 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 def singles() -> dict[str, Any]:
     found = {}
     for optimizer in ("sgd", "adamw"):
-        (found[optimizer],) = launch(async_jobs.explicit, "single", {}, optimizer, n=1)
-    (found["untouched"],) = launch(async_jobs.untouched, "single", {}, "adamw", n=1)
+        (found[optimizer],) = launch(jobs.explicit, "single", {}, optimizer, n=1)
+    (found["untouched"],) = launch(jobs.untouched, "single", {}, "adamw", n=1)
     return found
 
 
@@ -45,7 +45,7 @@ def test_in_step_the_parameters_are_those_of_one_device(
     singles: dict[str, Any], optimizer: str, workers: int, servers: int
 ) -> None:
     options = {"workers": workers, "servers": servers, "staleness": 0}
-    ranks = launch(async_jobs.explicit, "parameter_server", options, optimizer, n=workers + servers)
+    ranks = launch(jobs.explicit, "parameter_server", options, optimizer, n=workers + servers)
     alone = singles[optimizer]
     assert ranks[workers:] == [None] * servers  # servers never come out of the block
     for rank in ranks[:workers]:
@@ -62,7 +62,7 @@ def test_in_step_the_parameters_are_those_of_one_device(
 @pytest.mark.parametrize("readers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_one_worker_is_one_device_to_the_bit(singles: dict[str, Any], readers: int) -> None:
     """The loop as it stands, clipping and two schedules in it."""
-    rank, _ = launch(async_jobs.untouched, "parameter_server", {}, "adamw", readers, n=2)
+    rank, _ = launch(jobs.untouched, "parameter_server", {}, "adamw", readers, n=2)
     assert apart(rank, singles["untouched"]) == 0.0
     assert rank["steps"] == (20, 5)
 
@@ -72,7 +72,7 @@ def test_several_workers_make_one_update_a_batch(singles: dict[str, Any], tmp_pa
     behind, of which there are four from two batches behind to two ahead."""
     options = {"staleness": 2}
     args = (options, "adamw", 0, str(tmp_path))
-    ranks = launch(async_jobs.untouched, "parameter_server", *args, n=3)[:2]
+    ranks = launch(jobs.untouched, "parameter_server", *args, n=3)[:2]
     told = ranks[0]["told"]
     assert told == ranks[1]["told"]
     assert told.updates == 20
@@ -90,11 +90,11 @@ def test_every_sample_once_and_no_clock_beyond_the_bound(
     tmp_path: Path, staleness: int | None
 ) -> None:
     far = 2 if staleness else 8  # of the first pass's 13
-    (told, first), (same, second), _ = launch(async_jobs.uneven, str(tmp_path), staleness, far, n=3)
+    (told, first), (same, second), _ = launch(jobs.uneven, str(tmp_path), staleness, far, n=3)
     read = Counter(
         line for rank in range(2) for line in (tmp_path / f"read{rank}").read_text().split()
     )
-    assert read == {str(index): 2 for index in range(async_jobs.SAMPLES)}
+    assert read == {str(index): 2 for index in range(jobs.SAMPLES)}
     assert told == same
     assert told.updates == 26
     for name, value in first.items():
@@ -113,7 +113,7 @@ def test_every_sample_once_and_no_clock_beyond_the_bound(
     ],
 )
 def test_what_cannot_be_is_refused(what: str, words: str) -> None:
-    said = launch(async_jobs.refused, what, n=3)
+    said = launch(jobs.refused, what, n=3)
     for message in said[:2]:
         assert message
         import re
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(what: str, words: str) -> None:
 
 def test_a_wrong_number_of_ranks_is_named() -> None:
     with pytest.raises(dream.WorkerFailed, match=r"2 workers and 1 server are 3 ranks.*-n 3"):
-        launch(async_jobs.explicit, "parameter_server", {"workers": 2}, "sgd", n=2)
+        launch(jobs.explicit, "parameter_server", {"workers": 2}, "sgd", n=2)
 
 
 def test_a_synchronous_strategy_has_no_staleness() -> None:
@@ -138,8 +138,8 @@ def test_a_synchronous_strategy_has_no_staleness() -> None:
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
 )
 def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
-    (alone,) = launch(async_jobs.digits, "single", {}, seed, n=1)
-    first, second, _ = launch(async_jobs.digits, "parameter_server", {"staleness": 8}, seed, n=3)
+    (alone,) = launch(jobs.digits, "single", {}, seed, n=1)
+    first, second, _ = launch(jobs.digits, "parameter_server", {"staleness": 8}, seed, n=3)
     assert first == second
     assert first >= alone - 0.01
 
@@ -149,14 +149,14 @@ def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
     [("sgd", True), pytest.param("adamw", False, marks=pytest.mark.exhaustive)],
 )
 def test_an_average_at_every_step_is_what_mirrored_does(optimizer: str, loop: bool) -> None:
-    local = launch(async_jobs.averaged, "local_sgd", {"every": 1}, optimizer, loop, n=2)
-    (alone,) = launch(async_jobs.averaged, "single", {}, optimizer, loop, n=1)
+    local = launch(jobs.averaged, "local_sgd", {"every": 1}, optimizer, loop, n=2)
+    (alone,) = launch(jobs.averaged, "single", {}, optimizer, loop, n=1)
     assert apart(local[0], local[1]) == 0.0
     assert apart(local[0], alone) <= 1e-6
 
 
 def test_replicas_are_alike_after_each_pass_whatever_the_interval() -> None:
-    local = launch(async_jobs.averaged, "local_sgd", {"every": 3}, "sgd", True, n=2)
-    (alone,) = launch(async_jobs.averaged, "single", {}, "sgd", True, n=1)
+    local = launch(jobs.averaged, "local_sgd", {"every": 3}, "sgd", True, n=2)
+    (alone,) = launch(jobs.averaged, "single", {}, "sgd", True, n=1)
     assert apart(local[0], local[1]) == 0.0
     assert 1e-5 < apart(local[0], alone) < 1.0

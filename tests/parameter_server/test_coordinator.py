@@ -1,10 +1,9 @@
-"""The pure parts: deals, clocks, shards, parts of a batch, roles."""
+"""Without a connection: leases, clocks, which server holds what, roles."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from dream.parameter_server.coordinator import Clocks, Coordinator
 from dream.parameter_server.job import Roles
 from dream.parameter_server.leases import Epoch, EpochLeases
 from dream.parameter_server.optimizer import place
-from dream.parameter_server.shard_state import BatchGradient, GradientParts
 from dream.parameter_server.staleness import Staleness
 
 KEY = (0, 0)
@@ -102,28 +100,6 @@ def test_shards_are_whole_and_even(sizes: list[int], servers: int) -> None:
     assert all(placed)
     loads = [sum(sizes[index] for index in part) for part in placed]
     assert max(loads) - min(loads) <= max(sizes)
-
-
-def _part(value: float, weight: float) -> BatchGradient:
-    return BatchGradient(np.full(2, value, np.float32), b"", weight, value)
-
-
-def test_parts_make_a_weighted_mean_once_all_are_here() -> None:
-    parts = GradientParts()
-    assert parts.add("batch", 1, 2, _part(4.0, 1.0)) is None
-    assert parts.add("batch", 1, 2, _part(5.0, 1.0)) is None  # again: in its own place
-    whole = parts.add("batch", 0, 2, _part(1.0, 3.0))
-    assert whole is not None
-    np.testing.assert_array_equal(whole.gradient, [2.0, 2.0])
-    assert (whole.weight, whole.loss) == (4.0, 2.0)
-
-
-def test_a_part_of_nothing_counts_for_nothing() -> None:
-    parts = GradientParts()
-    parts.add("batch", 0, 2, _part(float("nan"), 0.0))
-    whole = parts.add("batch", 1, 2, _part(3.0, 2.0))
-    assert whole is not None
-    np.testing.assert_array_equal(whole.gradient, [3.0, 3.0])
 
 
 def test_roles_are_told_and_a_wrong_number_of_ranks_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from async_marks import Uneven
+from server_job_marks import Uneven
 
 import dream
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("async_fault.py")
-KERAS = Path(__file__).with_name("async_fault_keras.py")
+SCRIPT = Path(__file__).with_name("server_fault_torch.py")
+KERAS = Path(__file__).with_name("server_fault_keras.py")
 PATIENT = {"DREAM_STALL_SECONDS": "900", "DREAM_STARTUP_SECONDS": "900"}
 """Longer than a test may take: what ends before has not been waited for."""
 

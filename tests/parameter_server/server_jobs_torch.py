@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from async_marks import Uneven, meet
+from server_job_marks import Uneven, meet
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import async_keras_jobs
 import numpy as np
 import pytest
+import server_jobs_keras as jobs
 
 import dream
 
@@ -31,7 +31,7 @@ def singles() -> dict[Any, Any]:
         def __missing__(self, key: Any) -> Any:
             job, *args = key
             on = args.pop() if args[-1:] == ["torch"] else "tensorflow"
-            (self[key],) = launch(getattr(async_keras_jobs, job), "single", {}, *args, n=1, on=on)
+            (self[key],) = launch(getattr(jobs, job), "single", {}, *args, n=1, on=on)
             return self[key]
 
     return Made()
@@ -39,7 +39,7 @@ def singles() -> dict[Any, Any]:
 
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.exhaustive)])
 def test_one_worker_is_one_device_to_the_bit(singles: dict[Any, Any], optimizer: str) -> None:
-    rank, nothing = launch(async_keras_jobs.fitted, "parameter_server", {}, optimizer, n=2)
+    rank, nothing = launch(jobs.fitted, "parameter_server", {}, optimizer, n=2)
     alone = singles["fitted", optimizer]
     assert nothing is None  # a server never comes out of the block
     assert apart(rank, alone) == 0.0
@@ -57,9 +57,7 @@ def test_in_step_fit_is_that_of_one_device(
 ) -> None:
     options = {"workers": workers, "servers": servers, "staleness": 0}
     norm = servers == 1
-    ranks = launch(
-        async_keras_jobs.fitted, "parameter_server", options, optimizer, norm, n=workers + servers
-    )
+    ranks = launch(jobs.fitted, "parameter_server", options, optimizer, norm, n=workers + servers)
     alone = singles["fitted", optimizer, norm]
     for rank in ranks[:workers]:
         assert apart(rank, alone) <= 1e-6
@@ -78,7 +76,7 @@ def test_the_explicit_step_is_that_of_one_device(
     options = {"workers": workers, "servers": servers, "staleness": staleness}
     args = ("adamw", servers == 1)
     n = workers + servers
-    ranks = launch(async_keras_jobs.explicit, "parameter_server", options, *args, n=n)
+    ranks = launch(jobs.explicit, "parameter_server", options, *args, n=n)
     alone = singles["explicit", *args]
     for rank in ranks[:workers]:
         assert apart(rank, alone) <= (0.0 if workers == 1 else 1e-6)
@@ -98,7 +96,7 @@ def test_the_explicit_step_is_that_of_one_device(
 def test_a_pydataset_is_read_pass_by_pass(
     singles: dict[Any, Any], name: str, options: dict[str, Any], n: int
 ) -> None:
-    ranks = launch(async_keras_jobs.tables, name, options, n=n)[:2]
+    ranks = launch(jobs.tables, name, options, n=n)[:2]
     for rank in ranks:
         assert apart(rank, singles["tables",]) <= 1e-6
         assert rank["passes"] == (2, 2)  # begun and ended; Keras itself ends one more than it began
@@ -109,7 +107,7 @@ def test_every_batch_is_one_update_and_no_clock_is_beyond_the_bound(
     tmp_path: Path, staleness: int | None
 ) -> None:
     far = 2 if staleness else 8  # of the first pass's 13
-    first, second, _ = launch(async_keras_jobs.uneven, str(tmp_path), staleness, far, n=3)
+    first, second, _ = launch(jobs.uneven, str(tmp_path), staleness, far, n=3)
     told, parameters, counted = first
     assert told.updates == counted == second[2] == 26  # Keras's own count, too
     assert told == second[0]
@@ -128,7 +126,7 @@ REFUSED = {
 
 
 def test_what_cannot_be_is_refused() -> None:
-    for said in launch(async_keras_jobs.refused, n=3)[:2]:
+    for said in launch(jobs.refused, n=3)[:2]:
         for what, words in REFUSED.items():
             assert words in said[what], what
 
@@ -136,7 +134,7 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.slow
 def test_workers_that_shuffle_apart_are_told() -> None:
     """One of them; the first to ask is right."""
-    said = launch(async_keras_jobs.shuffled, n=3)[:2]
+    said = launch(jobs.shuffled, n=3)[:2]
     (message,) = filter(None, said)
     assert re.search("data differ.*the same seed", message)
 
@@ -146,9 +144,9 @@ def test_workers_that_shuffle_apart_are_told() -> None:
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
 )
 def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
-    (alone,) = launch(async_keras_jobs.digits, "single", {}, seed, n=1)
+    (alone,) = launch(jobs.digits, "single", {}, seed, n=1)
     options = {"staleness": 8}
-    first, _, _ = launch(async_keras_jobs.digits, "parameter_server", options, seed, n=3)
+    first, _, _ = launch(jobs.digits, "parameter_server", options, seed, n=3)
     assert first >= alone - 0.01
 
 
@@ -156,7 +154,7 @@ def test_digits_are_learnt_as_well_as_on_one_device(seed: int) -> None:
 def test_an_average_at_every_step_is_what_mirrored_does(
     singles: dict[Any, Any], optimizer: str
 ) -> None:
-    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": 1}, optimizer, n=2)
+    local = launch(jobs.fitted, "local_sgd", {"every": 1}, optimizer, n=2)
     alone = singles["fitted", optimizer]
     assert apart(local[0], local[1]) == 0.0
     assert apart(local[0], alone) <= 1e-6
@@ -168,7 +166,7 @@ def test_an_average_at_every_step_is_what_mirrored_does(
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_keras_on_torch_averages_too(singles: dict[Any, Any], every: int) -> None:
-    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": every}, "adamw", n=2, on="torch")
+    local = launch(jobs.fitted, "local_sgd", {"every": every}, "adamw", n=2, on="torch")
     alone = singles["fitted", "adamw", "torch"]
     assert apart(local[0], local[1]) == 0.0
     assert (apart(local[0], alone) <= 1e-6) == (every == 1)
@@ -176,13 +174,13 @@ def test_keras_on_torch_averages_too(singles: dict[Any, Any], every: int) -> Non
 
 def test_keras_on_torch_is_refused_by_servers() -> None:
     with pytest.raises(dream.WorkerFailed, match="Keras models do not train on torch"):
-        launch(async_keras_jobs.fitted, "parameter_server", {}, "sgd", n=2, on="torch")
+        launch(jobs.fitted, "parameter_server", {}, "sgd", n=2, on="torch")
 
 
 @pytest.mark.exhaustive
 def test_the_explicit_step_averages_too(singles: dict[Any, Any]) -> None:
     args = ("sgd", True)
-    local = launch(async_keras_jobs.explicit, "local_sgd", {"every": 1}, *args, n=3)
+    local = launch(jobs.explicit, "local_sgd", {"every": 1}, *args, n=3)
     alone = singles["explicit", *args]
     assert apart(local[0], local[2]) == 0.0
     assert apart(local[0], alone) <= 1e-6
@@ -193,7 +191,7 @@ def test_the_explicit_step_averages_too(singles: dict[Any, Any]) -> None:
 def test_replicas_are_alike_after_each_pass_whatever_the_interval(
     singles: dict[Any, Any],
 ) -> None:
-    local = launch(async_keras_jobs.fitted, "local_sgd", {"every": 3}, "sgd", n=2)
+    local = launch(jobs.fitted, "local_sgd", {"every": 3}, "sgd", n=2)
     assert apart(local[0], local[1]) == 0.0
     assert apart(local[0], local[1], "state") == 0.0
     assert local[0]["history"] == local[1]["history"]

@@ -11,14 +11,13 @@ from threading import Event, Semaphore
 
 import numpy as np
 import pytest
-from async_numpy import SIZE, PlainWorker, come, job, together, until
+from numpy_job import SIZE, PlainWorker, come, job, together, until
 
-from dream import CheckpointError, ConfigurationError, Desynchronized, Unsupported
+from dream import ConfigurationError, Desynchronized, Unsupported
 from dream._topology import Cluster
 from dream.parameter_server.client import Client
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import FrameChannel, Purpose, connect
-from dream.parameter_server.shard_state import Snapshots
 
 EPOCH = Epoch(samples=43, batch_size=4, drop_last=False)
 
@@ -192,7 +191,7 @@ def test_a_worker_comes_back_while_training_runs() -> None:
 def test_a_worker_that_stood_still_is_given_up_and_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A whole process that is stopped is in test_async_faults; here one that only stops beating."""
+    """A whole process that is stopped is in test_server_faults; here one that only stops beating."""
     monkeypatch.setattr("dream.parameter_server.server.SILENT_SECONDS", 4.0)
     frozen, lost = Event(), Event()
     with job(bound=None) as running:
@@ -260,18 +259,6 @@ def test_snapshots_bring_back_parameters_and_what_is_done(tmp_path: Path) -> Non
         np.testing.assert_allclose(again.state.values, alone(1), rtol=1e-6)
         assert again.client.staleness().updates == EPOCH.batches
         again.client.leave()
-
-
-def test_a_snapshot_counts_once_every_server_has_it(tmp_path: Path) -> None:
-    first, second = (Snapshots(tmp_path, server, 2) for server in range(2))
-    first.write(3, {"at": 3})
-    second.write(3, {"at": 3})
-    first.write(6, {"at": 6})
-    assert first.newest() == (3, {"at": 3})
-    second.write(6, {"at": 6})
-    second.write(9, {"at": 9})
-    assert second.newest() == (6, {"at": 6})
-    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_rank_0s_parameters_start() -> None:
@@ -358,52 +345,3 @@ def test_a_second_server_stays_however_long_training_lasts(monkeypatch: pytest.M
         worker = running.worker(0)
         worker.epoch(0, Epoch(8, 4, drop_last=False), lambda _: time.sleep(0.5))
         worker.client.leave()
-
-
-def test_snapshots_stay_until_all_servers_have_newer_ones(tmp_path: Path) -> None:
-    """However far ahead one server is of another."""
-    first, second = (Snapshots(tmp_path, server, 2) for server in range(2))
-    second.write(3, {"at": 3})
-    for version in range(3, 30, 3):
-        first.write(version, {"at": version})
-    assert first.newest() == (3, {"at": 3})
-    assert second.newest() == (3, {"at": 3})
-    second.write(27, {"at": 27})
-    assert first.newest() == (27, {"at": 27})
-    assert [file.name for file in tmp_path.glob("server1*")] == ["server1-00000027"]
-    first.write(30, {"at": 30})
-    assert len(list(tmp_path.glob("server0*"))) == 2
-
-
-def test_snapshots_without_a_common_version_are_an_error(tmp_path: Path) -> None:
-    first, second = (Snapshots(tmp_path, server, 2) for server in range(2))
-    assert first.newest() is None
-    first.write(0, {"at": 0})
-    assert first.newest() is None  # the parameters that start, and no update on them
-    first.write(3, {"at": 3})
-    for server in (first, second):
-        with pytest.raises(CheckpointError, match=r"server 0: \[0, 3\], server 1: none") as error:
-            server.newest()
-        assert str(tmp_path) in str(error.value)
-    second.write(6, {"at": 6})
-    with pytest.raises(CheckpointError, match=r"server 1: \[6\]"):
-        first.newest()
-
-
-def test_what_came_after_a_snapshot_is_not_mixed_with_what_comes_now(tmp_path: Path) -> None:
-    first, second = (Snapshots(tmp_path, server, 2) for server in range(2))
-    for version in (3, 6):
-        first.write(version, {"at": version})
-    second.write(3, {"at": 3})
-    first.forget_after(3)
-    second.write(6, {"at": "another 6"})
-    assert second.newest() == (3, {"at": 3})
-
-
-def test_a_torn_snapshot_is_named(tmp_path: Path) -> None:
-    only = Snapshots(tmp_path, 0, 1)
-    only.write(3, {"at": 3})
-    file = tmp_path / "server0-00000003"
-    file.write_bytes(file.read_bytes()[:-1] + b"")
-    with pytest.raises(CheckpointError, match="server0-00000003"):
-        only.newest()

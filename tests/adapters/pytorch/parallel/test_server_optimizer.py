@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
 )
 from dream.adapters.pytorch.plain import dump, load
 
-SCRIPT = Path(__file__).with_name("async_recipes_keras.py")
 NAME = "torch.optim.sgd:SGD"
 
 
@@ -123,7 +120,7 @@ def test_an_unknown_class_is_named_and_not_imported() -> None:
         {"groups": 3}, {"settings": []}, {"state": {7: {}}}, {"shapes": None},
     ],
 )  # fmt: skip
-def test_a_recipe_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+def test_a_description_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Garbled):
         TorchOptimizerSpec.of(hostile(**change), 3)
 
@@ -139,14 +136,3 @@ def test_a_pickle_makes_nothing(tmp_path: Path) -> None:
         with pytest.raises(Garbled):
             owner.build(data, np.ones(3, np.float32))
     assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch"])
-def test_keras(backend: str, tmp_path: Path) -> None:
-    environ = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        env=environ, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.stdout.endswith("all held\n"), done.stdout + done.stderr

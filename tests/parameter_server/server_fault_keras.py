@@ -1,6 +1,6 @@
 """A Keras script for `dream run`, in which something goes wrong once.
 
-Usage: async_fault_keras.py MODE FOLDER, MODE one of kill, server.
+Usage: server_fault_keras.py MODE FOLDER, MODE one of kill, server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from async_marks import Faults
+from server_job_marks import Faults
 
 import dream
 

@@ -1,7 +1,7 @@
 """Keras optimizers as names and numbers: what comes back is the same optimizer, and hostile
 descriptions make nothing. A script of its own; KERAS_BACKEND is its caller's.
 
-Usage: async_recipes_keras.py FOLDER
+Usage: keras_server_optimizer.py FOLDER
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from async_numpy import SIZE, Job, job
+from numpy_job import SIZE, Job, job
 
 from dream import DreamError, WorkerFailed
 from dream._plain import Garbled, pack

@@ -1,6 +1,6 @@
 """A script for `dream run`, in which something goes wrong once.
 
-Usage: async_fault.py MODE FOLDER, MODE one of kill, stop, server.
+Usage: server_fault_torch.py MODE FOLDER, MODE one of kill, stop, server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from async_marks import Faults
+from server_job_marks import Faults
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
