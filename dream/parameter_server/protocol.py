@@ -140,23 +140,17 @@ Welcome = Callable[[int, Purpose, FrameChannel], None]
 """Called with the rank that came, what it came for, and the connection, in a thread of its own."""
 
 
-@final
-class ServerListener:
-    """A server's. ranks: those that have business here."""
+def listen(place: Cluster, welcome: Welcome) -> cluster.Door:
+    """Have a server's door open to every rank of the job."""
 
-    def __init__(self, place: Cluster, ranks: range, welcome: Welcome) -> None:
-        self._ranks, self._welcome = ranks, welcome
-        self._door = cluster.Door(place, _DOOR, self._admit)
-
-    def close(self) -> None:
-        self._door.close()
-
-    def _admit(self, rank: int, purpose: str, connection: socket.socket) -> None:
-        if rank not in self._ranks or purpose not in get_args(Purpose):
+    def admit(rank: int, purpose: str, connection: socket.socket) -> None:
+        if rank not in range(place.world_size) or purpose not in get_args(Purpose):
             connection.close()
             return
         channel = FrameChannel(connection)
-        threading.Thread(target=self._welcome, args=[rank, purpose, channel], daemon=True).start()
+        threading.Thread(target=welcome, args=[rank, purpose, channel], daemon=True).start()
+
+    return cluster.Door(place, _DOOR, admit)
 
 
 def connect(place: Cluster, server: int, purpose: Purpose, seconds: float) -> FrameChannel:

@@ -16,8 +16,8 @@ from dream.parameter_server.protocol import (
     FrameChannel,
     FrameKind,
     Purpose,
-    ServerListener,
     connect,
+    listen,
     pack_error,
     refuse_garbled,
 )
@@ -53,7 +53,7 @@ class Server:
 
     def serve(self) -> None:
         """Serve to the end of training. Raises what went wrong."""
-        listener = ServerListener(self._place, range(self._place.world_size), self._welcome)
+        door = listen(self._place, self._welcome)
         try:
             if self._coordinator is None:
                 self._follow()
@@ -62,7 +62,7 @@ class Server:
                 cluster.post(self._place, "roles/workers", ranks.encode())
                 self._preside(self._coordinator)
         finally:
-            listener.close()
+            door.close()
         if self._sessions.failure is not None:
             raise self._sessions.failure
 

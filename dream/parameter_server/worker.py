@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, final
 
 from dream import cluster
@@ -68,6 +68,13 @@ class LeasedPass:
         self.in_hand: list[Lease] = []
         self.over = False
         self._worker = worker
+
+    def leases(self) -> Iterator[Lease]:
+        """Take and hand out each lease as it is asked for: none is read ahead."""
+        while (lease := self.take() or self.take_more()) is not None:
+            self.taken.clear()
+            self.hand_out(lease)
+            yield lease
 
     def take(self) -> Lease | None:
         """Take the next lease for whoever reads data; None where there is none at present."""

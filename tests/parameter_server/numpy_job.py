@@ -152,10 +152,7 @@ class PlainWorker:
         """All batches that this worker is dealt; a batch's gradient is the mean of its samples'
         numbers."""
         current = self.work.begin((0, number), epoch, ahead=False)
-        while (lease := current.take() or current.take_more()) is not None:
-            if current.taken:
-                current.taken.popleft()
-            current.hand_out(lease)
+        for lease in current.leases():
             if before is not None:
                 before(lease)
             samples = samples_of(lease, epoch)

@@ -191,7 +191,8 @@ def test_a_worker_comes_back_while_training_runs() -> None:
 def test_a_worker_that_stood_still_is_given_up_and_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A whole process that is stopped is in test_server_faults; here one that only stops beating."""
+    """A process that is stopped as a whole is in test_server_faults; here one only stops
+    beating."""
     monkeypatch.setattr("dream.parameter_server.server.SILENT_SECONDS", 4.0)
     frozen, lost = Event(), Event()
     with job(bound=None) as running:

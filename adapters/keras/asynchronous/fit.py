@@ -263,12 +263,8 @@ def leased(worker: Worker, key: EpochKey, feed: LeasedFeed) -> Iterator[tuple[An
     """Read the batches of a pass that this worker is dealt, each with its samples."""
     current = worker.begin(key, feed.epoch, ahead=False)
     try:
-        while (lease := current.take() or current.take_more()) is not None:
-            if current.taken:
-                current.taken.popleft()
-            batch = feed.batch(lease)
-            current.hand_out(lease)
-            yield batch
+        for lease in current.leases():
+            yield feed.batch(lease)
     finally:
         current.abandon()
         feed.close()

@@ -26,7 +26,10 @@ from dream.adapters.pytorch.plain import TENSORS, dump, load
 from dream.parameter_server.optimizer import Sharding, pack_optimizer
 from dream.parameter_server.worker import Worker, WorkerState
 
-_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 
 
@@ -60,13 +63,15 @@ class TorchWorkerState(WorkerState):
                 "nn.Embedding(sparse=False)."
             )
         pairs = [
-            (own, g) for own, g in zip(self._gradients, gradients, strict=True) if g is not None
+            (own, gradient)
+            for own, gradient in zip(self._gradients, gradients, strict=True)
+            if gradient is not None
         ]
         whole = len(pairs) == len(gradients)
         if not whole:
             self.gradient.fill(0)
         if pairs:
-            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+            torch._foreach_copy_([own for own, _ in pairs], [gradient for _, gradient in pairs])
         return b"" if whole else bytes(gradient is not None for gradient in gradients)
 
     def settings(self) -> bytes:
@@ -259,6 +264,4 @@ def _dtype_of(parameters: list[nn.Parameter]) -> np.dtype[Any]:
             f"{', '.join(sorted(map(str, kinds)))}. Keep the parameters in float32, and compute in "
             "others with torch.autocast."
         )
-    (kind,) = kinds
-    dtype: np.dtype[Any] = _DTYPES[kind]
-    return dtype
+    return _DTYPES[kinds.pop()]
