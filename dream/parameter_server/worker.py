@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, final
 
 from dream import cluster
-from dream._errors import ConfigurationError, Unsupported, WorkerFailed
+from dream._errors import ConfigurationError, Desynchronized, Unsupported, WorkerFailed
 from dream._log import logger
 from dream.parameter_server.client import Client
 from dream.parameter_server.job import ServerJob, end_process
@@ -18,7 +18,33 @@ from dream.parameter_server.optimizer import Sharding
 from dream.parameter_server.protocol import EpochKey
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+
+
+def dtype_of(names: Iterable[str], remedy: str) -> np.dtype[Any]:
+    """Return the only dtype of parameters that servers can hold. remedy: how to compute in
+    others."""
+    import numpy as np
+
+    found = set(names)
+    if len(found) != 1 or not found <= {"float32", "float64"}:
+        raise Unsupported(
+            "Servers hold parameters of one dtype, float32 or float64. Received: "
+            f"{', '.join(sorted(found)) or 'nothing that is trained'}. Keep the parameters in "
+            f"float32, and compute in others with {remedy}."
+        )
+    return np.dtype(found.pop())
+
+
+def check_untrained(own: Sequence[tuple[int, ...]], told: Sequence[tuple[int, ...]]) -> None:
+    """Compare the shapes of what no optimizer holds with rank 0's."""
+    if own != told:
+        raise Desynchronized(
+            "The workers' models differ in what no optimizer holds: buffers, running statistics, "
+            f"frozen parameters. Received: {len(own)} such tensors here, {len(told)} on rank 0, or "
+            "other shapes. Build the same model on every rank."
+        )
 
 
 class WorkerState(ABC):

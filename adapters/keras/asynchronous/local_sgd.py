@@ -4,7 +4,6 @@ then."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, final
 
 import keras
@@ -100,12 +99,9 @@ class AveragedSteps:
     def __init__(
         self, engine: Engine, machine: Machine, averaged: AveragedModel, caught: CaughtGradients
     ) -> None:
-        self.rank = engine.rank
+        self.rank, self.looping = engine.rank, engine.looping
         self._engine, self._machine = engine, machine
         self._averaged, self._caught = averaged, caught
-
-    def looping(self) -> AbstractContextManager[Any]:
-        return self._engine.looping()
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         private.build(model, private.symbolic(self._engine.example(source)))

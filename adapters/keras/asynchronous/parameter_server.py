@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from dream._errors import Desynchronized, Unsupported
+from dream._errors import Unsupported
 from dream._plain import pack, unpack
 from dream.adapters.keras import private, start
 from dream.adapters.keras.asynchronous import optimizer as optimizers
@@ -18,7 +18,7 @@ from dream.adapters.keras.asynchronous.block import CaughtGradients, ServedMachi
 from dream.adapters.keras.asynchronous.fit import feed_of, leased
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.parameter_server.optimizer import Sharding
-from dream.parameter_server.worker import Worker, WorkerState
+from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
 
 
 @final
@@ -28,7 +28,7 @@ class KerasWorkerState(WorkerState):
     def __init__(self, model: Any, optimizer: Any, servers: int, machine: ServedMachine) -> None:
         optimizers.check(optimizer, servers)
         variables = list(model.trainable_variables)
-        _check_dtypes(variables)
+        dtype_of((str(v.dtype) for v in variables), "a dtype policy")
         sharding = Sharding([v.shape for v in variables], servers)
         self.model, self._machine = model, machine
         self.order = [variables[index] for index in sharding.order]
@@ -67,12 +67,7 @@ class KerasWorkerState(WorkerState):
     def take_untrained(self, saved: bytes) -> None:
         """Take rank 0's, to start with."""
         own, told = self._untrained(), unpack(saved)
-        if [tuple(v.shape) for v in own] != [v.shape for v in told]:
-            raise Desynchronized(
-                "The workers' models differ in running statistics or frozen weights. Received: "
-                f"{len(own)} such variables here, {len(told)} on rank 0, or other shapes. Build "
-                "the same model on every rank."
-            )
+        check_untrained([tuple(v.shape) for v in own], [v.shape for v in told])
         for variable, first in zip(own, told, strict=True):
             variable.assign(first)
 
@@ -191,16 +186,6 @@ class PushedSteps:
 
     def finish(self, model: Any) -> None:
         self._worker.worker.fetch_optimizer_state(model.optimizer)
-
-
-def _check_dtypes(variables: list[Any]) -> None:
-    kinds = {str(v.dtype) for v in variables}
-    if len(kinds) != 1 or not kinds <= {"float32", "float64"}:
-        raise Unsupported(
-            "Servers hold parameters of one dtype, float32 or float64. Received: "
-            f"{', '.join(sorted(kinds)) or 'no trainable variable'}. Keep the variables in "
-            "float32, and compute in others with a dtype policy."
-        )
 
 
 def _unmasked_loss(model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
-from dream._errors import ConfigurationError, Desynchronized, Unsupported
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import randomness
 from dream.adapters.pytorch.keras.refusal import refuse_keras
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
@@ -24,12 +24,8 @@ from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
 )
 from dream.adapters.pytorch.plain import TENSORS, dump, load
 from dream.parameter_server.optimizer import Sharding, pack_optimizer
-from dream.parameter_server.worker import Worker, WorkerState
+from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
 
-_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-}
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 
 
@@ -39,7 +35,8 @@ class TorchWorkerState(WorkerState):
 
     def __init__(self, optimizer: Optimizer, kind: type[Optimizer], servers: int) -> None:
         parameters = parameters_of(optimizer)
-        dtype = _dtype_of(parameters)
+        names = (str(p.dtype).removeprefix("torch.") for p in parameters)
+        dtype = dtype_of(names, "torch.autocast")
         sharding = Sharding([p.shape for p in parameters], servers)
         specs = [describe(optimizer, kind, places) for places in sharding.placed]
         values = np.empty(sum(p.numel() for p in parameters), dtype)
@@ -198,12 +195,7 @@ class UntrainedTensors:
         """Take rank 0's."""
         told = load(saved)
         own = list(self._tensors(held))
-        if [t.shape for t in told] != [t.shape for t in own]:
-            raise Desynchronized(
-                "The workers' models differ in buffers or frozen parameters. Received: "
-                f"{len(own)} such tensors here, {len(told)} on rank 0, or other shapes. Build the "
-                "same model on every rank."
-            )
+        check_untrained([tuple(t.shape) for t in own], [tuple(t.shape) for t in told])
         with torch.no_grad():
             for tensor, first in zip(own, told, strict=True):
                 tensor.copy_(first)
@@ -254,14 +246,3 @@ def _pushing_class(kind: type[Optimizer], worker: TorchWorker) -> type[Optimizer
         "_opt_called": True,
     }
     return type(kind.__name__, (kind,), body)
-
-
-def _dtype_of(parameters: list[nn.Parameter]) -> np.dtype[Any]:
-    kinds = {parameter.dtype for parameter in parameters}
-    if len(kinds) != 1 or not kinds <= set(_DTYPES):
-        raise Unsupported(
-            "Servers hold parameters of one dtype, float32 or float64. Received: "
-            f"{', '.join(sorted(map(str, kinds)))}. Keep the parameters in float32, and compute in "
-            "others with torch.autocast."
-        )
-    return _DTYPES[kinds.pop()]
