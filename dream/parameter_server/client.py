@@ -56,6 +56,7 @@ class Client:
         self._job = job
         self._shards: list[Shard] = []
         self._untrained = b""
+        self._settings = b""
         self._channels: list[FrameChannel] = []
         self._left = threading.Event()
         self.version = -1
@@ -69,13 +70,14 @@ class Client:
         shards: list[Shard],
         values: NDArray[Any],
         gradient: NDArray[Any],
+        settings: bytes,
         untrained: bytes,
     ) -> bytes:
         """Tell the servers what the optimizer is over; afterwards `values` holds the parameters
-        that start: rank 0's, or where training has got to. untrained: whatever else of a model must
-        start alike; rank 0's is returned."""
+        that start: rank 0's, or where training has got to. settings: what the shards' specs have;
+        untrained: whatever else of a model must start alike; rank 0's is returned."""
         self._shards, self._values, self._gradient = shards, values, gradient
-        self._untrained = untrained
+        self._settings, self._untrained = settings, untrained
         return self._introduce()
 
     def ask(self, key: EpochKey, epoch: Epoch, *, wait: bool) -> Answer:
@@ -95,7 +97,7 @@ class Client:
         leases: list[Lease],
         loss: float,
         weight: float,
-        settings: bytes | None,
+        settings: bytes,
         present: Sequence[bytes],
         *,
         wants: bool,
@@ -103,8 +105,11 @@ class Client:
         """Bring a step's gradient. The answer comes once the worker may go on.
 
         leases: what it is of, the last of which is the batch itself; loss: the mean over `weight`
-        things; present: each server's part; wants: whether to answer with the next lease.
+        things; settings: hyper-parameters, which travel where they have changed; present: each
+        server's part; wants: whether to answer with the next lease.
         """
+        changed = None if settings == self._settings else settings
+        self._settings = settings
         last = leases[-1]
         also = tuple(lease.number for lease in leases[:-1])
         numbers = (*last.key, last.number, self.version, last.parts, int(wants))
@@ -112,7 +117,7 @@ class Client:
         def call() -> Frame:
             for server in reversed(range(len(self._shards))):  # the coordinator knows last
                 shard = self._shards[server]
-                text = PushWords(also, settings, present[server]).packed()
+                text = PushWords(also, changed, present[server]).packed()
                 frame = Frame(FrameKind.PUSH, numbers, (loss, weight), text)
                 part = self._gradient[shard.start : shard.stop]
                 self._channels[server].send(frame, part.data.cast("B"))
@@ -222,6 +227,7 @@ class Client:
 
     def _come_back(self) -> None:
         self._connect()
+        self._settings = b""  # the servers have forgotten what this worker's were
         try:
             self._introduce()
         except OSError as error:

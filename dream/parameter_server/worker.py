@@ -143,7 +143,6 @@ class Worker:
         self.job, self.client = job, Client(job)
         self.pushes = 0
         self.state: WorkerState | None = None
-        self._sent = b""
         self._current: LeasedPass | None = None
 
     @classmethod
@@ -179,9 +178,8 @@ class Worker:
     def hold(self, state: WorkerState, untrained: bytes) -> bytes:
         """Have the servers hold this, or take from them what they hold. untrained: whatever else of
         the model must start alike; rank 0's is returned."""
-        self._sent = state.settings()
-        shards = state.sharding.shards(state.specs)
-        told = self.client.register(shards, state.values, state.gradient, untrained)
+        shards, settings = state.sharding.shards(state.specs), state.settings()
+        told = self.client.register(shards, state.values, state.gradient, settings, untrained)
         self.state = state
         self._load()
         return told
@@ -220,7 +218,8 @@ class Worker:
         self.pushes += 1
         assert self.state is not None
         masks = self.state.sharding.split(present)
-        answer = self.client.push(leases, loss, weight, self._settings(), masks, wants=wants)
+        settings = self.state.settings()
+        answer = self.client.push(leases, loss, weight, settings, masks, wants=wants)
         if answer.fresh:
             self._load()
         if answer.lease is not None:
@@ -252,15 +251,6 @@ class Worker:
         """Take the servers' state into the optimizer, where they have taken it over."""
         if self.state is not None and self.state.optimizer is optimizer:
             self.state.take_optimizer_state(self.client.optimizer_state())
-
-    def _settings(self) -> bytes | None:
-        """Return the hyper-parameters, where they have changed since they were last sent."""
-        assert self.state is not None
-        now = self.state.settings()
-        if now == self._sent:
-            return None
-        self._sent = now
-        return now
 
     def _load(self) -> None:
         if self.state is not None:

@@ -199,6 +199,7 @@ def test_a_worker_that_stood_still_is_given_up_and_taken_back(
         first = running.worker(0)
         monkeypatch.setattr("dream.parameter_server.client.BEAT_SECONDS", 600.0)
         second = running.worker(1)
+        second.state.rate = 0.25
 
         def wait(_: Lease) -> None:
             come(frozen)
@@ -212,11 +213,19 @@ def test_a_worker_that_stood_still_is_given_up_and_taken_back(
 
         together(lambda: first.epoch(0, EPOCH, wait), lambda: second.epoch(0, EPOCH, freeze))
         told = first.client.staleness()
+        first.client.refresh()
         first.client.leave()
         second.client.leave()
     assert (told.lost, told.joined) == (1, 1)
     assert told.repeated == 4
     assert told.updates == EPOCH.batches
+    lost = second.seen[4:8]  # the push that came too late
+    wanted = 0.0
+    for seen, rate in ((first.seen, 0.5), ([*second.seen[:4], *second.seen[8:]], 0.25)):
+        for batch in {sample // EPOCH.batch_size for sample in seen}:
+            wanted -= rate * (batch * EPOCH.batch_size + (EPOCH.size(batch) - 1) / 2)
+    assert len({sample // EPOCH.batch_size for sample in lost}) == 1
+    np.testing.assert_allclose(first.state.values, wanted, rtol=1e-6)
 
 
 def test_a_loop_that_breaks_off_leaves_its_batch_to_the_others() -> None:
@@ -279,7 +288,7 @@ def test_models_that_differ_are_refused() -> None:
         wrong = [type(shards[0])(0, SIZE, ((0, (2, 3)),), shards[0].spec)]
         values = np.zeros(SIZE, np.float32)
         with pytest.raises(Desynchronized, match=r"parameter 0 is .*\(2, 3\).* on rank 0"):
-            second.client.register(wrong, values, values, b"")
+            second.client.register(wrong, values, values, b"", b"")
         for worker in (first, second):
             worker.client.leave()
 
