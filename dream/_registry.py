@@ -23,11 +23,8 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "model_parallel"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "hybrid"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.parallel.split.choosing:sharded",
-    (
-        "torch",
-        "parameter_server",
-    ): f"{_TORCH}.parallel.asynchronous.parameter_server:ParameterServer",
-    ("torch", "local_sgd"): f"{_TORCH}.parallel.asynchronous.local_sgd:LocalSgd",
+    ("torch", "parameter_server"): f"{_TORCH}.parallel.parameter_server.adapter:ParameterServer",
+    ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
@@ -35,10 +32,8 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.split.sharded:Sharded",
     ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split.choosing:model_parallel",
-    ("tensorflow", "parameter_server"): (
-        f"{_TENSORFLOW}.parallel.asynchronous.parameter_server:ParameterServer"
-    ),
-    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.asynchronous.local_sgd:LocalSgd",
+    ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:ParameterServer",
+    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""

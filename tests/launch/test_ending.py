@@ -12,6 +12,8 @@ from launch_scripts import outcome
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Blame, Ending, describe, find_cause, first_left
 from dream.parameter_server.door import gone
+from dream.launch.ending import Cause, Ending, describe, find_cause, first_left
+from dream.parameter_server.protocol import server_gone
 
 OWN = Ending(1, 1, 10.0, text="ValueError: mine")
 VICTIM = Ending(0, 1, 9.0, victim=True, text="ConnectionResetError")
@@ -72,7 +74,7 @@ def test_the_message_names_who_did_not_come_and_who_waited() -> None:
 
 
 def test_a_server_that_is_waited_for_in_vain_is_named() -> None:
-    text = str(gone(2))
+    text = str(server_gone(2))
     cause = find_cause([Ending(0, 1, 9.0, victim=True, text=f"WorkerFailed: {text}")])
     assert cause is not None
     assert cause.first.rank == 2
