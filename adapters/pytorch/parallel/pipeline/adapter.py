@@ -44,7 +44,7 @@ from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.update.cut import cuts_of
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.adapters.pytorch.update.spread import Spread
-from dream.data.batch import split
+from dream.data.partition import split
 
 _HONOURED = {**HONOURED, "sync_batch_norm": (False,)}
 _INSTEAD = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from dream._errors import ConfigurationError, Unsupported, unknown
-from dream._stages import balanced
+from dream._mesh import balanced
 from dream.adapters.pytorch import state
 from dream.adapters.pytorch.parallel._private import own_parameters
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
