@@ -72,8 +72,8 @@ PROBES: Mapping[str, str] = {
 """The Probe of a flavour of models, built from a model and a batch."""
 
 GRADIENTS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.keras.gradients:differentiate",
-    "tensorflow": f"{_TENSORFLOW}.keras.gradients:differentiate",
+    "torch": f"{_TORCH}.keras.engine:differentiate",
+    "tensorflow": f"{_TENSORFLOW}.keras.engine:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
 

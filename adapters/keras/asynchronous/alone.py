@@ -9,11 +9,12 @@ from typing import Any, final
 import numpy as np
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import metrics, private, start
+from dream.adapters.keras import checks, private
 from dream.adapters.keras.asynchronous.averaging import Averages
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.feeds import feed_of
 from dream.adapters.keras.asynchronous.machine import Machine
+from dream.adapters.keras.consistency import metric_states
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
 from dream.parameter_server.messages import Lease
@@ -35,8 +36,8 @@ class Alone:
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         private.build(model, private.symbolic(self._engine.example(source)))
-        metrics.check_kinds(model)
-        start.check_losses(model)
+        checks.check_metrics(model)
+        checks.check_losses(model)
         averages = self._averages
         averages.begin(model, model.optimizer)
         self._engine.take_over(model)
@@ -73,7 +74,7 @@ class Alone:
     def end_epoch(self, model: Any) -> None:
         """The replicas alike, and the figures of all of them."""
         self._averages.settle()
-        states = metrics.states(model)
+        states = metric_states(model)
         if states and self._engine.parts > 1:
             values = [np.array(v) for v in states]
             sums = self._engine.communicator.all_reduce(values, "sum")

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import Unsupported
-from dream.adapters.keras import start
+from dream.adapters.keras import consistency
 from dream.adapters.keras.asynchronous.machine import Machine
+from dream.adapters.keras.consistency import statistics_of
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.steps import statistics_of
 
 
 @final
@@ -43,8 +43,8 @@ class Averages:
             self.gradient = self._machine.flat(self.order)
             self._update = self._machine.update(optimizer, self.order)
             if self._engine.parts > 1:
-                start.offset_seeds(model, self._engine)
-                start.tell_of_statistics(model)
+                consistency.offset_seeds(model, self._engine)
+                consistency.report_local_statistics(model)
         if self._model is not model or self._optimizer is not optimizer:
             raise Unsupported(
                 "Replicas are averaged by the steps of one optimizer over one model. Received: "
@@ -52,7 +52,7 @@ class Averages:
                 "a job."
             )
         if self._engine.parts > 1:
-            start.agree_on(model, [optimizer], self._engine)
+            consistency.agree_on(model, [optimizer], self._engine)
 
     def step(self, samples: float, present: bytes) -> None:
         """A step on `gradient`, the mean over so many samples; of none, it is 0."""

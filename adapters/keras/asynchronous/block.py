@@ -6,9 +6,9 @@ from typing import Any, final
 
 import keras
 
-from dream.adapters.keras import saving
+from dream.adapters.keras import files as keras_files
 from dream.adapters.keras.asynchronous.models import Models
-from dream.adapters.keras.changes import Changes
+from dream.adapters.keras.hooks import KerasPatches
 
 
 @final
@@ -18,15 +18,15 @@ class Block:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._changes = Changes()
+        self._patches = KerasPatches()
 
     def enter(self) -> None:
-        self._changes.made(keras.Model, self._models.take)
-        self._changes.made(keras.optimizers.Optimizer, self._models.optimizer)
-        self._changes.filed(saving.writing, saving.reading)
+        self._patches.on_created(keras.Model, self._models.take)
+        self._patches.on_created(keras.optimizers.Optimizer, self._models.optimizer)
+        self._patches.wrap_files(keras_files.writing, keras_files.reading)
 
     def exit(self) -> None:
-        self._changes.undo()
+        self._patches.undo()
 
     def takes(self, item: Any) -> bool:
         """Whether this is a model or an optimizer of Keras's."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import private
-from dream.adapters.keras.data.digest import digest_of
-from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.data.sources import Arrays, Batches, digest_of
 from dream.parameter_server.deals import Epoch
 from dream.parameter_server.messages import Lease
 from dream.parameter_server.work import Work

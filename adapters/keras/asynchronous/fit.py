@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import keras
 
 from dream._errors import Unsupported
-from dream.adapters.keras import callbacks, private, start
+from dream.adapters.keras import callbacks, checks, private
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
 
 Arguments = dict[str, Any]
@@ -58,7 +58,7 @@ class Fit:
 
 def fit(model: Any, steps: Steps, passes: Passes, seed: int, given: Arguments) -> Any:
     """Keras's own `fit`, step by step. given: its arguments."""
-    start.check_compiled(model)
+    checks.check_compiled(model)
     _check(model, given)
     if given["validation_split"] and given["validation_data"] is None:
         arrays = (given["x"], given["y"], given["sample_weight"])

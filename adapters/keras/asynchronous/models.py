@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 
 from dream._errors import Unsupported
-from dream.adapters.keras import saving
+from dream.adapters.keras import files as keras_files
 from dream.adapters.keras.asynchronous.fit import Steps, fit
 from dream.adapters.keras.data.sources import Passes
 
@@ -35,7 +35,7 @@ class Models:
         for name in _READ:
             setattr(model, name, MethodType(self._read(name), model))
         model.train_on_batch = MethodType(self._refused, model)
-        saving.distribute(model)
+        keras_files.distribute(model)
         return model
 
     def _fit(self, passes: Passes) -> Callable[..., Any]:

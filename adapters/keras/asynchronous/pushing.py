@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 
 from dream._errors import Unsupported
-from dream.adapters.keras import private, start
+from dream.adapters.keras import checks, private
 from dream.adapters.keras.asynchronous.feeds import feed_of, leased
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.training import Training
@@ -40,7 +40,7 @@ class Pushing:
         training = self._training
         private.build(model, private.symbolic(self._example(source)))
         if training.shared:
-            start.check_losses(model)
+            checks.check_losses(model)
             model.compute_loss = MethodType(_unmasked_loss, model)
         held = training.ready(model, model.optimizer)
         held.check_untouched()

@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import private, start
+from dream.adapters.keras import consistency, private
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.machine import Machine
@@ -63,7 +63,7 @@ class Training:
             self._held = held
             self._offset_seeds(model)
             if self.shared:
-                start.tell_of_statistics(model)
+                consistency.report_local_statistics(model)
         if held.model is not model or held.optimizer is not optimizer:
             raise Unsupported(
                 "The servers run one optimizer over one model. Received: another one, "

@@ -3,21 +3,66 @@ the canonical one, which is mostly their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
 
 import keras
+from keras import layers
 
-from dream.adapters.keras.model_description import sequences
-from dream.adapters.keras.model_description.found import Found, whole
+from dream._errors import Unsupported
+from dream.adapters.keras import private
 from dream.tools.port_check.description import Part
 from dream.tools.port_check.steps import Reshape, Shape
 
-layers = keras.layers
+
+@final
+@dataclass
+class Found:
+    """A layer of a known kind. parts: for each of its variables, by its name below the layer."""
+
+    kind: str
+    parts: Mapping[str, tuple[Part, ...]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    channels_first: bool = False
+
+
+def variables(layer: Any) -> dict[str, Any]:
+    """Return a layer's variables by their names below it: those of inner layers behind these'
+    names."""
+    found = dict(own_variables(layer))
+    for child in private.children(layer):
+        found |= {f"{child.name}/{name}": v for name, v in variables(child).items()}
+    return found
+
+
+def own_variables(layer: Any) -> list[tuple[str, Any]]:
+    """Return (name, variable) of the layer itself."""
+    inner = {id(v) for child in private.children(layer) for v in child.weights}
+    found: dict[str, Any] = {}
+    for variable in layer.weights:
+        if id(variable) not in inner:
+            name = variable.name
+            found[f"{name}_{len(found)}" if name in found else name] = variable
+    return list(found.items())
+
+
+def whole(layer: Any, *names: str, **roles: str) -> dict[str, tuple[Part, ...]]:
+    """Return every variable of the layer as it is. Raises Unsupported for one with no role."""
+    roles = {name: name for name in names} | roles
+    found = variables(layer)
+    strange = sorted(found.keys() - roles.keys())
+    if strange:
+        raise Unsupported(
+            "This layer has variables that no other framework's has. Received: "
+            f"{layer.name!r}, a {type(layer).__name__} with {', '.join(strange)}. Leave out what "
+            "made them (quantization, LoRA, renorm, a gate)."
+        )
+    return {name: (Part(roles[name], tuple(variable.shape)),) for name, variable in found.items()}
 
 
 def describe(layer: Any) -> Found | None:
-    """None where it is of no known kind."""
+    """Return the layer as one of the known kinds; None where it is of none."""
     for kind, describer in _DESCRIBERS.items():
         if isinstance(layer, kind):
             return describer(layer)
@@ -98,6 +143,47 @@ def _prelu(layer: Any) -> Found:
     return Found("prelu", parts)
 
 
+def _attention(layer: Any) -> Found:
+    inner = {"query": layer.query_dense, "key": layer.key_dense, "value": layer.value_dense,
+             "output": layer.output_dense}  # fmt: skip
+    roles = {
+        f"{dense.name}/{name}": f"{role}_{name}"
+        for role, dense in inner.items()
+        for name in ("kernel", "bias")
+    }
+    return Found("attention", whole(layer, **roles), {"dropout": layer.dropout})
+
+
+def _gru(layer: Any) -> Found:
+    found = _recurrent(layer, "gru")
+    name = _cell_name(layer, "bias")
+    bias = found.parts.get(name)
+    if bias is not None and len(bias[0].shape) == 2:  # reset_after: (2, 3 units)
+        _, width = bias[0].shape
+        row = Reshape((1, width), (width,))
+        rows = [Part(role, (1, width), (row,)) for role in ("input_bias", "recurrent_bias")]
+        found.parts = {**found.parts, name: tuple(rows)}
+    return found
+
+
+def _recurrent(layer: Any, kind: str) -> Found:
+    settings: dict[str, Any] = {}
+    names = ("kernel", "recurrent_kernel", "bias")
+    parts = whole(layer, **{_cell_name(layer, name): name for name in names})
+    cell = getattr(layer, "cell", layer)
+    for name in ("activation", "recurrent_activation"):
+        if hasattr(cell, name):
+            settings[name] = keras.activations.serialize(getattr(cell, name))
+    if cell is not layer:
+        settings["reverse"] = layer.go_backwards
+    return Found(kind, parts, settings)
+
+
+def _cell_name(layer: Any, name: str) -> str:
+    cell = getattr(layer, "cell", None)
+    return name if cell is None else f"{cell.name}/{name}"
+
+
 _DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 _CONVS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
 _TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
@@ -112,8 +198,8 @@ _DESCRIBERS: dict[tuple[type, ...], Callable[[Any], Found]] = {
     (layers.GroupNormalization,): _group_norm,
     (layers.Embedding,): _embedding,
     (layers.PReLU,): _prelu,
-    (layers.MultiHeadAttention,): sequences.attention,
-    (layers.LSTM, layers.LSTMCell): sequences.lstm,
-    (layers.GRU, layers.GRUCell): sequences.gru,
-    (layers.SimpleRNN, layers.SimpleRNNCell): sequences.rnn,
+    (layers.MultiHeadAttention,): _attention,
+    (layers.LSTM, layers.LSTMCell): lambda layer: _recurrent(layer, "lstm"),
+    (layers.GRU, layers.GRUCell): _gru,
+    (layers.SimpleRNN, layers.SimpleRNNCell): lambda layer: _recurrent(layer, "rnn"),
 }

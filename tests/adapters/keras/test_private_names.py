@@ -1,4 +1,4 @@
-"""Keras's private names are where dream's two modules of them expect them, in Keras 3.15."""
+"""Keras's private names are where dream's module of them expects them, in Keras 3.15."""
 
 from __future__ import annotations
 
@@ -57,13 +57,12 @@ private.before_first_call(norm, lambda: private.replace_call(
 norm(keras.ops.ones((4, 3))), norm(keras.ops.ones((4, 3)))
 assert len(calls) == 2
 import json, pathlib, tempfile
-from dream.adapters.keras import private_backup
 backup = keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), delete_checkpoint=False)
 backup.set_model(model)
-assert private_backup.kept(backup) is None
-private_backup.keep_with(backup, lambda: {"at": 5, "batches": 2}, "at")
+assert private.kept_with(backup) is None
+private.backup_with(backup, lambda: {"at": 5, "batches": 2}, "at")
 backup._save_model()
-assert private_backup.kept(backup) == {"at": 5, "batches": 2}
+assert private.kept_with(backup) == {"at": 5, "batches": 2}
 backup.on_train_begin()
 assert private.first_epoch(model) == 5
 private.backend_random.dropout = lambda x, *_, **__: x
@@ -75,33 +74,33 @@ named = [traits(model).named(name) for name in model.state_dict()]
 assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
 """
 TENSORFLOW = """
-from dream.adapters.tensorflow.keras import private as names
+from dream.adapters.keras import hooks
 from keras.src.losses import loss
 before = loss.scale_loss_for_distribution
-with names.unscaled_losses(), names.unscaled_losses():
+with hooks.unscaled_losses(), hooks.unscaled_losses():
     assert loss.scale_loss_for_distribution is not before
 assert loss.scale_loss_for_distribution is before
-names.updates_own_copy(model.optimizer)
-names.built_already(model)
-assert names.strategy_of(model) is None and names.strategy_of(model.optimizer) is not None
+private.update_own_copy(model.optimizer)
+private.skip_symbolic_build(model)
+assert private.strategy_of(model) is None and private.strategy_of(model.optimizer) is not None
 import tensorflow as tf
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id
-names.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
+private.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
 assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
 inputs = keras.Input((3,))
 functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
 assert list(private.output_structure(functional)) == ["a"]
 assert len(private.flat_inputs(functional, tf.ones((4, 3)))) == 1
 assert len(private.flat_inputs(model, tf.ones((4, 3)))) == 1
-assert names.made_by(functional.outputs[0]).name == "made"
+assert private.made_by(functional.outputs[0]).name == "made"
 twice = lambda own, value: tf.Variable(2 * value()) if own.trainable else None
-with names.kept_by(twice):
+with hooks.variables_kept_by(twice):
     kept = keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), (3,), name="kept")
     beside = keras.Variable([1.0], trainable=False)
 assert kept.numpy().tolist() == [2, 2, 2] and kept.shape == (3,) and beside.numpy().sum() == 1
 assert keras.Variable([1.0]).numpy().sum() == 1
-assert names.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
+assert private.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 """
 
 

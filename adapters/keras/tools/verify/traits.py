@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dream.adapters.keras import private, start
+from dream.adapters.keras import consistency, private
 from dream.tools.recording.reading import Traits
 
 _TORCH = "_torch_params."
@@ -23,6 +23,6 @@ def traits(model: Any) -> Traits:
         dtype=str(model.dtype_policy.compute_dtype),
         trained={variable.path for variable in model.trainable_variables},
         draws=[layer.name for layer in private.layers_of(model) if private.own_seeds(layer)],
-        statistics=start.local_statistics(model),
+        statistics=consistency.local_statistics(model),
         named=named,
     )

@@ -17,7 +17,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluation, saving, state
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.asynchronous.loader import Dealer
 from dream.adapters.pytorch.parallel.asynchronous.owner import TorchOwner
 from dream.adapters.pytorch.parallel.asynchronous.step import pushed_step

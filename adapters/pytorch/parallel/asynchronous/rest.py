@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
-from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.plain import dump, load
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
