@@ -57,10 +57,9 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
         _prepare(model, state, source, training=True)
     if engine.parts > 1:
         given["validation_data"] = _validation(given, engine)
-    dealt = DealtData(engine, source)
-    unordered = "" if dealt.fixed else type(given["x"]).__name__
-    progress.read_from(dealt, unordered if steps is None else f"steps_per_epoch={steps}")
-    _give(given, dealt, engine)
+    unordered = "" if source.fixed else type(given["x"]).__name__
+    progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
+    _give(given, source, engine)
     given.update(class_weight=None, shuffle=False)
     given["callbacks"] = callbacks.for_fit(given["callbacks"], engine, progress, state.resync)
     history = type(model).fit(model, **given)
@@ -77,7 +76,7 @@ def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
     checks.check_compiled(model)
     source = _source(engine, given, steps=given["steps"])
     _prepare(model, state, source, training=False)
-    _give(given, DealtData(engine, source), engine)
+    _give(given, source, engine)
     given["callbacks"] = callbacks.of_rank(given["callbacks"], engine.rank)
     return type(model).evaluate(model, **given)
 
@@ -161,10 +160,10 @@ def _validation(given: Arguments, engine: Engine) -> Any:
     return DealtData(engine, _source(engine, whole, steps=given["validation_steps"]))
 
 
-def _give(given: Arguments, dealt: DealtData, engine: Engine) -> None:
+def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
     """Have a loop read dealt data, and show one progress bar for all ranks."""
     verbose = given["verbose"] if engine.rank == 0 else 0
-    given.update(x=dealt, y=None, sample_weight=None, verbose=verbose)
+    given.update(x=DealtData(engine, source), y=None, sample_weight=None, verbose=verbose)
 
 
 def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:
@@ -225,28 +224,15 @@ class DealtData(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
         return self._elements
 
     @property
-    def fixed(self) -> bool:
-        """Whether every process gives the samples of a pass in the same order."""
-        return isinstance(self._source, Arrays) or self._source.fixed
-
-    @property
     def num_batches(self) -> int | None:
-        if isinstance(self._source, Batches):
-            return self._source.adapter.num_batches  # type: ignore[no-any-return]
-        return -(-self._source.samples // self._source.batch_size)
+        return self._source.num_batches
 
     @property
     def batch_size(self) -> int | None:
-        if isinstance(self._source, Batches):
-            return self._source.adapter.batch_size  # type: ignore[no-any-return]
         return self._source.batch_size
 
     def on_epoch_begin(self) -> None:
-        if isinstance(self._source, Batches):
-            if self._source.ordered is not None:
-                self._source.ordered.begin_pass()
-            self._source.adapter.on_epoch_begin()
+        self._source.begin_epoch()
 
     def on_epoch_end(self) -> None:
-        if isinstance(self._source, Batches):
-            self._source.adapter.on_epoch_end()
+        self._source.end_epoch()

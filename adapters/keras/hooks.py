@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
 from types import MethodType
@@ -172,10 +172,6 @@ class KerasBlock:
         self._patches = KerasPatches()
         self._open = ExitStack()
 
-    def creating(self) -> AbstractContextManager[Any]:
-        """Open the scope in which variables are created so that every replica has its copy."""
-        return self.engine.creating()
-
     def enter(self) -> None:
         recorder = recording.active()
         if recorder is not None and recorder.keras_is_news():
@@ -185,7 +181,7 @@ class KerasBlock:
 
             observing.observe(recorder)
         engine = self.engine
-        self._open.enter_context(self.creating())
+        self._open.enter_context(engine.creating())
         self._open.enter_context(dtype_policy(engine.knobs.precision))
         self._patches.on_created(keras.Model, lambda made: distribute(made, engine))
         if engine.steps or engine.knobs.clips:

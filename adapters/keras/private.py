@@ -1,5 +1,5 @@
 """Keras's private names, all that dream needs on any backend, a function each. Read off Keras 3.15;
-pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_private_names.py."""
+pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras.data.sources import Passes
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes
 from dream.data.position import Position
 
 FIT_EPOCH = "fit_epoch"
@@ -71,8 +71,8 @@ class FitProgress:
         self._by_epoch = by_epoch
         return first
 
-    def read_from(self, source: Any, unordered: str) -> None:
-        """Read this fit's batches from dealt data. unordered: what makes its order another
+    def read_from(self, source: Arrays | Batches, unordered: str) -> None:
+        """Read this fit's batches from a source. unordered: what makes its order another
         process's own."""
         self._unordered, self._batches = unordered, source.num_batches
         self._size = source.batch_size or 0

@@ -46,20 +46,29 @@ class Arrays:
     shuffle: Any
     seed: int
     passes: Passes
+    fixed = True
+
+    @property
+    def num_batches(self) -> int:
+        return -(-self.samples // self.batch_size)
 
     def order(self) -> NDArray[np.int64]:
         """Draw the order of the next pass, shape (samples,)."""
         epoch = self.passes.draw()
-        if self.shuffle != "batch":
-            return epoch_order(
-                self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle)
-            )
-        drawn = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=True)
-        return np.lexsort((drawn, np.arange(self.samples) // self.batch_size)).astype(np.int64)
+        order = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle))
+        if self.shuffle == "batch":
+            order = np.lexsort((order, np.arange(self.samples) // self.batch_size))
+        return order.astype(np.int64, copy=False)
 
     def begin(self) -> tuple[NDArray[np.int64], int]:
         """Draw that order, and tell how many batches of it are left out."""
         return self.order(), self.passes.left_out
+
+    def begin_epoch(self) -> None:
+        """Nothing: each pass draws its order as it begins."""
+
+    def end_epoch(self) -> None:
+        """Nothing: arrays hold no workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,22 @@ class Batches:
     passes: Passes
     ordered: OrderedDataset | None = None
     fixed: bool = False
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.adapter.num_batches  # type: ignore[no-any-return]
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.adapter.batch_size  # type: ignore[no-any-return]
+
+    def begin_epoch(self) -> None:
+        if self.ordered is not None:
+            self.ordered.begin_pass()
+        self.adapter.on_epoch_begin()
+
+    def end_epoch(self) -> None:
+        self.adapter.on_epoch_end()
 
 
 @final

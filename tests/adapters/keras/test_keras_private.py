@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,63 @@ def test_private_names(backend: str) -> None:
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+ADAPTERS = Path(__file__).parents[3] / "adapters"
+FILES = [
+    path
+    for folder in ("keras", "pytorch/keras", "tensorflow/keras")
+    for path in (ADAPTERS / folder).rglob("*.py")
+    if not {"asynchronous", "tools"} & set(path.parts)
+]
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _breaches(text: str) -> set[str]:
+    """Whose room a file's code belongs into: `private` where it imports what is private or reads
+    it off another object, `hooks` where it assigns to Keras."""
+    found, of_keras = set(), set()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        if any(module.startswith("keras.src") for module in modules):
+            found.add("private")
+        if isinstance(node, ast.Import | ast.ImportFrom) and modules[0].split(".")[0] == "keras":
+            of_keras |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+            if name[0] == "_" and not name.endswith("__") and _root(node) not in ("self", "ctx"):
+                found.add("private")
+            if isinstance(node.ctx, ast.Store) and _root(node) in of_keras:
+                found.add("hooks")
+        sets = isinstance(node, ast.Call) and _root(node.func) == "setattr"
+        if sets and _root(node.args[0]) in of_keras:
+            found.add("hooks")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ADAPTERS)))
+def test_private_names_and_patches_stand_in_one_module_each(path: Path) -> None:
+    assert _breaches(path.read_text()) <= {path.stem}
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("from keras.src import backend", "private"),
+        ("import keras\nprint(keras.Model._made)", "private"),
+        ("def f(model): return model._layers", "private"),
+        ("import keras\nkeras.Model.fit = print", "hooks"),
+        ("from keras import layers\nsetattr(layers.Layer, name, value)", "hooks"),
+    ],
+)
+def test_a_breach_is_seen(text: str, room: str) -> None:
+    assert _breaches(text) == {room}
