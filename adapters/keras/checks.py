@@ -1,4 +1,4 @@
-"""What of a Keras model cannot be exact over several parts, refused before it trains."""
+"""Refusals, before it trains, of what in a Keras model cannot be exact over several parts."""
 
 from __future__ import annotations
 

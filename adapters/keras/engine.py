@@ -1,4 +1,4 @@
-"""What a backend brings to Keras's loops: how batches are dealt to replicas, and added up."""
+"""The interface of a backend to Keras's loops: batches dealt to replicas, tensors added up."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ class BatchShare(NamedTuple):
         return self.count / self.total
 
 
+def on_present(
+    gradients: Sequence[Any], function: Callable[[list[Any]], Iterable[Any]]
+) -> list[Any]:
+    """Apply a function of all gradients to those there are; None stays None."""
+    present = [g for g in gradients if g is not None]
+    found = iter(function(present) if present else ())
+    return [None if g is None else next(found) for g in gradients]
+
+
 class Exchange(ABC):
     """Makes one gradient of the parts' where that is not their sum; in a step, compiled or not.
     All parts come out with the same bits."""
@@ -50,9 +59,8 @@ class Exchange(ABC):
 
     def present(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """Exchange the gradients there are; None stays for a variable that took no part."""
-        pairs = [(v, g) for v, g in zip(variables, gradients, strict=True) if g is not None]
-        found = iter(self(*zip(*pairs, strict=True)) if pairs else ())
-        return [None if g is None else next(found) for g in gradients]
+        taking_part = [v for v, g in zip(variables, gradients, strict=True) if g is not None]
+        return on_present(gradients, lambda present: self(taking_part, present))
 
 
 class Engine(ABC):

@@ -26,7 +26,7 @@ _CACHED = "_use_cached_eval_dataset"
 
 @final
 class FitState:
-    """What dream knows of one model.
+    """One model's fits, from its creation on.
 
     prepared: whether the ranks have agreed on variables. resync: what keeps ranks of two
     frameworks together, once the model is trained.

@@ -20,7 +20,7 @@ import keras
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
-from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.engine import Engine, on_present
 from dream.update.precision import PRECISIONS
 from dream.update.update import Knobs
 
@@ -174,9 +174,8 @@ def _reduced(engine: Engine, update: Update, weight: Any) -> list[Any]:
     share."""
     if engine.exchange is not None:
         return exchanged(engine, update, weight)
-    present = [g for g in update.gradients if g is not None]
-    reduced = iter(engine.total(engine.weigh(present, weight / engine.parts)))
-    return [None if g is None else next(reduced) for g in update.gradients]
+    mine = weight / engine.parts
+    return on_present(update.gradients, lambda given: engine.total(engine.weigh(given, mine)))
 
 
 def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
@@ -186,7 +185,7 @@ def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
     if variables is None:
         inner = getattr(update.optimizer, "inner_optimizer", update.optimizer)
         variables = private.known_to(inner)
-    gradients = [None if g is None else engine.weigh([g], weight)[0] for g in update.gradients]
+    gradients = on_present(update.gradients, lambda given: engine.weigh(given, weight))
     return engine.exchange.present(variables, gradients)
 
 

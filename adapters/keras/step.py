@@ -77,7 +77,7 @@ def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
 
 @final
 class _GlobalSums:
-    """What a step adds up over the parts, from its start to its end.
+    """Sums over the parts of all that a step computes, from its start to its end.
 
     own_loss: the step is the user's, whose "loss" may be a figure that no metric keeps.
     """

@@ -1,5 +1,5 @@
-"""What a model is given, as global batches in an order that every rank agrees on, and a digest of
-them that is the same in every framework."""
+"""A model's data as global batches in an order that every rank agrees on, and a digest of them that
+is the same in every framework."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _first(nest: Any) -> Any:
 
 _SHOWN = ("activation", "pool_size", "strides", "padding", "data_format", "rate", "axis",
           "negative_slope", "alpha", "target_shape", "dims", "size")  # fmt: skip
-"""What is told of a layer without parameters."""
+"""Settings that are shown of a layer without parameters."""
 
 
 def between(calls: Sequence[Call], layers: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -27,6 +27,9 @@ class Found:
     channels_first: bool = False
 
 
+Describer = Callable[[Any], Found]
+
+
 def variables(layer: Any) -> dict[str, Any]:
     """Return a layer's variables by their names below it: those of inner layers behind these'
     names."""
@@ -63,76 +66,51 @@ def whole(layer: Any, *names: str, **roles: str) -> dict[str, tuple[Part, ...]]:
 
 def describe(layer: Any) -> Found | None:
     """Return the layer as one of the known kinds; None where it is of none."""
-    for kind, describer in _DESCRIBERS.items():
-        if isinstance(layer, kind):
-            return describer(layer)
-    return None
+    describer = next((d for kind, d in _DESCRIBERS.items() if isinstance(layer, kind)), None)
+    return None if describer is None else describer(layer)
 
 
-def _dense(layer: Any) -> Found:
-    return Found("dense", whole(layer, "kernel", "bias"))
+def _plain(kind: str, *names: str, settings: tuple[str, ...] = (), **roles: str) -> Describer:
+    """Describe a layer whose variables lie as they are, and whose settings are its attributes."""
+
+    def describe_plain(layer: Any) -> Found:
+        known = {name: getattr(layer, name) for name in settings}
+        first = kind in ("batch_norm", "group_norm") and layer.axis == 1
+        return Found(kind, whole(layer, *names, **roles), known, first)
+
+    return describe_plain
 
 
-def _conv(layer: Any) -> Found:
-    settings = _conv_settings(layer, layer.rank) | {"groups": layer.groups}
-    return Found(f"conv{layer.rank}d", whole(layer, "kernel", "bias"), settings, _first(layer))
-
-
-def _conv_transpose(layer: Any) -> Found:
-    settings = _conv_settings(layer, layer.rank) | {"groups": 1}
-    parts = whole(layer, "kernel", "bias")
-    return Found(f"conv_transpose{layer.rank}d", parts, settings, _first(layer))
+def _conv(
+    layer: Any,
+    kind: str = "conv",
+    groups: int | None = None,
+    parts: dict[str, tuple[Part, ...]] | None = None,
+) -> Found:
+    rank = layer.rank
+    settings = {
+        "strides": _each(layer.strides, rank),
+        "padding": layer.padding,
+        "dilation": _each(layer.dilation_rate, rank),
+        "padding_mode": "zeros",
+        "groups": layer.groups if groups is None else groups,
+    }
+    parts = whole(layer, "kernel", "bias") if parts is None else parts
+    return Found(f"{kind}{rank}d", parts, settings, layer.data_format == "channels_first")
 
 
 def _depthwise(layer: Any) -> Found:
-    """A convolution with as many groups as channels."""
+    """Describe a convolution with as many groups as channels."""
     parts = whole(layer, "kernel", "bias")
     shape: Shape = parts["kernel"][0].shape
     *space, channels, each = shape
     closed = Reshape(shape, (*space, 1, channels * each))
     parts["kernel"] = (Part("kernel", shape, (closed,)),)
-    settings = _conv_settings(layer, layer.rank) | {"groups": channels}
-    return Found(f"conv{layer.rank}d", parts, settings, _first(layer))
-
-
-def _conv_settings(layer: Any, rank: int) -> dict[str, Any]:
-    return {
-        "strides": _each(layer.strides, rank),
-        "padding": layer.padding,
-        "dilation": _each(layer.dilation_rate, rank),
-        "padding_mode": "zeros",
-    }
+    return _conv(layer, groups=channels, parts=parts)
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
     return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def _first(layer: Any) -> bool:
-    return bool(layer.data_format == "channels_first")
-
-
-def _batch_norm(layer: Any) -> Found:
-    parts = whole(layer, "gamma", "beta", "moving_mean", "moving_variance")
-    settings = {"epsilon": layer.epsilon, "momentum": layer.momentum}
-    return Found("batch_norm", parts, settings, channels_first=layer.axis == 1)
-
-
-def _layer_norm(layer: Any) -> Found:
-    return Found("layer_norm", whole(layer, "gamma", "beta"), {"epsilon": layer.epsilon})
-
-
-def _rms_norm(layer: Any) -> Found:
-    return Found("rms_norm", whole(layer, scale="gamma"), {"epsilon": layer.epsilon})
-
-
-def _group_norm(layer: Any) -> Found:
-    settings = {"epsilon": layer.epsilon, "groups": layer.groups}
-    return Found("group_norm", whole(layer, "gamma", "beta"), settings, layer.axis == 1)
-
-
-def _embedding(layer: Any) -> Found:
-    return Found("embedding", whole(layer, "embeddings"))
 
 
 def _prelu(layer: Any) -> Found:
@@ -184,22 +162,26 @@ def _cell_name(layer: Any, name: str) -> str:
     return name if cell is None else f"{cell.name}/{name}"
 
 
-_DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
-_CONVS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-_DESCRIBERS: dict[tuple[type, ...], Callable[[Any], Found]] = {
-    (layers.Dense,): _dense,
-    _DEPTHWISE: _depthwise,
-    _CONVS: _conv,
-    _TRANSPOSED: _conv_transpose,
-    (layers.BatchNormalization,): _batch_norm,
-    (layers.LayerNormalization,): _layer_norm,
-    (layers.RMSNormalization,): _rms_norm,
-    (layers.GroupNormalization,): _group_norm,
-    (layers.Embedding,): _embedding,
+_DESCRIBERS: dict[tuple[type, ...], Describer] = {
+    (layers.Dense,): _plain("dense", "kernel", "bias"),
+    (layers.DepthwiseConv1D, layers.DepthwiseConv2D): _depthwise,
+    (layers.Conv1D, layers.Conv2D, layers.Conv3D): _conv,
+    (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose): (
+        lambda layer: _conv(layer, "conv_transpose", groups=1)
+    ),
+    (layers.BatchNormalization,): _plain(
+        "batch_norm", "gamma", "beta", "moving_mean", "moving_variance",
+        settings=("epsilon", "momentum"),
+    ),
+    (layers.LayerNormalization,): _plain("layer_norm", "gamma", "beta", settings=("epsilon",)),
+    (layers.RMSNormalization,): _plain("rms_norm", settings=("epsilon",), scale="gamma"),
+    (layers.GroupNormalization,): _plain(
+        "group_norm", "gamma", "beta", settings=("epsilon", "groups")
+    ),
+    (layers.Embedding,): _plain("embedding", "embeddings"),
     (layers.PReLU,): _prelu,
     (layers.MultiHeadAttention,): _attention,
     (layers.LSTM, layers.LSTMCell): lambda layer: _recurrent(layer, "lstm"),
     (layers.GRU, layers.GRUCell): _gru,
     (layers.SimpleRNN, layers.SimpleRNNCell): lambda layer: _recurrent(layer, "rnn"),
-}
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Keras's torch backend needs across processes: eager tensors, one device a process."""
+"""Keras's torch backend across processes: eager tensors, one device a process."""
 
 from __future__ import annotations
 
@@ -214,9 +214,9 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, weights, centre, number = ctx.saved_tensors
-        mine = torch.cat(slopes) * ctx.worth
+        mine = torch.cat(gradients) * ctx.worth
         if not bool(weights.any()) or not ctx.worth:
             mine = torch.zeros_like(mine)
         (theirs,) = ctx.total([mine])
@@ -248,15 +248,15 @@ def _sums(
 def differentiate(
     call: Callable[[], Sequence[Any]],
     variables: Sequence[Any],
-    slopes: Callable[[Sequence[Array]], Sequence[Array]],
+    loss_gradients: Callable[[Sequence[Array]], Sequence[Array]],
 ) -> list[Array | None]:
     """Return the gradient by each keras.Variable, None where none flows; for `dream port-check`.
 
-    call: gives the outputs; slopes: from these the gradient of a loss by each, of the same shapes.
+    call: gives the outputs; loss_gradients: from these the gradient of a loss by each, of the same shapes.
     """
     sources = [variable.value for variable in variables]
     outputs = list(call())
-    found = slopes([_array(x) for x in outputs])
+    found = loss_gradients([_array(x) for x in outputs])
     flowing = [
         (x, torch.from_numpy(np.array(s)).to(x))
         for x, s in zip(outputs, found, strict=True)

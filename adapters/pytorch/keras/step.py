@@ -10,7 +10,7 @@ import torch
 from keras import tree
 
 from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
-from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.engine import Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
 from dream.adapters.pytorch.step import check_scalar
@@ -147,7 +147,7 @@ class KerasStep:
         if exchange is not None:
             counted = 1.0 if self._synchronised else count
             worth = counted * self._engine.parts / float(total) if total else 0.0
-            weighed = [None if g is None else self._engine.weigh([g], worth)[0] for g in gradients]
+            weighed = on_present(gradients, lambda given: self._engine.weigh(given, worth))
             whole = exchange.present(self._model.trainable_variables, weighed)
         return means[0], whole
 

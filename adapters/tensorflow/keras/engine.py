@@ -1,4 +1,4 @@
-"""What Keras's TensorFlow backend needs across processes, each with one device."""
+"""Keras's TensorFlow backend across processes, each with one device."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ class ProcessEngine(TensorFlowEngine):
 def differentiate(
     call: Callable[[], Sequence[Any]],
     variables: Sequence[Any],
-    slopes: Callable[[Sequence[Array]], Sequence[Array]],
+    loss_gradients: Callable[[Sequence[Array]], Sequence[Array]],
 ) -> list[Array | None]:
     """Return the gradient by each keras.Variable, None where none flows; for `dream port-check`.
 
-    call: gives the outputs; slopes: from these the gradient of a loss by each, of the same shapes.
+    call: gives the outputs; loss_gradients: from these the gradient of a loss by each, of the same shapes.
     """
     sources = [variable.value for variable in variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
         outputs = [tf.convert_to_tensor(x) for x in call()]
-    found = slopes([_array(x) for x in outputs])
+    found = loss_gradients([_array(x) for x in outputs])
     flowing = [(x, tf.cast(s, x.dtype)) for x, s in zip(outputs, found, strict=True)
                if x.dtype.is_floating]  # fmt: skip
     gradients = tape.gradient([x for x, _ in flowing], sources, [s for _, s in flowing])

@@ -1,4 +1,4 @@
-"""What Keras's TensorFlow backend needs in one process with several devices."""
+"""Keras's TensorFlow backend in one process with several devices."""
 
 from __future__ import annotations
 
