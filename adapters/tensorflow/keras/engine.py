@@ -88,7 +88,8 @@ def differentiate(
 ) -> list[Array | None]:
     """Return the gradient by each keras.Variable, None where none flows; for `dream port-check`.
 
-    call: gives the outputs; loss_gradients: from these the gradient of a loss by each, of the same shapes.
+    call: gives the outputs. loss_gradients: from these the gradient of a loss by each, of the same
+    shapes.
     """
     sources = [variable.value for variable in variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
