@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, final
 
+from numpy.typing import NDArray
+
+from dream._adapter import Plan
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.collectives import Communicator
@@ -45,6 +48,11 @@ def on_present(
     return [None if g is None else next(found) for g in gradients]
 
 
+Array = NDArray[Any]
+LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
+"""From a model's outputs the gradient of a loss by each, of the same shapes."""
+
+
 class Exchange(ABC):
     """Makes one gradient of the parts' where that is not their sum; in a step, compiled or not.
     All parts come out with the same bits."""
@@ -75,7 +83,7 @@ class Engine(ABC):
     rank: int
     parts: int
     seed: int
-    pooled: bool
+    pooled: bool = False
     resyncs: Resyncs | None
     communicator: Communicator
     knobs: Knobs = Knobs()
@@ -87,6 +95,14 @@ class Engine(ABC):
         ),
         (),
     )  # fmt: skip
+
+    def _deal_to_ranks(self, communicator: Communicator, plan: Plan) -> None:
+        """Have each rank of a communicator be a part."""
+        self.communicator = communicator
+        self.rank = communicator.rank
+        self.parts = communicator.world_size
+        self.seed = plan.seed
+        self.resyncs = plan.resyncs
 
     @property
     def steps(self) -> bool:
@@ -122,7 +138,7 @@ class Engine(ABC):
         """Multiply each tensor by `weight`; what weighs nothing becomes exactly 0, nan too."""
 
     @abstractmethod
-    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
+    def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
         """Return the tensors as they are on a part with samples, zeros on a part with none."""
 
     @abstractmethod
@@ -167,12 +183,12 @@ class Engine(ABC):
         """Call `run(*tensors)`, and again in backward in place of keeping its values."""
 
     @abstractmethod
-    def one_hot(self, share: Any) -> list[Any]:
+    def one_hot(self, share: BatchShare) -> list[Any]:
         """Return what `check_digests` wants the sum of: a float32 tensor of shape (parts,) with
         this part's digest in its own place; nothing where one process reads for all."""
 
     @abstractmethod
-    def check_digests(self, share: Any, digests: Any) -> None:
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
         """Raise `Desynchronized` where the parts read different batches.
 
         digests: shape (parts,), each part's.

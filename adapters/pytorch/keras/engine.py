@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import torch
 from keras import tree
-from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
@@ -18,7 +17,7 @@ from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Engine, Exchange
+from dream.adapters.keras.engine import Array, BatchShare, Engine, Exchange, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.compression.hook import Exchanged
@@ -29,8 +28,6 @@ from dream.adapters.pytorch.reducing import Reducing
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.collectives import Communicator
 from dream.update.update import Knobs
-
-Array = NDArray[Any]
 
 
 def open_block(
@@ -48,15 +45,9 @@ def open_block(
 class TorchEngine(Engine):
     """One device a process; the communicator adds up."""
 
-    pooled = False
-
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
-        self.communicator = communicator
+        self._deal_to_ranks(communicator, plan)
         self._adding = communicator.unchecked()  # the same on every rank, at every step
-        self.rank = communicator.rank
-        self.parts = communicator.world_size
-        self.seed = plan.seed
-        self.resyncs = plan.resyncs
 
     @property
     def framework(self) -> Framework:
@@ -73,8 +64,8 @@ class TorchEngine(Engine):
                 return [torch.zeros_like(convert_to_tensor(t)) for t in tensors]
             return [convert_to_tensor(t) * weight for t in tensors]
 
-    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
-        return list(tensors) if share[0] else [torch.zeros_like(t) for t in tensors]
+    def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
+        return list(tensors) if share.count else [torch.zeros_like(t) for t in tensors]
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [v.value.detach().clone() for v in variables]
@@ -110,13 +101,13 @@ class TorchEngine(Engine):
         again: Callable[..., Sequence[Any]] = checkpoint
         return again(run, *tensors, use_reentrant=False, preserve_rng_state=False)
 
-    def one_hot(self, share: Any) -> list[Any]:
+    def one_hot(self, share: BatchShare) -> list[Any]:
         digests = torch.zeros(self.parts)
-        digests[self.rank] = share[2]
+        digests[self.rank] = share.digest
         return [digests]
 
-    def check_digests(self, share: Any, digests: Any) -> None:
-        if share[2] and bool((digests != digests[0]).any()):
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
+        if share.digest and bool((digests != digests[0]).any()):
             raise Desynchronized(
                 "The ranks read different batches from the same source. Received: batch digests "
                 f"{[int(d) for d in digests]} by rank. Seed what draws or shuffles the data, so "
@@ -246,15 +237,9 @@ def _sums(
 
 
 def differentiate(
-    call: Callable[[], Sequence[Any]],
-    variables: Sequence[Any],
-    loss_gradients: Callable[[Sequence[Array]], Sequence[Array]],
+    call: Callable[[], Sequence[Any]], variables: Sequence[Any], loss_gradients: LossGradients
 ) -> list[Array | None]:
-    """Return the gradient by each keras.Variable, None where none flows; for `dream port-check`.
-
-    call: gives the outputs. loss_gradients: from these the gradient of a loss by each, of the same
-    shapes.
-    """
+    """Return the gradient by each keras.Variable, None where none flows. call: gives outputs."""
     sources = [variable.value for variable in variables]
     outputs = list(call())
     found = loss_gradients([_array(x) for x in outputs])

@@ -8,10 +8,10 @@ from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import Array, BatchShare, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
@@ -20,8 +20,6 @@ from dream.adapters.tensorflow.randomness import offset_by
 from dream.adapters.tensorflow.replicas import Replicas
 from dream.collectives import Communicator
 from dream.update.update import Knobs
-
-Array = NDArray[Any]
 
 
 def open_block(plan: Plan, who: Replicas) -> KerasBlock:
@@ -40,23 +38,17 @@ def open_block(plan: Plan, who: Replicas) -> KerasBlock:
 class ProcessEngine(TensorFlowEngine):
     """Ordinary Keras on one device in each process; the communicator adds up."""
 
-    pooled = False
-
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
-        self.communicator = communicator
+        self._deal_to_ranks(communicator, plan)
         self._adding = communicator.unchecked()  # the same on every rank, at every step
-        self.rank = communicator.rank
-        self.parts = communicator.world_size
-        self.seed = plan.seed
-        self.resyncs = plan.resyncs
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
 
-    def one_hot(self, share: Any) -> list[Any]:
-        return [tf.one_hot(self.rank, self.parts) * share[2]]
+    def one_hot(self, share: BatchShare) -> list[Any]:
+        return [tf.one_hot(self.rank, self.parts) * share.digest]
 
-    def check_digests(self, share: Any, digests: Any) -> None:
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
         tf.debugging.assert_equal(digests, tf.fill([self.parts], digests[0]), message=DIFFER)
 
     def arrays(self, source: Arrays) -> Any:
@@ -82,15 +74,9 @@ class ProcessEngine(TensorFlowEngine):
 
 
 def differentiate(
-    call: Callable[[], Sequence[Any]],
-    variables: Sequence[Any],
-    loss_gradients: Callable[[Sequence[Array]], Sequence[Array]],
+    call: Callable[[], Sequence[Any]], variables: Sequence[Any], loss_gradients: LossGradients
 ) -> list[Array | None]:
-    """Return the gradient by each keras.Variable, None where none flows; for `dream port-check`.
-
-    call: gives the outputs. loss_gradients: from these the gradient of a loss by each, of the same
-    shapes.
-    """
+    """Return the gradient by each keras.Variable, None where none flows. call: gives outputs."""
     sources = [variable.value for variable in variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from dream._errors import ConfigurationError
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import BatchShare
 from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
@@ -43,10 +44,10 @@ class MirroredEngine(TensorFlowEngine):
             [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
         )
 
-    def one_hot(self, share: Any) -> list[Any]:
+    def one_hot(self, share: BatchShare) -> list[Any]:
         return []
 
-    def check_digests(self, share: Any, digests: Any) -> None:
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
         """One process reads one source."""
 
     def arrays(self, source: Arrays) -> Any:
