@@ -27,9 +27,8 @@ _WRITERS = (
 
 
 def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | None) -> Any:
-    """Return the callbacks of a fit on this rank, dream's own among them. given: None, a callback,
-    a list or a CallbackList."""
-    given = of_rank(given, engine.rank)
+    """Add dream's callbacks to a fit's on this rank. given: None, a callback, a list or a
+    CallbackList."""
     users = listed(given)
     backups = [c for c in users if isinstance(c, keras.callbacks.BackupAndRestore)]
     for backup in backups:

@@ -77,7 +77,6 @@ def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
     source = _source(engine, given, steps=given["steps"])
     _prepare(model, state, source, training=False)
     _give(given, source, engine)
-    given["callbacks"] = callbacks.of_rank(given["callbacks"], engine.rank)
     return type(model).evaluate(model, **given)
 
 
@@ -161,9 +160,13 @@ def _validation(given: Arguments, engine: Engine) -> Any:
 
 
 def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
-    """Have a loop read dealt data, and show one progress bar for all ranks."""
-    verbose = given["verbose"] if engine.rank == 0 else 0
-    given.update(x=DealtData(engine, source), y=None, sample_weight=None, verbose=verbose)
+    """Have a loop read dealt data, with the callbacks that belong here and one progress bar for
+    all ranks."""
+    given.update(
+        x=DealtData(engine, source), y=None, sample_weight=None,
+        callbacks=callbacks.of_rank(given["callbacks"], engine.rank),
+        verbose=given["verbose"] if engine.rank == 0 else 0,
+    )  # fmt: skip
 
 
 def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:

@@ -68,7 +68,7 @@ class KerasStep:
         return value
 
     def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
-        """The means over micro-batches that count for what is in them."""
+        """Return the means over micro-batches that count for what is in them."""
         rows = len(batch[-1])
         micros = self._engine.micros(rows)
         value, total = torch.zeros(()), 0.0
@@ -112,9 +112,9 @@ class KerasStep:
     def _differentiate(
         self, batch: Batch, variables: list[Any], count: float, *, whole: bool = False
     ) -> tuple[torch.Tensor, list[Any]]:
-        """(loss, gradients); nothing at all where there is nothing to count. Where ranks compute
-        statistics together all of them do, and gradients are weighed already. whole: whether this
-        is all of the rank's share."""
+        """Return (loss, gradients); nothing at all where there is nothing to count. Where ranks
+        compute statistics together all of them do, and gradients are weighed already. whole:
+        whether this is all of the rank's share."""
         synchronised = whole and self._synchronised
         if count == 0.0 and self._engine.parts > 1 and not synchronised:
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
