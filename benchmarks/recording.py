@@ -21,7 +21,7 @@ import numpy as np
 
 import dream
 from dream._spec import Framework
-from dream.cluster import _names
+from dream.cluster.settings import RECORD
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
@@ -83,7 +83,7 @@ def measured(loop: str, steps: int, *, recorded: bool) -> float:
         framework: Framework = "torch" if loop == "torch" else "tensorflow"
         job = Job(command, 1, frameworks=(framework,), show="none")
         if recorded:
-            asked = {_names.RECORD: Request(Path(name), 2**62).text}
+            asked = {RECORD: Request(Path(name), 2**62).text}
             job = replace(job, environ={**job.environ, **asked})
         ended = start.run(job)
         if ended.exit_code != 0:

@@ -25,7 +25,7 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def run(context: typer.Context) -> None:
     """Start N ranks of a script."""
-    from dream.launch.arguments import main
+    from dream.launch.command import main
 
     raise typer.Exit(main(context.args))
 

@@ -16,7 +16,8 @@ from dream.adapters.keras import batch_norm, checks, private, recompute
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.collectives import Communicator
-from dream.mixed import alike
+from dream.mixed.consistency import Account, kind
+from dream.mixed.consistency import agree as agree_with
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 
@@ -45,10 +46,10 @@ def agree(model: Any, engine: Engine) -> None:
         agree_on(model, optimizers, engine)
         return
     summed = [*model.trainable_variables, *metric_states(model), *statistics_of(model)]
-    mine = alike.Account(
+    mine = Account(
         engine.framework, "fit", by_name(model.weights), by_name(summed), states_layout(optimizers)
     )
-    alike.agree(engine.communicator, mine)
+    agree_with(engine.communicator, mine)
     take_weights(model, engine)
 
 
@@ -71,7 +72,7 @@ def take_weights(model: Any, engine: Engine) -> float:
 def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> float:
     """Take rank 0's values in every rank's variables; return how far this rank's were from them."""
     own = [keras.ops.convert_to_numpy(v.value) for v in variables]
-    kinds = [a.astype(alike.kind(a.dtype.name), copy=False) for a in own]
+    kinds = [a.astype(kind(a.dtype.name), copy=False) for a in own]
     values = communicator.broadcast(kinds)
     if communicator.rank == 0:
         return 0.0

@@ -14,8 +14,9 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import forward
 from dream.adapters.keras.model_description import model as canonical
 from dream.adapters.keras.model_description.calls import recorded
-from dream.mixed import alike
-from dream.mixed.in_order import InOrder
+from dream.mixed.consistency import Account
+from dream.mixed.consistency import agree as agree_with
+from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync
 from dream.tools.port_check import arrays
 
@@ -79,8 +80,8 @@ class CanonicalFormat(GradientFormat):
         layout = self._order.layout(self._order.names)
         summed = [*self._layout(self._model.trainable_variables), *self._layout(states)]
         own = consistency.states_layout(optimizers)
-        mine = alike.Account(engine.framework, "step", layout, summed, own)
-        if alike.agree(engine.communicator, mine):
+        mine = Account(engine.framework, "step", layout, summed, own)
+        if agree_with(engine.communicator, mine):
             self._states = [v for optimizer in optimizers for v in optimizer.variables]
         self.take_rank_0s(engine)
 

@@ -27,7 +27,7 @@ from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from dream._errors import ConfigurationError
-from dream._files import write_whole
+from dream.files.whole import write_whole
 
 __all__ = [
     "ArrayDataAdapter",

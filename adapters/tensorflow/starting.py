@@ -13,7 +13,7 @@ from dream.adapters.keras.consistency import unnumbered
 from dream.adapters.keras.forward import forward
 from dream.adapters.tensorflow import calling
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:

@@ -10,9 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
     # `dream.launch`: between a parent and its children, through files in a folder of mode 0700
-    "dream/launch/pickles.py",
     "dream/launch/child.py",
-    "dream/launch/calls.py",
+    "dream/launch/function.py",
     # `dream port-check`: between a parent and its children, through a folder of mode 0700
     "dream/tools/port_check/process.py",
     "dream/tools/port_check/worker.py",

@@ -15,7 +15,7 @@ from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.resync import Resync
 
 Batch = tuple[Any, ...]

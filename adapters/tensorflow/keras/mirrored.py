@@ -16,8 +16,8 @@ from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator
-from dream.collectives.dtypes import CARRIED
-from dream.collectives.pack import Pack
+from dream.collectives.composed import Pack
+from dream.collectives.tensors import CARRIED
 
 
 @final

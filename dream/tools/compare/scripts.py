@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import time
 
-from dream.cluster import _names
+from dream.cluster.settings import RECORD
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
@@ -37,7 +37,7 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
         show="none",
         timeout=settings.timeout,
     )
-    environ = {**job.environ, _names.RECORD: Request(folder, verified.EVERY_STEP).text}
+    environ = {**job.environ, RECORD: Request(folder, verified.EVERY_STEP).text}
     if cell is not UNKNOWN:  # a Keras script trains with what its row is named after
         environ["KERAS_BACKEND"] = cell.kind.backends[0]
     ended = start.run(replace(job, environ=environ))

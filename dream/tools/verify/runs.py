@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, final
 
 from dream._errors import ConfigurationError, Unsupported, said
-from dream.cluster import _names
+from dream.cluster.settings import RECORD
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
@@ -111,7 +111,7 @@ class Laboratory:
             timeout=self._asked.timeout,
         )
         started = time.monotonic()
-        environ = {**job.environ, **self._environ, _names.RECORD: request.text}
+        environ = {**job.environ, **self._environ, RECORD: request.text}
         ended = start.run(replace(job, environ=environ))
         if ended.exit_code != 0:
             return Failed(explain(ended))
