@@ -18,11 +18,22 @@ from typing import Any
 
 import contract_hashes
 from contract_cells import Cell
+from forking import KERAS_ON_TORCH, TENSORFLOW, TORCH
 
+from dream.launch.forked import IMPORTS, SERVER, Forked
+
+Rank = subprocess.Popen[bytes] | Forked
 WORKER = Path(__file__).with_name("contract_worker.py")
 CASE_SECONDS = 300.0  # a case that takes longer hangs
 JOB_SECONDS = 1800.0  # on a mesh each layout of a step is compiled
 RESTARTS = 4
+_IMPORTS = {
+    "torch": TORCH,
+    "raw_torch": TORCH,
+    "keras_tf": TENSORFLOW,
+    "raw_keras_tf": TENSORFLOW,
+    "keras_torch": KERAS_ON_TORCH,
+}
 
 
 @dataclass(slots=True)
@@ -91,24 +102,16 @@ def _gather(job: Job, place: Path) -> list[str]:
 
 def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str]) -> str:
     """Run the ranks to their end. Empty where all ended well, else how they ended."""
-    command = [sys.executable, str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
+    command = [str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
     shared = _environment(cell)
     if cases:
         shared.setdefault("CONTRACT_ONLY", " ".join(sorted(cases)))
-    ranks: list[subprocess.Popen[bytes]] = []
+    ranks: list[Rank] = []
     try:
         for rank in range(cell.processes):
             own = {} if cell.processes == 1 else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with (place / f"rank{rank}.log").open("wb") as log:
-                ranks.append(
-                    subprocess.Popen(
-                        command,
-                        env=shared | own,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+                ranks.append(_start_rank(command, shared | own, log.fileno()))
         _wait(ranks)
     finally:
         _end(ranks)
@@ -122,7 +125,20 @@ def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str])
     return "\n".join(logs)
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _start_rank(command: list[str], environ: dict[str, str], log: int) -> Rank:
+    if SERVER in environ:
+        with Path(os.devnull).open("rb") as null:
+            return Forked(command, environ, (null.fileno(), log, log), {})
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env=environ,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wait(ranks: Sequence[Rank]) -> None:
     """Until all have ended, or one has failed and the others had time to say so too."""
     end = time.monotonic() + JOB_SECONDS
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:
@@ -131,7 +147,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.01)
 
 
-def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(ranks: Sequence[Rank]) -> None:
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)
@@ -154,6 +170,8 @@ def _environment(cell: Cell) -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "PYTHONFAULTHANDLER": "1",
     }
+    if os.environ.get(SERVER):
+        environment |= {SERVER: os.environ[SERVER], IMPORTS: _IMPORTS[cell.kind]}
     if "keras" in cell.kind:
         environment["KERAS_BACKEND"] = cell.framework
     if cell.processes > 1:
