@@ -29,7 +29,7 @@ _FORK_SERVER = b"fork_server.py server"
 
 @pytest.fixture(autouse=True, scope="session")
 def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ranks of tests that say what they import (tests/forking.py) are forked from a parent that has
+    """Ranks whose framework is known are forked from a parent that has
     imported it. `make exhaustive`, or DREAM_FORK_SERVER set to nothing, starts each of them fresh.
     """
     fresh = request.config.option.markexpr == "exhaustive"

@@ -104,7 +104,8 @@ class _Server:
 
     def run(self) -> None:
         """Serve until standard input ends."""
-        while 0 not in select.select([0, self._listener], [], [])[0]:
+        watched = (sys.stdin.fileno(), self._listener.fileno())
+        while watched[0] not in select.select(watched, [], [])[0]:
             link = self._listener.accept()[0]
             link.settimeout(10.0)
             with contextlib.suppress(OSError, ValueError):

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, final
 
+from dream.cluster._names import FRAMEWORK
 from dream.launch import fork_server
 from dream.launch.child import PARENT, REPORT
 
@@ -22,7 +23,14 @@ SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""
 
 IMPORTS = "DREAM_FORK_IMPORTS"
-"""The modules that its ranks will need, which it imports before it forks them."""
+"""The variable that says what ranks will import, "torch,keras" for one, without `--framework`."""
+
+_MODULES = {
+    "torch": "torch torch.distributed.tensor torch.distributed.fsdp torch.distributed.pipelining "
+    "torch._dynamo",  # the optimizers' first step imports it
+    "tensorflow": "tensorflow tensorflow.experimental.dtensor",
+    "keras": "keras",
+}
 
 _PATIENCE = 300.0
 """Seconds for the imports of a parent, on a machine that is busy."""
@@ -51,7 +59,7 @@ class Forked:
         files: Sequence[int],
         passed: Mapping[str, int],
     ) -> None:
-        """command: a script and its arguments. environ: the rank's, and which server. files: its
+        """command: a script and its arguments. environ: the rank's, with the server's. files: its
         standard input, output and errors. passed: further descriptors, each by the variable that
         tells the rank its number. OSError where the server forks nothing."""
         self.returncode: int | None = None
@@ -62,7 +70,7 @@ class Forked:
         request = {
             "command": list(command),
             "environ": {name: environ[name] for name in environ if name not in (SERVER, IMPORTS)},
-            "imports": environ.get(IMPORTS, "").split(),
+            "imports": imports(environ),
             "folder": os.getcwd(),  # noqa: PTH109 - a word of the message
             "passed": list(passed),
         }
@@ -102,6 +110,16 @@ class Forked:
         return self.returncode
 
 
+def imports(environ: Mapping[str, str]) -> list[str]:
+    """Return the modules to import before a rank is forked; none where that is not known."""
+    framework = environ.get(FRAMEWORK, "")
+    names = environ.get(IMPORTS, framework).split(",")
+    if framework and environ.get("KERAS_BACKEND") == framework:
+        names.append("keras")
+    modules = " ".join(_MODULES[name] for name in names if name)
+    return ["numpy", "dream", *modules.split()] if modules else []
+
+
 def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fresh | Forked:
     """Start a rank whose output comes through pipes: from a fork server, where the environment
     names one and what it is to import.
@@ -109,7 +127,7 @@ def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fr
     command: a script and its arguments. report: the descriptor of DREAM_REPORT. OSError where the
     system starts no more processes.
     """
-    if not (environ.get(SERVER) and environ.get(IMPORTS)):
+    if not (environ.get(SERVER) and imports(environ)):
         return Fresh(
             [sys.executable, *command],
             env={**environ, REPORT: str(report), PARENT: str(os.getpid())},

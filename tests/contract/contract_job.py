@@ -18,7 +18,6 @@ from typing import Any
 
 import contract_hashes
 from contract_cells import Cell
-from forking import KERAS_ON_TORCH, TENSORFLOW, TORCH
 
 from dream.launch.forked import IMPORTS, SERVER, Forked
 
@@ -27,13 +26,6 @@ WORKER = Path(__file__).with_name("contract_worker.py")
 CASE_SECONDS = 300.0  # a case that takes longer hangs
 JOB_SECONDS = 1800.0  # on a mesh each layout of a step is compiled
 RESTARTS = 4
-_IMPORTS = {
-    "torch": TORCH,
-    "raw_torch": TORCH,
-    "keras_tf": TENSORFLOW,
-    "raw_keras_tf": TENSORFLOW,
-    "keras_torch": KERAS_ON_TORCH,
-}
 
 
 @dataclass(slots=True)
@@ -171,7 +163,8 @@ def _environment(cell: Cell) -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",
     }
     if os.environ.get(SERVER):
-        environment |= {SERVER: os.environ[SERVER], IMPORTS: _IMPORTS[cell.kind]}
+        keras = ",keras" * ("keras" in cell.kind)
+        environment |= {SERVER: os.environ[SERVER], IMPORTS: cell.framework + keras}
     if "keras" in cell.kind:
         environment["KERAS_BACKEND"] = cell.framework
     if cell.processes > 1:
