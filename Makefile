@@ -54,7 +54,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard native/*)
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools<81" wheel
-	@time -p $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[all,dev]"
+	@time -p $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[all-cpu,dev]"
 	@touch $@
 
 # mypy finds dream.adapters where an installation would put it.

@@ -2,10 +2,10 @@
 where the import of a framework costs seconds.
 
 A server listens at a socket. For each set of modules and each environment that modules may read
-while they are imported it keeps one parent, which has imported them and run nothing: it has one
-thread, and a fork of it is as good as a fresh interpreter. What was imported stays hidden from the
-rank until the rank imports it, so `"torch" in sys.modules` and import hooks tell what they always
-tell. The server ends with whoever holds its standard input, and its ranks end with it.
+while they are imported it keeps one parent, which has imported them and run nothing: no thread runs
+beside its own, and a fork of it is as good as a fresh interpreter. What was imported stays hidden
+from the rank until the rank imports it, so `"torch" in sys.modules` and import hooks tell what they
+always tell. The server ends with whoever holds its standard input, and its ranks end with it.
 
 Launchers take their ranks from it where DREAM_FORK_SERVER names its socket and DREAM_FORK_IMPORTS
 the modules. Run as a file, so that server and parents import nothing else.
@@ -46,6 +46,8 @@ _NOT_READ_AT_IMPORT = (
 """Prefixes of variables that say where a rank stands, or are read when it trains. Ranks that
 differ in any other have different parents."""
 
+
+_SEEDED_AT_IMPORT = {"numpy.random", "torch"}
 
 _Child = tuple[subprocess.Popen[bytes], socket.socket]
 """A parent of ranks, and how to reach it."""
@@ -124,7 +126,7 @@ class _Server:
             parent = self._parents.pop(key, None)
             if parent is None or parent[0].poll() is not None:
                 parent = _start_parent(request.imports, shared)
-            self._parents[key] = parent  # the newest is last
+            self._parents[key] = parent  # last: asked most recently
             socket.send_fds(parent[1], [message], [link.fileno(), *files])
             if len(self._parents) > PARENTS_AT_ONCE:
                 self._retire(next(iter(self._parents)))
@@ -161,7 +163,8 @@ class _Imported(MetaPathFinder, Loader):
         self._specs: dict[str, ModuleSpec | None] = {}
         before = set(sys.modules)
         for name in names:
-            import_module(name)
+            with contextlib.suppress(ImportError):  # the rank's own to raise
+                import_module(name)
             new = {key: sys.modules[key] for key in sys.modules.keys() - before if _foreign(key)}
             self._groups.append((name, new))
             before.update(sys.modules)
@@ -195,11 +198,10 @@ class _Imported(MetaPathFinder, Loader):
                 sys.modules[other] = modules.pop(other)
 
     def new_draws(self) -> None:
-        """Random generators that seed themselves when imported do so again: no two ranks share
-        them."""
+        """Let generators that draw their seed at import draw another: no two ranks share it."""
         for modules in (sys.modules, *(modules for _, modules in self._groups)):
-            if "numpy.random" in modules:
-                modules["numpy.random"].seed()
+            for name in _SEEDED_AT_IMPORT & modules.keys():
+                modules[name].seed()
 
 
 def _foreign(name: str) -> bool:
@@ -209,8 +211,8 @@ def _foreign(name: str) -> bool:
 class _Parent:
     """Forks ranks, tells their ends, and kills those whose launcher is gone."""
 
-    def __init__(self, inbox: socket.socket) -> None:
-        self._inbox = inbox
+    def __init__(self, inbox: socket.socket, threads: int) -> None:
+        self._inbox, self._threads = inbox, threads
         self._wait = selectors.DefaultSelector()
         self._wait.register(inbox, selectors.EVENT_READ, self._fork)
         self._ranks: dict[int, tuple[socket.socket, int]] = {}
@@ -241,6 +243,11 @@ class _Parent:
             return None
         link, *others = files
         request = _Request(message, socket.socket(fileno=link), others)
+        if self._threads:
+            text = f"No fork is safe: {request.imports} started {self._threads} threads at import."
+            request.link.send(text.encode())
+            request.close()
+            return None
         pid = os.fork()
         if pid == 0:
             self._wait.close()
@@ -293,17 +300,23 @@ def main() -> None:
         return
     del sys.path[0]  # this file's folder
     modules = _Imported(imports)
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - names are enough
-        sys.exit(
-            f"The import of {imports} started threads, {threads - 1} of them: no fork is safe."
-        )
     gc.collect()
     gc.freeze()
-    request = _Parent(inbox).run()
+    request = _Parent(inbox, _threads_left()).run()
     if request is None:
         return
     modules.new_draws()
     _run(request.become())
+
+
+def _threads_left() -> int:
+    """Return how many threads a fork would cut off. Libraries that know of forks, as OpenBLAS, end
+    their own before one, and start them again when they need them: so fork once before counting."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - names are enough
 
 
 def _run(command: list[str]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, final
 
 from dream.cluster._names import FRAMEWORK
@@ -23,7 +25,9 @@ SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""
 
 IMPORTS = "DREAM_FORK_IMPORTS"
-"""The variable that says what ranks will import, "torch,keras" for one, without `--framework`."""
+"""The variable that says what ranks will import: "torch,keras". Else `--framework` tells, or the
+script's own lines. A wrong guess costs time and nothing else: what a rank does not import, it does
+not see."""
 
 _MODULES = {
     "torch": "torch torch.distributed.tensor torch.distributed.fsdp torch.distributed.pipelining "
@@ -31,6 +35,8 @@ _MODULES = {
     "tensorflow": "tensorflow tensorflow.experimental.dtensor",
     "keras": "keras",
 }
+
+_IMPORT = r"^\s*(?:import|from) {}\b"
 
 _PATIENCE = 300.0
 """Seconds for the imports of a parent, on a machine that is busy."""
@@ -70,7 +76,7 @@ class Forked:
         request = {
             "command": list(command),
             "environ": {name: environ[name] for name in environ if name not in (SERVER, IMPORTS)},
-            "imports": imports(environ),
+            "imports": imports(command, environ),
             "folder": os.getcwd(),  # noqa: PTH109 - a word of the message
             "passed": list(passed),
         }
@@ -110,14 +116,18 @@ class Forked:
         return self.returncode
 
 
-def imports(environ: Mapping[str, str]) -> list[str]:
+def imports(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the modules to import before a rank is forked; none where that is not known."""
-    framework = environ.get(FRAMEWORK, "")
-    names = environ.get(IMPORTS, framework).split(",")
-    if framework and environ.get("KERAS_BACKEND") == framework:
-        names.append("keras")
-    modules = " ".join(_MODULES[name] for name in names if name)
-    return ["numpy", "dream", *modules.split()] if modules else []
+    names = environ.get(IMPORTS, "").split(",")
+    if names == [""] and environ.get(FRAMEWORK):
+        backend = environ.get("KERAS_BACKEND") == environ[FRAMEWORK]
+        names = [environ[FRAMEWORK], *["keras"] * backend]
+    if names == [""] and command[1] == "script":
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = Path(command[2]).read_text()
+            names = [name for name in _MODULES if re.search(_IMPORT.format(name), lines, re.M)]
+    modules = [module for name in names if name for module in _MODULES[name].split()]
+    return ["numpy", "dream", *modules] if modules else []
 
 
 def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fresh | Forked:
@@ -127,7 +137,7 @@ def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fr
     command: a script and its arguments. report: the descriptor of DREAM_REPORT. OSError where the
     system starts no more processes.
     """
-    if not (environ.get(SERVER) and imports(environ)):
+    if not (environ.get(SERVER) and imports(command, environ)):
         return Fresh(
             [sys.executable, *command],
             env={**environ, REPORT: str(report), PARENT: str(os.getpid())},
