@@ -25,9 +25,9 @@ SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""
 
 IMPORTS = "DREAM_FORK_IMPORTS"
-"""The variable that says what ranks will import: "torch,keras". Else `--framework` tells, or the
-script's own lines. A wrong guess costs time and nothing else: what a rank does not import, it does
-not see."""
+"""The variable that says what ranks will import: "torch,keras", or any modules. Else `--framework`
+tells, or the script's own lines. A wrong guess costs time and nothing else: what a rank does not
+import, it does not see."""
 
 _MODULES = {
     "torch": "torch torch.distributed.tensor torch.distributed.fsdp torch.distributed.pipelining "
@@ -126,7 +126,7 @@ def imports(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             lines = Path(command[2]).read_text()
             names = [name for name in _MODULES if re.search(_IMPORT.format(name), lines, re.M)]
-    modules = [module for name in names if name for module in _MODULES[name].split()]
+    modules = [module for name in names if name for module in _MODULES.get(name, name).split()]
     return ["numpy", "dream", *modules] if modules else []
 
 

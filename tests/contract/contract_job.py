@@ -61,15 +61,16 @@ class Job:
         return self.outcomes[f"{mode}.{case}", rank]
 
 
-def run(cell: Cell, folder: Path, cases: Collection[str] = ()) -> Job:
+def run(cell: Cell, folder: Path, cases: Collection[str] = (), *, fresh: bool = False) -> Job:
     """Run cases of a cell; none named is all. One that takes the ranks down is left out, and the
-    job started again for those behind it."""
+    job started again for those behind it. fresh: in interpreters of their own, though a fork server
+    is there."""
     job = Job(cell)
     done: list[str] = []
     for attempt in range(RESTARTS):
         place = folder / str(attempt)
         place.mkdir(parents=True)
-        end = _start(cell, place, done, cases)
+        end = _start(cell, place, done, cases, fresh=fresh)
         begun = _gather(job, place)
         if end == "":
             break
@@ -92,10 +93,14 @@ def _gather(job: Job, place: Path) -> list[str]:
     return list(dict.fromkeys(file.name.rsplit(".", 2)[0] for file in begun))
 
 
-def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str]) -> str:
+def _start(
+    cell: Cell, place: Path, done: Sequence[str], cases: Collection[str], *, fresh: bool
+) -> str:
     """Run the ranks to their end. Empty where all ended well, else how they ended."""
     command = [str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
     shared = _environment(cell)
+    if fresh:
+        shared.pop(SERVER, None)
     if cases:
         shared.setdefault("CONTRACT_ONLY", " ".join(sorted(cases)))
     ranks: list[Rank] = []
