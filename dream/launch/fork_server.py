@@ -55,6 +55,25 @@ _Child = tuple[subprocess.Popen[bytes], socket.socket]
 _RETIRE = b"retire"
 
 
+_STANDING = (
+    "Umask", "Uid", "Gid", "Groups", "CapEff", "Cpus_allowed", "Mems_allowed", "NoNewPrivs",
+    "Seccomp",
+)  # fmt: skip
+
+
+def standing() -> dict[str, str]:
+    """Return what a process inherits beside its environment: who it is, its limits and its
+    namespaces."""
+    with open("/proc/self/status") as file:  # noqa: PTH123
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    found = {name: status[name] for name in _STANDING if name in status}
+    with open("/proc/self/limits") as file:  # noqa: PTH123
+        found["limits"] = file.read()
+    for name in ("net", "mnt", "uts", "ipc", "pid", "user", "cgroup"):
+        found[name] = os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115
+    return found
+
+
 class _Request:
     """What a launcher asks for, with its connection and the rank's descriptors."""
 
@@ -66,6 +85,7 @@ class _Request:
         self.imports: list[str] = told["imports"]
         self.folder: str = told["folder"]
         self.passed: list[str] = told["passed"]
+        self.standing: dict[str, str] = told["standing"]
 
     def close(self) -> None:
         self.link.close()
@@ -243,9 +263,8 @@ class _Parent:
             return None
         link, *others = files
         request = _Request(message, socket.socket(fileno=link), others)
-        if self._threads:
-            text = f"No fork is safe: {request.imports} started {self._threads} threads at import."
-            request.link.send(text.encode())
+        if refusal := self._refusal(request):
+            request.link.send(refusal.encode())
             request.close()
             return None
         pid = os.fork()
@@ -265,6 +284,14 @@ class _Parent:
         with contextlib.suppress(OSError):
             request.link.send(str(pid).encode())
         return None
+
+    def _refusal(self, request: _Request) -> str:
+        """Why a fork would not be what the launcher asks for; empty where it is."""
+        if self._threads:
+            return f"No fork is safe: {request.imports} started {self._threads} threads at import."
+        ours, theirs = standing(), request.standing
+        apart = [name for name in theirs if theirs[name] != ours.get(name)]
+        return f"The fork server stands elsewhere than the launcher, by {apart}." if apart else ""
 
     def _tell(self, pid: int) -> None:
         """It has ended. Its number stays its own until its launcher hangs up."""

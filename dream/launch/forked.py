@@ -79,6 +79,7 @@ class Forked:
             "imports": imports(command, environ),
             "folder": os.getcwd(),  # noqa: PTH109 - a word of the message
             "passed": list(passed),
+            "standing": fork_server.standing(),
         }
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.settimeout(_PATIENCE)

@@ -163,6 +163,15 @@ def test_threads_at_import_are_refused(run: Run, tmp_path: Path) -> None:
         run("", **{IMPORTS: "busy", "PYTHONPATH": str(tmp_path)})
 
 
+def test_a_server_that_stands_elsewhere_is_refused(run: Run) -> None:
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(OSError, match=r"stands elsewhere .* by \['Umask'\]"):
+            run("")
+    finally:
+        os.umask(before)
+
+
 def test_a_server_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         run("", at=str(tmp_path / "nobody"))
