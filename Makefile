@@ -41,15 +41,17 @@ quick: horovod
 
 # The oldest and the newest versions that pyproject.toml allows. torch's newest comes as a CUDA build
 # of gigabytes: `make compat TORCH_OLDEST=2.13.0 TORCH_NEWEST=2.13.0` does without it.
+PYTHON_OLDEST ?= python3.11
+PYTHON_NEWEST ?= python3.13
 TORCH_OLDEST ?= 2.12.*
 TORCH_NEWEST ?= 2.15.*
 compat: compat-oldest compat-newest
 
 compat-oldest:
-	.ci/compat oldest python3.11 "torch==$(TORCH_OLDEST)" "tensorflow-cpu==2.20.*" "keras==3.12.*"
+	.ci/compat oldest $(PYTHON_OLDEST) "torch==$(TORCH_OLDEST)" "tensorflow-cpu==2.20.*" "keras==3.12.*"
 
 compat-newest:
-	.ci/compat newest python3.13 "torch==$(TORCH_NEWEST)" "tensorflow-cpu==2.21.*" "keras==3.15.*"
+	.ci/compat newest $(PYTHON_NEWEST) "torch==$(TORCH_NEWEST)" "tensorflow-cpu==2.21.*" "keras==3.15.*"
 
 # sdist and wheel, each installed and used, with a compiler and without.
 dist:
