@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +17,9 @@ from pathlib import Path
 from typing import final
 
 from dream._errors import WorkerFailed
-from dream.launch.child import PARENT, REPORT, looks_like_a_victim
+from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Ending
+from dream.launch.forked import start
 from dream.launch.output import Output
 
 _CHUNK = 1 << 16
@@ -111,7 +110,7 @@ class ReportPipe:
 
 @final
 class Process:
-    """A rank. Never forked from this interpreter's state: a fresh one is started."""
+    """A rank. Never forked from this interpreter's state: started fresh, or by a fork server."""
 
     def __init__(
         self, rank: int, command: Sequence[str], environ: Mapping[str, str], output: Output
@@ -125,17 +124,8 @@ class Process:
         self._ended_at = 0.0
         self._ending: Ending | None = None
         self._reaping = threading.Lock()
-        told = {REPORT: str(self._reports.sink), PARENT: str(os.getpid())}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, CHILD, *command],
-                env={**environ, **told},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(self._reports.sink,),
-                start_new_session=True,
-            )
+            self._process = start([CHILD, *command], environ, self._reports.sink)
         except OSError as error:
             self._reports.close()
             raise WorkerFailed(
@@ -175,7 +165,7 @@ class Process:
         threading.Thread(target=self._wait, args=(changed,), daemon=True).start()
 
     def _wait(self, changed: Callable[[int], None]) -> None:
-        os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOWAIT)
+        self._process.wait_for_end()
         self._ended_at = time.time()
         self._reports.finish()
         with self._reaping:

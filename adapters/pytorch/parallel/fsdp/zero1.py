@@ -18,7 +18,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._options import REPLICAS
 from dream._topology import Topology
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_optimizers, hook_save
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of

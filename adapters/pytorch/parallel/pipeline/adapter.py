@@ -15,7 +15,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream.adapters.pytorch import collectives, evaluation, randomness, state
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import (

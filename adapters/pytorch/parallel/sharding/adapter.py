@@ -19,7 +19,7 @@ from dream._topology import Topology
 from dream.adapters.pytorch import devices, evaluation
 from dream.adapters.pytorch.data.loader import Dealer
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.keras.refusal import forbid_fits
+from dream.adapters.pytorch.keras.entry import forbid_fits
 from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.parallel.sharding import state
 from dream.adapters.pytorch.parallel.sharding.gradients import SpreadGradients

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import saving
 from dream.adapters.pytorch.data.loader import Dealer
-from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel._private import tree_leaves
 from dream.adapters.pytorch.parallel.sharding.gradients import (
     clip_to_norm,
