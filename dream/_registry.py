@@ -15,11 +15,11 @@ _HOROVOD = "dream.adapters.horovod"
 _SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
-    ("torch", "single"): f"{_TORCH}.choosing:single",
-    ("torch", "mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "horovod"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.replicated:DataParallel",
+    ("torch", "single"): f"{_TORCH}.parallel.single:single",
+    ("torch", "mirrored"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "horovod"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.parallelism:DataParallel",
     ("torch", "model_parallel"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "hybrid"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.parallel.split.choosing:sharded",
@@ -41,10 +41,13 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.asynchronous.local_sgd:LocalSgd",
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
 }
-"""An Adapter class, built from a Plan."""
+"""An Adapter, or what the framework's own adapter is made of; built from a Plan."""
+
+ADAPTERS: Mapping[str, str] = {"torch": f"{_TORCH}.adapter:TorchAdapter"}
+"""A framework's one adapter, made of a strategy."""
 
 REDUCTIONS: Mapping[tuple[str, str], str] = {
-    ("torch", "auto"): f"{_TORCH}.choosing:connect",
+    ("torch", "auto"): f"{_TORCH}.collectives:connect_auto",
     ("torch", "gloo"): f"{_TORCH}.collectives:connect",
     ("torch", "nccl"): f"{_TORCH}.collectives:connect",
     ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
@@ -147,7 +150,7 @@ def load(place: str) -> Any:
 
 
 def strategy(framework: str, name: str) -> Any:
-    """The adapter class of a strategy in a framework."""
+    """What is built from a Plan for a strategy in a framework."""
     return _find(STRATEGIES, "dream.strategies", framework, name)
 
 

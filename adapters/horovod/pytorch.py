@@ -13,7 +13,7 @@ from dream.adapters.horovod._buckets import Buckets
 from dream.adapters.horovod._groups import group_of
 from dream.adapters.horovod._ring import stand_in
 from dream.adapters.horovod._travel import begin, check_device, wait
-from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
+from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.collectives.wire import Combine, Length
 
 _OPS: dict[Combine, Any] = {

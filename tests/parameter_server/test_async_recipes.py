@@ -19,7 +19,7 @@ from dream import Unsupported
 from dream._plain import Garbled
 from dream.adapters.pytorch.parallel.asynchronous.owner import TorchOwner
 from dream.adapters.pytorch.parallel.asynchronous.recipe import Recipe, recipe
-from dream.adapters.pytorch.plain import dump, load
+from dream.adapters.pytorch.tensors import dump, load
 
 SCRIPT = Path(__file__).with_name("async_recipes_keras.py")
 NAME = "torch.optim.sgd:SGD"

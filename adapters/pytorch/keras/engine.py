@@ -20,12 +20,11 @@ from dream.adapters.keras import private
 from dream.adapters.keras.data.digest import DIGESTS, digest_of
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, SHARE, Engine
-from dream.adapters.pytorch.data.dealt import dealt_of
-from dream.adapters.pytorch.data.loader import leave_loaders_alone
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.data.loader import dealt_of, leave_loaders_alone
+from dream.adapters.pytorch.devices import offset_by
 from dream.adapters.pytorch.keras.moments import global_moments
-from dream.adapters.pytorch.randomness import offset_by
-from dream.adapters.pytorch.reducing import Reducing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.module import DistributedModule
 from dream.collectives import Communicator
 from dream.data.partition import deal, global_batches
 
@@ -177,11 +176,11 @@ class TorchEngine(Engine):
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
-            held = slot_of(part)
-            if isinstance(held, Reducing):
+            held = hook_of(part)
+            if isinstance(held, DistributedModule):
                 held.release()
-            if isinstance(held, Slot):
-                set_slot(part, None)
+            if isinstance(held, CallHook):
+                set_hook(part, None)
 
     def offset_seed(self, state: Any) -> None:
         if self.rank:

@@ -9,7 +9,7 @@ from typing import Any, final
 from dream._adapter import Plan, Step
 from dream._framework import ImportWatch
 from dream._registry import load
-from dream.adapters.pytorch.compression.hook import Exchanged
+from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.collectives import Communicator
 
 

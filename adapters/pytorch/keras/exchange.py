@@ -9,7 +9,7 @@ import torch
 from keras.src.backend.torch.core import convert_to_tensor
 
 from dream.adapters.keras.update.exchange import Exchange
-from dream.adapters.pytorch.compression.hook import Exchanged
+from dream.adapters.pytorch.compression.exchange import Exchanged
 
 
 @final

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.hooks import Patches
 
 
 def is_keras(item: Any) -> bool:

@@ -19,8 +19,8 @@ from dream.adapters.keras.steps import statistics_of
 from dream.adapters.keras.update import batch_norm, clipping, recomputing
 from dream.adapters.keras.update.exchange import check_unscaled, exchanged
 from dream.adapters.keras.update.precision import check_scaled
-from dream.adapters.pytorch.step import check_scalar
-from dream.adapters.pytorch.weighing import count_of
+from dream.adapters.pytorch.loss import count_of
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.data.batch import split
 from dream.mixed.resync import Resync
 

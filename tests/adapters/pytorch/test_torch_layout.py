@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from dream import Unsupported
-from dream.adapters.pytorch.layout import refuse_meta
+from dream.adapters.pytorch.module import refuse_meta
 
 
 def test_a_model_without_values_is_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import dream
-from dream.adapters.pytorch.update.again import again_in_threads
+from dream.adapters.pytorch.update.recompute import again_in_threads
 
 
 def adasum() -> dict[str, Any]:

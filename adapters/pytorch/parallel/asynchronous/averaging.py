@@ -17,8 +17,8 @@ import torch
 from torch.optim import Optimizer
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch import randomness
-from dream.adapters.pytorch.data.dealt import dealt_of
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.data.loader import dealt_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.collectives import Communicator
 
@@ -84,7 +84,7 @@ class Averages:
         own = self._parameters()
         for tensor, first in zip(own, self._communicator.broadcast(own), strict=True):
             tensor.copy_(first)
-        randomness.offset_by(self._communicator.rank)
+        devices.offset_by(self._communicator.rank)
 
     @torch.no_grad()
     def settle(self) -> None:

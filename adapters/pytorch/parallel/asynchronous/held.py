@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from dream._errors import Unsupported
 from dream.adapters.pytorch.parallel.asynchronous.recipe import parameters_of, recipe, settings_of
 from dream.adapters.pytorch.parallel.asynchronous.rest import Rest
-from dream.adapters.pytorch.plain import TENSORS, load
+from dream.adapters.pytorch.tensors import CODEC, load
 from dream.parameter_server import kinds
 from dream.parameter_server.client import Client
 from dream.parameter_server.messages import Shard
@@ -95,7 +95,7 @@ class Held:
 
     def _settings(self) -> bytes:
         what = type(self.optimizer).__name__
-        return kinds.packed(settings_of(self.optimizer), what, TENSORS)
+        return kinds.packed(settings_of(self.optimizer), what, CODEC)
 
     def fetch_state(self) -> None:
         """The optimizer's state, from all servers."""

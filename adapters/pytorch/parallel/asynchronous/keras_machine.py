@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.machine import Local, Machine
-from dream.adapters.pytorch.randomness import offset_by
+from dream.adapters.pytorch.devices import offset_by
 
 
 @final

@@ -16,14 +16,14 @@ from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.pytorch import collectives, devices, evaluation, saving, state
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import collectives, devices, evaluate, hooks, tensors
+from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import KerasEntry
 from dream.adapters.pytorch.parallel.asynchronous.averaging import Averages
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.collectives import Communicator, Loop, Members
 from dream.data.batch import split
 
@@ -46,7 +46,7 @@ class LocalSgd(Adapter):
         self._communicator = _connect(plan)
         self._shares = Shares()
         self._averages = Averages(self._communicator, self._shares, every)
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed)
+        self._dealer = LoaderSharder(self._communicator, self._shares, plan.seed)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator, _KERAS)
 
@@ -62,7 +62,7 @@ class LocalSgd(Adapter):
         replace = self._patches.replace
         deals = self._dealer.wrap_init(DataLoader.__init__)
         replace(DataLoader, "__init__", self._averages.wrap_loader(deals))
-        saving.enter(replace)
+        hooks.enter(replace)
         if self._topology.world_size > 1:
             replace(Optimizer, "__init__", self._watched(Optimizer.__init__))
         self._keras.enter()
@@ -127,7 +127,7 @@ class LocalSgd(Adapter):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         self._averages.settle()
-        return evaluation.evaluate(model, data, metrics, self._communicator)
+        return evaluate.evaluate(model, data, metrics, self._communicator)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(
@@ -140,7 +140,7 @@ class LocalSgd(Adapter):
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._averages.settle()
-        return state.whole(model)
+        return tensors.whole_state(model)
 
 
 def _connect(plan: Plan) -> Communicator:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from dream.adapters.pytorch.parallel.asynchronous.recipe import Recipe
-from dream.adapters.pytorch.plain import TENSORS, load
+from dream.adapters.pytorch.tensors import CODEC, load
 from dream.parameter_server import kinds
 from dream.parameter_server.owner import Owner
 from dream.parameter_server.words import garbled
@@ -81,7 +81,7 @@ class TorchOwner(Owner):
     def save(self) -> bytes:
         places = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         state = {places[id(p)]: value for p, value in self._optimizer.state.items()}
-        return kinds.packed(state, type(self._optimizer).__name__, TENSORS)
+        return kinds.packed(state, type(self._optimizer).__name__, CODEC)
 
     def restore(self, state: bytes) -> None:
         self._take(load(state))

@@ -16,13 +16,13 @@ from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._topology import Cluster, Topology
-from dream.adapters.pytorch import devices, evaluation, saving, state
+from dream.adapters.pytorch import devices, evaluate, hooks, tensors
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.asynchronous.loader import Dealer
 from dream.adapters.pytorch.parallel.asynchronous.owner import TorchOwner
 from dream.adapters.pytorch.parallel.asynchronous.step import pushed_step
 from dream.adapters.pytorch.parallel.asynchronous.training import Training
-from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.collectives import Communicator, Loop, Members
 from dream.parameter_server import serving
@@ -71,7 +71,7 @@ class ParameterServer(Asynchronous):
         replace(Optimizer, "__init__", self._training.wrap_init(Optimizer.__init__))
         replace(nn.Module, "__init__", self._training.rest.wrap_init(nn.Module.__init__))
         self._training.schedules.enter(self._patches)
-        saving.enter(replace)
+        hooks.enter(replace)
 
     def exit(self) -> None:
         self._patches.restore()
@@ -124,7 +124,7 @@ class ParameterServer(Asynchronous):
         self._working()[0].refresh()
         alone = Communicator(Loop(), TorchTensors(), Members.all_of(Cluster()))
         with torch.no_grad():
-            return evaluation.evaluate(model, data, metrics, alone)
+            return evaluate.evaluate(model, data, metrics, alone)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(
@@ -134,7 +134,7 @@ class ParameterServer(Asynchronous):
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._working()[0].refresh()
-        return state.whole(model)
+        return tensors.whole_state(model)
 
     def staleness(self) -> Staleness:
         return self._working()[0].client.staleness()

@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from dream._plain import name_of
-from dream.adapters.pytorch.plain import TENSORS, load
+from dream.adapters.pytorch.tensors import CODEC, load
 from dream.parameter_server import kinds
 from dream.parameter_server.words import garbled
 
@@ -78,7 +78,7 @@ def recipe(optimizer: Optimizer, kind: type[Optimizer], shard: Sequence[int]) ->
     shapes = [tuple(own[index].shape) for index in shard]
     name = name_of(kind)
     made = Recipe(name, optimizer.defaults, shapes, settings_of(optimizer), groups, state)
-    return kinds.packed(tuple(vars(made).values()), kind.__name__, TENSORS)
+    return kinds.packed(tuple(vars(made).values()), kind.__name__, CODEC)
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.nn.Parameter]:

@@ -13,7 +13,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.keras.refusal import refuse_keras
-from dream.adapters.pytorch.plain import dump, load
+from dream.adapters.pytorch.tensors import dump, load
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
 

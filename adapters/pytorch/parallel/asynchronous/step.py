@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._adapter import Step
+from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.asynchronous.training import Training
-from dream.adapters.pytorch.step import check_scalar
-from dream.adapters.pytorch.weighing import count_of
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.data.batch import split
 
 

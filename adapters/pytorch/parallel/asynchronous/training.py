@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch import randomness
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel.asynchronous.held import Held
 from dream.adapters.pytorch.parallel.asynchronous.rest import Rest
 from dream.adapters.pytorch.parallel.asynchronous.schedules import Schedules
@@ -73,7 +73,7 @@ class Training:
         if made:
             kind = type(made[0]).__mro__[1]
             self._held = Held(made[0], kind, self.client, self._roles.servers, self.rest)
-            randomness.offset_by(self._rank)
+            devices.offset_by(self._rank)
 
     def by_hand(self, optimizer: Optimizer) -> None:
         """The loop's own `optimizer.step()`."""

@@ -11,9 +11,9 @@ from typing import Any
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._utils import InferenceMode
 
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.parallel.split import tensor_root, tracing
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.update import moments
+from dream.adapters.pytorch.update import batch_norm
 
 _SEVERAL = 2.0
 """Values of a BatchNorm's channel, of which nothing in a step's size or time depends."""
@@ -25,7 +25,7 @@ def on_trust() -> Iterator[None]:
     forward pass. What is warned of is said again when somebody trains."""
     patches = Patches()
     patches.replace(tensor_root, "check_alike", lambda *_: None)
-    patches.replace(moments, "number", lambda _: _SEVERAL)
+    patches.replace(batch_norm, "number", lambda _: _SEVERAL)
     patches.replace(tracing, "_generators", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:

@@ -19,12 +19,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.tools.planning import optimizing
 from dream.adapters.pytorch.tools.planning.example import Example, example
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, size
 from dream.adapters.pytorch.tools.planning.peaks import peaks
 from dream.adapters.pytorch.tools.planning.rehearsing import rehearse
+from dream.adapters.pytorch.update import batch_norm
 from dream.tools.plan.asked import Training
 from dream.tools.plan.candidates import KINDS, Candidate
 from dream.tools.plan.sketch import Parameter, Rehearsal, Sketch, Sketcher, Told
@@ -121,7 +121,7 @@ class TorchSketcher(Sketcher):
             ops=tuple(ledger.done),
             buffers=sum(size(x) for x in _distinct(model.buffers())),
             told=_TOLD,
-            running=sum(size(x) for x in buffers.running(_by_themselves(model))),
+            running=sum(size(x) for x in batch_norm.running(_by_themselves(model))),
             normalised=tuple(
                 sum_
                 for norm in model.modules()
@@ -183,4 +183,4 @@ def _asked_for(error: Exception) -> ConfigurationError:
 
 def _by_themselves(model: nn.Module) -> list[nn.Module]:
     """The normalisations whose statistics replicas average, since each sees its own share."""
-    return [norm for norm in buffers.norms(model) if not isinstance(norm, _BatchNorm)]
+    return [norm for norm in batch_norm.norms(model) if not isinstance(norm, _BatchNorm)]

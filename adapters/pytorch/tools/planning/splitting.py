@@ -26,8 +26,8 @@ from dream.adapters.pytorch.parallel.split.step import Summed
 from dream.adapters.pytorch.parallel.split.telling import Telling
 from dream.adapters.pytorch.parallel.split.tensor_root import TensorRoot
 from dream.adapters.pytorch.parallel.split.words import packed
-from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.tools.planning.make_believe import World
+from dream.adapters.pytorch.train_step import step_of, uncut
 from dream.collectives import Communicator
 from dream.data.batch import split
 from dream.tools.plan.candidates import Candidate

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from dream.adapters.pytorch.seen_loss import Losses
+from dream.adapters.pytorch.loss import LossObserver
 from dream.adapters.pytorch.tools.verify import changing
 from dream.adapters.pytorch.tools.verify.traits import traits
 from dream.tools.recording.recorder import Recorder
@@ -41,7 +41,7 @@ class Seen:
     """What has been seen since the last backward."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.losses = Losses()
+        self.losses = LossObserver()
         self._recorder = recorder
         self._given: tuple[int | None, int | None] = (None, None)
         self._before: list[torch.Tensor] | None = None

@@ -1,0 +1,40 @@
+"""`single`: one device, the oracle. The order of shuffled data comes from seed and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from torch import nn
+
+from dream._adapter import Plan
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.parallel.base import Parallelism, Ranks, alone
+from dream.adapters.pytorch.parallel.ddp.parallelism import KERAS_BLOCK, Ddp
+from dream.update.update import Knobs
+
+
+def single(plan: Plan) -> Parallelism:
+    """One device: plain, or one replica of `mirrored` where an option is to be honoured."""
+    return Ddp(plan) if Knobs.of(plan.options).asked else Single(plan)
+
+
+@final
+class Single(Parallelism):
+    """One process, one device."""
+
+    keras_block = KERAS_BLOCK
+
+    def connect(self) -> Ranks:
+        return Ranks(alone(self.plan), devices.choose(self.plan))
+
+    def distribute(self, module: nn.Module) -> nn.Module:
+        return module
+
+    def forward_backward(
+        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+    ) -> None:
+        return None
+
+    def weigh(self, loss: Any, count: float) -> Any:
+        return loss
