@@ -3,11 +3,16 @@ not needed is never loaded. Third parties add theirs by entry points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dream import _spec
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
+from dream._spec import Framework, Spec
+
+if TYPE_CHECKING:
+    from dream._adapter import Plan
 
 _TORCH = "dream.adapters.pytorch"
 _TENSORFLOW = "dream.adapters.tensorflow"
@@ -149,8 +154,20 @@ def load(place: str) -> Any:
         ) from error
 
 
+_registered: dict[tuple[str, str], Any] = {}
+
+
+def register(framework: Framework, spec: Spec, build: Callable[[Plan], Any]) -> None:
+    """Have `dream.strategy(spec.name)` build this in a framework. build: from a Plan an Adapter, or
+    what the framework's own adapter is made of (in torch a `Parallelism`)."""
+    _spec.add(spec)
+    _registered[framework, spec.name] = build
+
+
 def strategy(framework: str, name: str) -> Any:
     """What is built from a Plan for a strategy in a framework."""
+    if (framework, name) in _registered:
+        return _registered[framework, name]
     return _find(STRATEGIES, "dream.strategies", framework, name)
 
 

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from dream import _registry
 from dream._adapter import Metric, Plan, Step
+from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.shares import Shares
@@ -91,19 +92,29 @@ class Parallelism(ABC):
     def connect(self) -> Ranks:
         """Meet the other ranks. Options have been checked."""
 
-    @abstractmethod
     def distribute(self, module: nn.Module) -> nn.Module:
         """Have a module that was made before the block trained as one that was made in it."""
+        return module
 
-    @abstractmethod
     def forward_backward(
         self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
     ) -> Passes | None:
         """A model's passes in the explicit step; None for the loop's own five lines."""
+        if self.world.world_size == 1:
+            return None
+        raise Unsupported(
+            f"{self.name!r} trains the loop's own lines alone. Received: train_step. Write the "
+            "loop, or use 'mirrored'."
+        )
 
-    @abstractmethod
     def weigh(self, loss: Any, count: float) -> Any:
         """`loss`, a mean over `count` things here, scaled to be one of the things of all ranks."""
+        if self.world.world_size == 1:
+            return loss
+        raise Unsupported(
+            f"Under {self.name!r} a loss is weighed by the step. Received: weigh(loss, "
+            f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
+        )
 
     def adopt(self, optimizer: Optimizer) -> None:  # noqa: B027
         """Have an optimizer step what this rank holds. Its chain has it already."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, final
-
-from torch import nn
+from typing import final
 
 from dream._adapter import Plan
 from dream.adapters.pytorch import devices
@@ -27,14 +24,3 @@ class Single(Parallelism):
 
     def connect(self) -> Ranks:
         return Ranks(alone(self.plan), devices.choose(self.plan))
-
-    def distribute(self, module: nn.Module) -> nn.Module:
-        return module
-
-    def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
-    ) -> None:
-        return None
-
-    def weigh(self, loss: Any, count: float) -> Any:
-        return loss

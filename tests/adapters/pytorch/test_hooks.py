@@ -67,7 +67,9 @@ def test_no_other_file_assigns_to_torch() -> None:
             folder = next((name for name in LEFT if place.startswith(f"{name}/")), "")
             found.setdefault(folder, []).extend(f"{place}: {what}" for what in _assigned(path))
     assert found.pop("") == []
-    assert {folder: len(those) for folder, those in found.items() if len(those) > LEFT[folder]} == {}
+    assert {
+        folder: len(those) for folder, those in found.items() if len(those) > LEFT[folder]
+    } == {}
 
 
 def test_the_rule_can_fail(tmp_path: Path) -> None:
