@@ -101,30 +101,6 @@ def weight_of(communicator: Communicator, count: float) -> float:
 
 
 @final
-class BatchWeight:
-    """The weight of a batch in an explicit step.
-
-    weight: `weight(*batch)` counts the batch's things; None goes by the loader's share, or takes
-        equal shares.
-    """
-
-    def __init__(
-        self,
-        communicator: Communicator,
-        share: Callable[[tuple[Any, ...]], float],
-        weight: Callable[..., Any] | None,
-    ) -> None:
-        self._communicator = communicator
-        self._share = share
-        self._weight = weight
-
-    def __call__(self, batch: tuple[Any, ...]) -> float:
-        if self._weight is None:
-            return self._share(batch)
-        return weight_of(self._communicator, count_of(self._weight(*batch)))
-
-
-@final
 class MicroWeights:
     """Sums until the last micro-batch, and there the mean over all."""
 

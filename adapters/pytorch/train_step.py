@@ -13,10 +13,8 @@ from torch.optim import Optimizer
 
 from dream._adapter import Step
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.loss import BatchWeight, count_of
-from dream.adapters.pytorch.parallel.replicas.primitives import rows_of
-from dream.adapters.pytorch.private import tree_map
+from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
+from dream.adapters.pytorch.loss import count_of, weight_of
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.batch import split
@@ -70,7 +68,9 @@ def cuts_of(
     dealt to. weight: counts the things of a batch; None goes by samples."""
     if most > 1:
         return Cut(most, communicator, shares, weight)
-    return uncut(BatchWeight(communicator, shares.weight, weight))
+    if weight is None:
+        return uncut(shares.weight)
+    return uncut(lambda batch: weight_of(communicator, count_of(weight(*batch))))
 
 
 @final
@@ -90,7 +90,7 @@ class Cut:
     def __call__(self, batch: Batch) -> list[tuple[Batch, float]]:
         shares = micro_shares(self._share(batch), self._most)
         edges = [*accumulate((share.count for share in shares), initial=0)]
-        micros = [tree_map(_rows(start, stop), batch) for start, stop in pairwise(edges)]
+        micros = [cut_rows(batch, first, stop) for first, stop in pairwise(edges)]
         if self._weight is None:
             weights = [share.weight for share in shares]
         else:
@@ -116,10 +116,6 @@ class Cut:
         total = float(self._communicator.all_reduce(own, op="sum"))
         scale = self._communicator.world_size / total if total else 0.0
         return [count * scale for count in counts]
-
-
-def _rows(start: int, stop: int) -> Callable[[Any], Any]:
-    return lambda x: x[start:stop] if isinstance(x, torch.Tensor) and x.dim() else x
 
 
 def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

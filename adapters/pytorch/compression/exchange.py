@@ -1,4 +1,4 @@
-"""Gradients through an exchange, on any wire: DDP's buckets, or any.
+"""Gradients on any wire: their mean, or what an exchange makes of them.
 
 Annotations are evaluated here, since DDP compares a hook's with its own classes.
 """
@@ -29,19 +29,26 @@ class Exchange(ABC):
 
 
 Future = torch.futures.Future[torch.Tensor]
-Pair = tuple[torch.Tensor, torch.Tensor]
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @final
 class Exchanged:
-    """What the exchange does not take (a loss that rides along) is averaged."""
+    """Gradients made one over the ranks, as they come: DDP's buckets on any wire, or any.
 
-    def __init__(self, exchange: Exchange, wire: Wire, world_size: int) -> None:
+    exchange: None for their mean, which is also made of what it does not take (a loss that rides
+    along). Half precision is added up in float32.
+    """
+
+    def __init__(self, exchange: Exchange | None, wire: Wire, world_size: int) -> None:
         self._exchange, self._wire, self._world_size = exchange, wire, world_size
 
     def hook(self, state: object, bucket: GradBucket) -> Future:
-        """A DDP communication hook."""
-        self.write_global(bucket.parameters(), bucket.gradients())
+        """A DDP communication hook: (state, bucket) -> a future of the bucket's buffer."""
+        if self._exchange is None:
+            self._average(bucket.buffer())
+        else:
+            self.write_global(bucket.parameters(), bucket.gradients())
         future: Future = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
@@ -49,47 +56,28 @@ class Exchanged:
     def write_global(
         self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
-        """Over each rank's gradients, those that all ranks step on."""
-        taken: list[Pair] = []
-        left: list[Pair] = []
-        for pair in zip(parameters, gradients, strict=True):
-            gradient = pair[1]
-            chosen = gradient.dim() > 0 and self._exchange.takes(gradient)
-            (taken if chosen else left).append(pair)
-        if taken:
+        """Write over each rank's gradients those that all ranks step on."""
+        taken: list[tuple[torch.Tensor, torch.Tensor]] = []
+        left: list[torch.Tensor] = []
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if self._exchange is not None and gradient.dim() and self._exchange.takes(gradient):
+                taken.append((parameter, gradient))
+            else:
+                left.append(gradient)
+        if taken and self._exchange is not None:
             self._exchange(*zip(*taken, strict=True))
         if left:
-            self._average([gradient for _, gradient in left])
+            wide = torch.float64 if left[0].dtype == torch.float64 else torch.float32
+            flat = torch.cat([gradient.reshape(-1).to(wide) for gradient in left])
+            write(self._average(flat), left)
 
-    def _average(self, gradients: list[torch.Tensor]) -> None:
-        wide = torch.float64 if gradients[0].dtype == torch.float64 else torch.float32
-        flat = torch.cat([g.reshape(-1).to(wide) for g in gradients])
-        (total,) = self._wire.all_reduce([flat], "sum")
-        write(total.div_(self._world_size), gradients)
+    def _average(self, flat: torch.Tensor) -> torch.Tensor:
+        (total,) = self._wire.all_reduce([flat.float() if flat.dtype in _HALF else flat], "sum")
+        return flat.copy_(total.div_(self._world_size))
 
 
-def write(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-    """The flat values over the gradients, one after the other."""
+def write(flat: torch.Tensor, gradients: Sequence[torch.Tensor]) -> None:
+    """Write the flat values over the gradients, one after the other."""
     parts = flat.split([g.numel() for g in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
-
-
-_HALF = (torch.float16, torch.bfloat16)
-
-
-@final
-class BucketMean:
-    """Each bucket is reduced as it comes, and waited for. Half precision is added up in float32."""
-
-    def __init__(self, wire: Wire, world_size: int) -> None:
-        self._wire, self._world_size = wire, world_size
-
-    def hook(self, state: object, bucket: GradBucket) -> Future:
-        """A DDP communication hook: the mean over the ranks."""
-        buffer = bucket.buffer()
-        travelling = buffer.float() if buffer.dtype in _HALF else buffer
-        (total,) = self._wire.all_reduce([travelling], "sum")
-        future: Future = torch.futures.Future()
-        future.set_result(buffer.copy_(total.div_(self._world_size)))
-        return future

@@ -1,4 +1,8 @@
-"""The exchanges: half precision, low rank, the largest elements, Adasum."""
+"""The exchanges: half precision, low rank, the largest elements, Adasum.
+
+Torch has hooks of its own for PowerSGD and half precision. They stand on a process group, and so
+not on the ring or on shared memory, and those for half precision sum in half precision.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import final
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dream.adapters.pytorch.compression.exchange import Exchange, Exchanged, write
+from dream.adapters.pytorch.compression.exchange import Exchange, write
 from dream.collectives import Communicator, Wire
 from dream.update.adasum import TINY, check_ranks
 from dream.update.compression import Compression
@@ -34,7 +38,7 @@ class Adasum(Exchange):
         while distance < self._communicator.world_size:
             own = self._met(own, self._communicator.rank ^ distance)
             distance *= 2
-        write(torch.cat(own), list(gradients))
+        write(torch.cat(own), gradients)
 
     def _met(self, own: list[torch.Tensor], peer: int) -> list[torch.Tensor]:
         """The pair's, reckoned alike on both sides."""
@@ -86,9 +90,7 @@ class Rounded(Exchange):
         summed = came.view(self._dtype).view(ranks, chunk).float().sum(dim=0)
         mean = summed.div_(ranks).to(self._dtype)
         whole = self._wire.all_gather(mean.view(torch.int32)).view(self._dtype)
-        parts = whole[:length].split([g.numel() for g in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        write(whole[:length], gradients)
 
 
 @final
@@ -195,17 +197,13 @@ class Largest(Exchange):
         return places, values
 
 
-def exchanged_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchanged | None:
-    """What gradients are handed to; None for their plain mean."""
-    world_size = communicator.world_size
+def exchange_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchange | None:
+    """Make the exchange that was asked for; None for the plain mean."""
+    world_size, asked = communicator.world_size, knobs.compressed
     if knobs.op == "adasum":
-        return Exchanged(Adasum(communicator.unchecked()), wire, world_size)
-    if knobs.compressed is None:
+        return Adasum(communicator.unchecked())
+    if asked is None:
         return None
-    return Exchanged(_compressed(knobs.compressed, wire, world_size), wire, world_size)
-
-
-def _compressed(asked: Compression, wire: Wire, world_size: int) -> Exchange:
     match asked.kind:
         case "float16":
             return Rounded(wire, world_size, torch.float16)

@@ -17,8 +17,8 @@ from dream._adapter import Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
-from dream.adapters.pytorch.compression.exchange import BucketMean
-from dream.adapters.pytorch.compression.exchanges import exchanged_of
+from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.compression.exchanges import exchange_of
 from dream.adapters.pytorch.gradient_check import watch
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.loss import MicroWeights, weight_of
@@ -106,16 +106,15 @@ class Ddp(Synchronous):
         self._micro = None if updates is None else MicroWeights(self.world, updates)
 
     def make(self) -> Make:
-        wire = self.wire
         hook: GradientHook | None = None
-        if wire is not None:
-            self.exchanged = exchanged_of(self.knobs, wire, self.world)
-            if self.exchanged is not None:
-                hook = self.exchanged.hook
-            elif isinstance(wire, TorchWire):
-                hook = wire.gradient_hook
+        if self.wire is not None:
+            exchange = exchange_of(self.knobs, self.wire, self.world)
+            if exchange is None and isinstance(self.wire, TorchWire):
+                hook = self.wire.gradient_hook
             else:
-                hook = BucketMean(wire, self.world.world_size).hook
+                exchanged = Exchanged(exchange, self.wire, self.world.world_size)
+                hook = exchanged.hook
+                self.exchanged = None if exchange is None else exchanged
         return partial(DdpModule, settings=DdpSettings(self.plan.options, hook))
 
     def forward_backward(

@@ -14,10 +14,10 @@ from torch.nn.parameter import UninitializedParameter
 
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import CallHook
-from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.data.shares import Shares, rows_of
 from dream.adapters.pytorch.loss import MicroWeights
 from dream.adapters.pytorch.optimizer import Training
-from dream.adapters.pytorch.parallel.replicas.primitives import gather, rows_of, settle_buffers
+from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
 from dream.adapters.pytorch.parallel.replicas.train import (
     Recomputing,
     Team,

@@ -26,7 +26,8 @@ from torch.nn import parallel
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.call_hook import set_hook
-from dream.adapters.pytorch.private import bare_copy, tables, tree_leaves, tree_map
+from dream.adapters.pytorch.data.shares import cut_rows, rows_of
+from dream.adapters.pytorch.private import bare_copy, tables, tree_map
 from dream.adapters.pytorch.update import batch_norm
 
 T = TypeVar("T")
@@ -235,7 +236,7 @@ def scatter(batch: Any, devices: Devices) -> list[Any]:
         parts: list[Any] = [*parallel.scatter(batch, _numbers(devices[:rows]))]
         return parts
     size = -(-rows // len(devices))
-    return [tree_map(_rows(first, first + size), batch) for first in range(0, rows, size)]
+    return [cut_rows(batch, first, first + size) for first in range(0, rows, size)]
 
 
 def parallel_apply(
@@ -271,23 +272,8 @@ def gather(outputs: Sequence[Any], device: torch.device) -> Any:
     return tree_map(joined, *outputs)
 
 
-def rows_of(batch: Any) -> int | None:
-    """The samples in a batch; None where there is no tensor of rows."""
-    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
-    if len(rows) > 1:
-        raise ConfigurationError(
-            "A batch is cut along dim 0 of its tensors, so all must have a row for each sample. "
-            f"Received: tensors of {sorted(rows)} rows."
-        )
-    return rows.pop() if rows else None
-
-
 def _applied(function: Callable[..., Any], part: Any) -> Any:
     return function(*part)
-
-
-def _rows(first: int, stop: int) -> Callable[[Any], Any]:
-    return lambda x: x[first:stop] if isinstance(x, torch.Tensor) and x.dim() else x
 
 
 def _on_cuda(devices: Devices) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.call_hook import set_hook
+from dream.adapters.pytorch.data.shares import rows_of
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
@@ -26,7 +27,6 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
     on,
     parallel_apply,
     replicate,
-    rows_of,
     scatter,
     settle_buffers,
 )
