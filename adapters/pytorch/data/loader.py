@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
@@ -67,17 +67,13 @@ def targets_of(batch: Any) -> np.ndarray[Any, Any]:
     return (last.float() if last.is_floating_point() else last).numpy()
 
 
-class Batches(Protocol):
-    def __next__(self) -> Any: ...
-
-    def __len__(self) -> int: ...
-
-
 @final
 class Compared:
     """An iterator that compares after its first batch and at its end, where weights settle."""
 
-    def __init__(self, batches: Batches, communicator: Communicator, resyncs: Resyncs) -> None:
+    def __init__(
+        self, batches: _DealtIterator, communicator: Communicator, resyncs: Resyncs
+    ) -> None:
         self._resyncs = resyncs
         self._batches = batches
         self._communicator = communicator

@@ -3,7 +3,7 @@ On the CPU too, where torch's own needs a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -86,6 +86,40 @@ def take_in(norm: BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None
 
 
 Weight = Callable[[], float]
+Moments = tuple[torch.Tensor, torch.Tensor, int]
+"""Mean and variance, shape (channels,) each, and the values of a channel that they are of."""
+
+
+def moments_of(given: Sequence[torch.Tensor]) -> Moments:
+    """Those of several inputs together, by operations that gradients flow back through. Each one's
+    own are about its own mean, which keeps the digits of small spreads."""
+    first = given[0]
+    dims = [dim for dim in range(first.dim()) if dim != 1]
+    total = sum(x.numel() // x.shape[1] for x in given)
+    check_several(total, first)
+    given = [x for x in given if len(x)]
+    shares = [x.numel() // x.shape[1] / total for x in given]
+    own = [torch.var_mean(wide(x), dims, correction=0) for x in given]
+    spreads, means = (
+        torch.stack([each.double().to(first.device) for each in side])
+        for side in zip(*own, strict=True)
+    )
+    weights = spreads.new_tensor(shares).unsqueeze(1)
+    mean = (weights * means).sum(0)
+    variance = (weights * (spreads + (means - mean).square())).sum(0)
+    dtype = own[0][0].dtype
+    return mean.to(dtype), variance.to(dtype), total
+
+
+def normalised(norm: BatchNorm, x: torch.Tensor, by: Moments) -> torch.Tensor:
+    """Normalise an input, likewise, and take the moments into the running statistics."""
+    mean, variance, count = by
+    take_in(norm, mean, variance * (count / (count - 1.0)))
+    mean, scale = mean.to(x.device), (variance.to(x.device) + norm.eps).rsqrt()
+    normal = (wide(x) - along(mean, x)) * along(scale, x)
+    if norm.affine:
+        normal = normal * along(norm.weight, x) + along(norm.bias, x)
+    return normal.to(x.dtype)
 
 
 def synchronise(

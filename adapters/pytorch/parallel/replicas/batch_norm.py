@@ -19,11 +19,9 @@ from torch import nn
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.call_hook import CallHook, called_with, hook_of, set_hook
 from dream.adapters.pytorch.private import BatchNorm, check_input_dim
-from dream.adapters.pytorch.update.batch_norm import along, check_several, take_in, wide
+from dream.adapters.pytorch.update.batch_norm import Moments, moments_of, normalised
 
 _PATIENCE = 600.0
-Moments = tuple[torch.Tensor, torch.Tensor, int]
-"""Mean and variance, shape (channels,) each, and the values of a channel that they are of."""
 
 
 def normalises(module: nn.Module) -> bool:
@@ -35,15 +33,15 @@ def normalises(module: nn.Module) -> bool:
 def meeting(replicas: Sequence[nn.Module]) -> Iterator[Callable[..., Callable[..., Any]]]:
     """While it is open, the BatchNorms of replicas wait for each other. Gives what each replica's
     call is to be wrapped in."""
-    room = _Meeting(len(replicas))
+    shared = _Meeting(len(replicas))
     whose = [_norms(replica) for replica in replicas]
     before = [[hook_of(norm) for norm in norms] for norms in whose]
     for copies in zip(*whose, strict=True):
-        point = _Point(room)
+        point = _MeetingPoint(shared)
         for index, norm in enumerate(copies):
             set_hook(norm, _Member(norm, point, index))
     try:
-        yield room.watched
+        yield shared.watched
     finally:
         for norms, slots in zip(whose, before, strict=True):
             for norm, slot in zip(norms, slots, strict=True):
@@ -98,75 +96,48 @@ class _Meeting:
 
 
 @final
-class _Point:
+class _MeetingPoint:
     """Where the copies of one BatchNorm meet."""
 
-    def __init__(self, room: _Meeting) -> None:
-        self._room = room
+    def __init__(self, meeting: _Meeting) -> None:
+        self._meeting = meeting
         self._given: dict[int, torch.Tensor] = {}
         self._rounds = 0
         self._found: Moments | None = None
 
     def moments(self, index: int, x: torch.Tensor) -> Moments:
         """Of what all copies are given."""
-        room = self._room
-        with room.changed:
+        meeting = self._meeting
+        with meeting.changed:
             turn = self._rounds
             self._given[index] = x
-            if len(self._given) == room.size:
-                self._found = _moments([self._given[i] for i in range(room.size)])
+            if len(self._given) == meeting.size:
+                self._found = moments_of([self._given[i] for i in range(meeting.size)])
                 self._given.clear()
                 self._rounds += 1
-                room.changed.notify_all()
+                meeting.changed.notify_all()
             else:
-                room.wait(lambda: self._rounds > turn)
+                meeting.wait(lambda: self._rounds > turn)
             assert self._found is not None
             return self._found
-
-
-def _moments(given: Sequence[torch.Tensor]) -> Moments:
-    """A replica's own are about its own mean, which keeps the digits of small spreads."""
-    first = given[0]
-    dims = [dim for dim in range(first.dim()) if dim != 1]
-    total = sum(x.numel() // x.shape[1] for x in given)
-    check_several(total, first)
-    given = [x for x in given if len(x)]
-    shares = [x.numel() // x.shape[1] / total for x in given]
-    own = [torch.var_mean(wide(x), dims, correction=0) for x in given]
-    spreads, means = (
-        torch.stack([each.double().to(first.device) for each in side])
-        for side in zip(*own, strict=True)
-    )
-    weights = spreads.new_tensor(shares).unsqueeze(1)
-    mean = (weights * means).sum(0)
-    variance = (weights * (spreads + (means - mean).square())).sum(0)
-    dtype = own[0][0].dtype
-    return mean.to(dtype), variance.to(dtype), total
 
 
 @final
 class _Member(CallHook):
     """Takes the calls of one copy."""
 
-    def __init__(self, norm: BatchNorm, point: _Point, index: int) -> None:
+    def __init__(self, norm: BatchNorm, point: _MeetingPoint, index: int) -> None:
         super().__init__(norm)
         self._norm, self._point, self._index = norm, point, index
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        call = self.inner if not self._norm.training else self._called
-        output: torch.Tensor = call(x)
+        output: torch.Tensor
+        if self._norm.training:
+            output = called_with(self._norm, self._normalise, self.inner, x)
+        else:
+            output = self.inner(x)
         return output
 
-    def _called(self, x: torch.Tensor) -> Any:
-        return called_with(self._norm, self._normalise, self.inner, x)
-
     def _normalise(self, x: torch.Tensor) -> torch.Tensor:
-        norm = self._norm
-        check_input_dim(norm, x)
-        mean, variance, count = self._point.moments(self._index, x)
-        take_in(norm, mean, variance * (count / (count - 1.0)))
-        mean, scale = mean.to(x.device), (variance.to(x.device) + norm.eps).rsqrt()
-        normal = (wide(x) - along(mean, x)) * along(scale, x)
-        if norm.affine:
-            normal = normal * along(norm.weight, x) + along(norm.bias, x)
-        return normal.to(x.dtype)
+        check_input_dim(self._norm, x)
+        return normalised(self._norm, x, self._point.moments(self._index, x))
