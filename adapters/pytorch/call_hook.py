@@ -45,7 +45,7 @@ class Passthrough(CallHook):
 
 
 class Wrapper(ABC):
-    """What a hook runs in place of a module's own call, and runs that in turn."""
+    """Stands for a module's own call within a hook, and runs that in turn."""
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
@@ -55,7 +55,7 @@ class Wrapper(ABC):
 
 
 def unwrapped(inner: Callable[..., Any], kinds: tuple[type[Wrapper], ...]) -> Callable[..., Any]:
-    """Without what is around it of these kinds."""
+    """Strip what is around it of these kinds."""
     while isinstance(inner, kinds):
         inner = inner.inner
     return inner
@@ -64,7 +64,7 @@ def unwrapped(inner: Callable[..., Any], kinds: tuple[type[Wrapper], ...]) -> Ca
 def called_with(
     module: nn.Module, forward: Callable[..., Any], inner: Callable[..., Any], *args: Any
 ) -> Any:
-    """A call of a module with another forward pass. inner: its own call, which is made where hooks
+    """Call a module with another forward pass. inner: its own call, which is made where hooks
     go along with it."""
     if not has_hooks(module):
         return forward(*args)
@@ -76,12 +76,12 @@ def called_with(
 
 
 def hook_of(module: nn.Module) -> Any:
-    """What takes the module's calls; None for an ordinary module."""
+    """Return what takes the module's calls; None for an ordinary module."""
     return module.__dict__.get(CALL)
 
 
 def ensure_hook(module: nn.Module) -> CallHook:
-    """What takes the module's calls; one that changes nothing where there was none."""
+    """Return what takes the module's calls; one that changes nothing where there was none."""
     if not isinstance(hook_of(module), CallHook):
         set_hook(module, Passthrough(module))
     hook: CallHook = hook_of(module)

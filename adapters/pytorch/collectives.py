@@ -38,7 +38,7 @@ class TorchWire(Wire):
     @property
     @abstractmethod
     def gradient_hook(self) -> GradientHook | None:
-        """What DDP reduces a bucket with; None leaves it to DDP's own process group."""
+        """Reduces a bucket of DDP's; None leaves it to DDP's own process group."""
 
 
 _LIBRARY, _NCCL = "libtorch_cpu", "libnccl"
@@ -115,7 +115,7 @@ _OPS: dict[Combine, Any] = {
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:
-    """The wire of the job's process group, which is started on first use."""
+    """Return the wire of the job's process group, which is started on first use."""
     start_group(place, reduction)
     group = distributed.group.WORLD
     assert group is not None
@@ -123,8 +123,8 @@ def connect(place: Cluster, reduction: str) -> TorchWire:
 
 
 def connect_auto(place: Cluster, reduction: str) -> TorchWire:
-    """Shared memory for CPU tensors on one host; else torch's own process group, which has gloo
-    for the CPU and NCCL for GPUs."""
+    """Take shared memory for CPU tensors on one host; else torch's own process group, which has
+    gloo for the CPU and NCCL for GPUs."""
     if torch.cuda.is_available() or not serves(place):
         return connect(place, reduction)
     wire: TorchWire = _registry.reduction("torch", "shared_memory")(place, "shared_memory")
@@ -160,7 +160,7 @@ def start_group(place: Cluster, reduction: str) -> None:
 
 
 def late() -> timedelta:
-    """How long a group of torch's waits before it gives up by itself."""
+    """Return how long a group of torch's waits before it gives up by itself."""
     kind = "nccl" if torch.cuda.is_available() else "gloo"
     return timedelta(seconds=cluster.stall_seconds()) + _BACK_STOP[kind]
 
@@ -248,7 +248,8 @@ class GroupWire(TorchWire):
         del self._group
 
     def close(self) -> None:
-        """Of some of the ranks; the group of all stays for later blocks, and ends at exit."""
+        """End a group of some of the ranks; that of all stays for later blocks, and ends at
+        exit."""
         if self in _wires and self._group is not distributed.group.WORLD:
             distributed.destroy_process_group(self._group)
             _wires.discard(self)

@@ -1,4 +1,4 @@
-"""What this rank computes on, and what it draws."""
+"""The devices that a process computes on, and its random numbers."""
 
 from __future__ import annotations
 

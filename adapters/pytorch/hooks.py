@@ -71,8 +71,8 @@ class Patches:
 
 @final
 class Hooks:
-    """What a strategy changes while its block is open. Those who subscribe first come first; a
-    wrapper goes around those before it."""
+    """The changes that a strategy makes while its block is open. Those who subscribe first come
+    first; a wrapper goes around those before it."""
 
     def __init__(self, patches: Patches | None = None) -> None:
         self.patches = patches or Patches()

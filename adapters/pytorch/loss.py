@@ -16,15 +16,15 @@ from dream.collectives import Communicator
 from dream.data.partition import Share
 
 _KEY = "dream.scaled"
-"""Of a graph node's metadata, which lives as long as the node does."""
+"""A key of a graph node's metadata, which lives as long as the node does."""
 _NODES = 64
-"""How far the graph is looked through, from its end, for what was scaled."""
+"""Nodes that are looked through, from the graph's end, for what was scaled."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What a scaler was given, and the scaler."""
+    """A loss that a scaler was given, and the scaler."""
 
     loss: torch.Tensor
     scaler: torch.amp.GradScaler
@@ -32,7 +32,7 @@ class Scaled:
 
 @final
 class LossObserver:
-    """Of one process."""
+    """Sees the losses of one process, whose scales it knows."""
 
     def __init__(self) -> None:
         self._used = False
@@ -60,8 +60,8 @@ class LossObserver:
         return sum(rest, first)
 
     def _unscaled(self, root: torch.Tensor) -> torch.Tensor:
-        """What was scaled itself; where more was done to it, such as a division by the number of
-        micro-batches, the outcome over the scale."""
+        """Return what was scaled itself; where more was done to it, such as a division by the
+        number of micro-batches, the outcome over the scale."""
         end: Any = root.grad_fn
         behind = _scaled_behind(end) if self._used else None
         if behind is None:
@@ -71,7 +71,7 @@ class LossObserver:
 
 
 def _scaled_behind(end: Any) -> Scaled | None:
-    """What was scaled of the graph near its end, the nearest first."""
+    """Find what was scaled near the graph's end, the nearest first."""
     left = [end]
     for _ in range(_NODES):
         node = left.pop(0) if left else None
@@ -95,7 +95,7 @@ def count_of(value: Any) -> float:
 
 
 def weight_of(communicator: Communicator, count: float) -> float:
-    """What this rank's mean counts for: count * ranks / the count of all ranks."""
+    """Weigh this rank's mean: count * ranks / the count of all ranks."""
     total = float(communicator.all_reduce(torch.tensor(count, dtype=torch.float64), op="sum"))
     return count * communicator.world_size / total if total else 0.0
 

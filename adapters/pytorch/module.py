@@ -110,7 +110,7 @@ class ModuleRegistry:
             root.weigh_by_hand(count)
 
     def loss_weight(self) -> float:
-        """What the loss of the last forward pass counts for."""
+        """Return what the loss of the last forward pass counts for."""
         called = [root for root in self.roots if root.backwards.armed]
         return max((root.loss_weight for root in called), default=1.0)
 
@@ -166,7 +166,7 @@ class DistributedModule(CallHook):
 
     @property
     def loss_weight(self) -> float:
-        """What the loss of the last call counts for; 1 where its gradient says so by itself."""
+        """The weight of the last call's loss; 1 where its gradient says so by itself."""
         return 1.0
 
     def trains(self) -> bool:

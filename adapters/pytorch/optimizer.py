@@ -28,7 +28,7 @@ from dream.update.update import Knobs
 
 @final
 class Training:
-    """How a strategy makes updates. Changes nothing where nothing is asked for.
+    """Makes a strategy's updates. Changes nothing where nothing is asked for.
 
     updates: None where each batch is an update. precision: None for float32. scaling: None where
     the loss is not scaled. most: micro-batches to an update, at most. runs_models: models are

@@ -1,4 +1,4 @@
-"""What dream uses of torch that torch does not promise to keep, a name each.
+"""Everything of torch's that dream uses and torch does not promise to keep, a name each.
 
 tests/adapters/pytorch/test_private.py says in which release each was seen, and fails when one goes.
 """
@@ -41,7 +41,7 @@ def after_backward(act: Callable[[], None]) -> None:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often the tensor was changed in place."""
+    """Count the changes of a tensor in place."""
     version: int = tensor._version
     return version
 

@@ -64,8 +64,8 @@ def uncut(weigh: Callable[[Batch], float]) -> Cuts:
 def cuts_of(
     most: int, communicator: Communicator, shares: Shares, weight: Callable[..., Any] | None
 ) -> Cuts:
-    """How a step cuts its batches. most: micro-batches. communicator: the ranks that batches are
-    dealt to. weight: counts the things of a batch; None goes by samples."""
+    """Choose how a step cuts its batches. most: micro-batches. communicator: the ranks that batches
+    are dealt to. weight: counts the things of a batch; None goes by samples."""
     if most > 1:
         return Cut(most, communicator, shares, weight)
     if weight is None:

@@ -14,7 +14,7 @@ from dream.collectives import Wire
 
 
 class Exchange(ABC):
-    """Of a bucket's gradients. All ranks come out with the same bits."""
+    """Makes a bucket's gradients one. All ranks come out with the same bits."""
 
     @abstractmethod
     def takes(self, gradient: torch.Tensor) -> bool:

@@ -55,7 +55,7 @@ class Adasum(Exchange):
 
 
 def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of two gradients of one parameter; products are summed in float64."""
+    """Combine two gradients of one parameter; products are summed in float64."""
     wide_a, wide_b = a.double(), b.double()
     dot, of_a, of_b = float(wide_a @ wide_b), float(wide_a @ wide_a), float(wide_b @ wide_b)
     share_a = 1.0 - dot / (2.0 * of_a) if of_a >= TINY else 1.0

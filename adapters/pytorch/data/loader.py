@@ -45,12 +45,12 @@ def mark(loader: Any, dealt: DealtBatches | DealtStream) -> None:
 
 
 def dealt_of(data: Any) -> DealtBatches | DealtStream | None:
-    """None for what is no loader of the block."""
+    """Return what deals a loader of the block; None for anything else."""
     return getattr(data, _NAME, None)
 
 
 def state_dict(loader: Any) -> dict[str, Any]:
-    """Where training on this loader stands: plain numbers, the same on every rank and for any
+    """Say where training on this loader stands: plain numbers, the same on every rank and for any
     number of replicas. A batch counts once it is handed out; one in micro-batches with its last."""
     return tracked.track_of(loader).state()
 
@@ -62,7 +62,7 @@ def load_state_dict(loader: Any, state: Mapping[str, Any]) -> None:
 
 
 def targets_of(batch: Any) -> np.ndarray[Any, Any]:
-    """What the loss of a batch is taken against: its last tensor."""
+    """Return what the loss of a batch is taken against: its last tensor."""
     last = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)][-1].detach().cpu()
     return (last.float() if last.is_floating_point() else last).numpy()
 

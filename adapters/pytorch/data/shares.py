@@ -1,4 +1,4 @@
-"""Which share of a global batch a forward pass works on.
+"""The share of a global batch that a forward pass works on.
 
 A loader says so as it yields; the tensors it yields remember it too, so that batches which are
 read ahead, or kept in a list, still carry their own.
@@ -35,13 +35,13 @@ class Shares:
         self._current = None
 
     def weight(self, inputs: Iterable[object]) -> float:
-        """What this rank's gradient counts for: that of the first marked input, else that of the
+        """Weigh this rank's gradient: by that of the first marked input, else that of the
         batch yielded last, else an equal share's."""
         share = self.of(inputs)
         return 1.0 if share is None else share.weight
 
     def count(self, inputs: Iterable[object]) -> int | None:
-        """This rank's samples likewise; None for what is no dealt batch."""
+        """Count this rank's samples likewise; None for what is no dealt batch."""
         share = self.of(inputs)
         return None if share is None else share.count
 

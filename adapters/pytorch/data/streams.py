@@ -27,7 +27,7 @@ _GLANCE = 1024
 
 
 def digest_of(value: Any, digest: int = 0) -> int:
-    """Of tensors, arrays, numbers and text, nested; of anything else, its type."""
+    """Chain tensors, arrays, numbers and text, nested; of anything else, its type."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().cpu()
         value = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
@@ -99,12 +99,12 @@ class DealtCollate:
 
 
 def shares_of(total: int, rank: int, parts: int, micros: int) -> list[Share]:
-    """What the parts of a batch count for."""
+    """Weigh the parts of a batch."""
     return micro_shares(share_of(total, rank, parts), micros)
 
 
 def samples_in(batch: Any) -> int:
-    """Of a batch that the stream made: the length of what it holds."""
+    """Count a batch that the stream made: the length of what it holds."""
     lengths = {len(x) for x in _arrays(batch)}
     if len(lengths) != 1:
         raise Unsupported(
@@ -142,7 +142,8 @@ _ENDED = -1
 
 @final
 class DealtStream:
-    """What a loader over an IterableDataset is told by. told_by, micros: see `DealtBatches`."""
+    """Deals the batches of a loader over an IterableDataset. told_by, micros: see
+    `DealtBatches`."""
 
     def __init__(
         self,
@@ -297,7 +298,7 @@ def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
 def _set(
     loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator
 ) -> Iterator[None]:
-    """What an iteration that begins inside reads by. generator: what workers are seeded from,
+    """Have an iteration that begins inside read by these. generator: what workers are seeded from,
     the same on all ranks, where the user brought none."""
     own = loader.collate_fn, loader.generator
     loader.collate_fn = collate

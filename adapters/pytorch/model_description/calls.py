@@ -1,4 +1,4 @@
-"""Which modules a batch goes through, in order."""
+"""The modules that a batch goes through, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strategy is in torch: a `Parallelism`. `TorchAdapter` does what all of them have in common.
+"""A strategy in torch is a `Parallelism`; `TorchAdapter` does what all of them have in common.
 
 A strategy is one class here: `distribute` a module, `adopt` an optimizer, run a module's passes
 `forward_backward`, and subscribe to what is made in the block. How those that are not on it yet
@@ -153,7 +153,7 @@ class Parallelism(ABC):
         return tensors.whole_state(model)
 
     def loss_weight(self) -> float:
-        """What the loss of this rank's last forward pass counts for."""
+        """Return what the loss of this rank's last forward pass counts for."""
         return 1.0
 
 

@@ -263,7 +263,7 @@ class MixedModule(DistributedModule):
             self.backwards.stop()
 
     def samples(self, inputs: tuple[Any, ...]) -> float:
-        """How many samples this rank has of a batch."""
+        """Count the samples that this rank has of a batch."""
         known = self.registry.shares.count(inputs)
         if known is not None:
             return float(known)
@@ -286,7 +286,7 @@ class MixedModule(DistributedModule):
         return self._made
 
     def _changing(self) -> tuple[bool, ...]:
-        """What a step changes: parameters, and running statistics."""
+        """Tell which parameters and running statistics a step changes."""
         norms = batch_norm.norms(self.module)
         return (
             *(p.requires_grad for p in self.module.parameters()),
@@ -326,7 +326,7 @@ class MixedModule(DistributedModule):
         }
 
     def _take_rank_0s(self, order: InOrder) -> float:
-        """How far this rank's values were from them."""
+        """Take rank 0's values; return how far this rank's were from them."""
         known = canonical.tensors(self.module)
         own = {name: known[name].detach() for name in order.names}
         communicator = self.registry.communicator

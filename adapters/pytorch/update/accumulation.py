@@ -35,7 +35,7 @@ class Updates:
         self._cut_by_step = False
 
     def gate(self, optimizer: Optimizer) -> Gate:
-        """What an optimizer's steps pass through."""
+        """Make what an optimizer's steps pass through."""
         gate = Gate(self, optimizer)
         self._gates.add(gate)
         return gate
@@ -110,7 +110,7 @@ class Updates:
 
 @final
 class Gate:
-    """Of one optimizer: which of its steps are made.
+    """Lets those steps of one optimizer pass that are made.
 
     open: its gradient is of some of an update's micro-batches.
     """
@@ -147,8 +147,8 @@ GateOf = Callable[[Optimizer], Gate | None]
 
 
 def subscribe(hooks: Hooks, updates: Updates, gate_of: GateOf) -> None:
-    """What a loop does once an update is not done at each micro-batch: schedulers step, modules
-    are cleared, gradients clipped."""
+    """Have done once an update what a loop does at each micro-batch: schedulers step, modules are
+    cleared, gradients clipped."""
     hooks.made("scheduler", lambda scheduler: _gate_scheduler(scheduler, gate_of))
     hooks.wrap("zero_grad", lambda clear: _wrap_zero_grad(clear, updates))
     hooks.wrap("clip_norm", lambda clip: _wrap_clip_norm(clip, updates))

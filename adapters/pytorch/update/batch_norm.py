@@ -47,12 +47,12 @@ def tell_local_statistics(module: nn.Module) -> None:
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """What is normalised in: float32 where x is of half precision."""
+    """Return x in the type it is normalised in: float32 where it is of half precision."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A value for each channel, to be combined with x."""
+    """Shape a value for each channel, to be combined with x."""
     return values.reshape(1, -1, *(1 for _ in range(x.dim() - 2)))
 
 
@@ -91,8 +91,8 @@ Moments = tuple[torch.Tensor, torch.Tensor, int]
 
 
 def moments_of(given: Sequence[torch.Tensor]) -> Moments:
-    """Those of several inputs together, by operations that gradients flow back through. Each one's
-    own are about its own mean, which keeps the digits of small spreads."""
+    """Find those of several inputs together, by operations that gradients flow back through. Each
+    one's own are about its own mean, which keeps the digits of small spreads."""
     first = given[0]
     dims = [dim for dim in range(first.dim()) if dim != 1]
     total = sum(x.numel() // x.shape[1] for x in given)
@@ -152,7 +152,7 @@ def _norms(module: nn.Module) -> list[BatchNorm]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """What a batch is normalised by: statistics of all ranks' samples, `count` of them."""
+    """The statistics that a batch is normalised by: of all ranks' samples, `count` of them."""
 
     mean: torch.Tensor
     variance: torch.Tensor

@@ -49,7 +49,7 @@ class Whole(Spread):
 
 
 def is_finite(gradients: Sequence[torch.Tensor]) -> bool:
-    """Of plain tensors; of none, they are."""
+    """Whether plain tensors are; of none, they are."""
     norm = nn.utils.get_total_norm([g for g in gradients if g.numel()], math.inf)
     return math.isfinite(float(norm))
 
@@ -120,7 +120,7 @@ class GradientGuard:
         self.renote()
 
     def renote(self) -> None:
-        """What changed gradients is dream's own."""
+        """Note them again: what changed them is dream's own."""
         for parameter in self._left:
             self._note(parameter)
 

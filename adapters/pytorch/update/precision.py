@@ -53,9 +53,9 @@ def _copy(of: nn.Parameter, to: nn.Parameter) -> None:
 
 @final
 class MasterWeights:
-    """Of one strategy's models. An optimizer has them for its parameters while it acts, so its
-    state is float32 too. (A parameter itself cannot change its type and back: autograd would
-    forget what is attached to its gradient.)"""
+    """The master weights of one strategy's models. An optimizer has them for its parameters while
+    it acts, so its state is float32 too. (A parameter itself cannot change its type and back:
+    autograd would forget what is attached to its gradient.)"""
 
     def __init__(self) -> None:
         self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -111,7 +111,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @final
 class Precision:
-    """Of one strategy's models.
+    """The precision of one strategy's models.
 
     device: "cpu" or "cuda". masters, scaling: None where there are none.
     """
@@ -130,7 +130,7 @@ class Precision:
         return self._model is not None
 
     def casting(self) -> AbstractContextManager[Any]:
-        """Where a model is called in training."""
+        """Cast what runs inside, where a model is called in training."""
         if self._functions is None:
             return nullcontext()
         return torch.autocast(self._device, self._functions)
@@ -168,7 +168,7 @@ class Precision:
         return run(forward, args, kwargs)
 
     def taken(self, given: Any) -> Any:
-        """What a model is called with, in its type."""
+        """Cast what a model is called with to its type."""
         if self._model is None:
             return given
         return tree_map(lambda x: x.to(self._model) if _floats(x) else x, given)

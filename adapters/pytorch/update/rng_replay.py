@@ -1,4 +1,4 @@
-"""What layers draw at random, kept for when they are computed again. Copies of a model in threads
+"""The random draws of layers, kept for when they are computed again. Copies of a model in threads
 share one generator, which cannot be set back for one of them."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dream.adapters.pytorch.private import (
 )
 
 _Drawn = tuple[list[torch.Tensor], Any]
-"""What an operation wrote into, and what it gave."""
+"""The tensors that an operation wrote into, and what it gave."""
 
 
 @final
 class RngReplay:
-    """Of one segment of one copy."""
+    """The draws of one segment of one copy."""
 
     def __init__(self) -> None:
         self._drawn: list[_Drawn] = []
@@ -89,5 +89,5 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _copied(output: Any) -> Any:
-    """What is done to it later is not done to the copy."""
+    """Clone the tensors: what is done to them later is not done to the copy."""
     return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, output)

@@ -46,11 +46,11 @@ class Scaling:
 
     @property
     def own(self) -> float:
-        """What this rank's loss is multiplied by."""
+        """The factor of this rank's loss."""
         return self.scale / self._ranks
 
     def opened(self, run: Backward) -> Backward:
-        """What stands for `torch.autograd.backward` until `close`."""
+        """Return what stands for `torch.autograd.backward` until `close`."""
         self._open = True
         return self._scaling(run)
 
@@ -140,7 +140,7 @@ class Scaling:
             self._note(parameters)
 
     def renote(self) -> None:
-        """What changed gradients since is dream's own."""
+        """Note them again: what changed them since is dream's own."""
         self._note([*self._half])
 
     def _note(self, parameters: list[nn.Parameter]) -> None:
@@ -160,7 +160,7 @@ def _is_half(parameter: nn.Parameter) -> bool:
 
 
 def started(tensors: Any, given: Any, scale: float) -> tuple[list[Any], list[Any]]:
-    """Where backward starts, and with which gradients."""
+    """Return where backward starts, and with which gradients."""
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if given is None or isinstance(given, torch.Tensor):
         given = [given] * len(listed)

@@ -31,7 +31,8 @@ class DdpSettings:
     hook: GradientHook | None
 
     def wrap(self, runner: Runner, taken: set[int]) -> DistributedDataParallel:
-        """DDP over the runner. taken: ids of parameters that another module's DDP reduces."""
+        """Make a DDP over the runner. taken: ids of parameters that another module's DDP
+        reduces."""
         ignored = (name for name, p in runner.named_parameters() if id(p) in taken)
         private.ignore_parameters(runner, ignored)
         ddp = DistributedDataParallel(
@@ -50,7 +51,7 @@ class DdpSettings:
 
 @final
 class Runner(nn.Module):
-    """What DDP wraps: it runs the user's module, and may carry one number with the gradients.
+    """The module that DDP wraps: it runs the user's, and may carry one number with the gradients.
 
     carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
         reduced in the gradients' own bucket; None where nobody asked for it. With it the output
@@ -193,7 +194,7 @@ class DdpModule(DistributedModule):
         self.weigh(0.0 if count == 0.0 else 1.0, counted=True)
 
     def weigh(self, weight: float, *, counted: bool = False) -> None:
-        """What the next gradient of this module counts for. counted: the loss is multiplied by
+        """Set what the next gradient of this module counts for. counted: the loss is multiplied by
         that already; where BatchNorm sees all ranks' samples, those of a rank whose loss counts
         for nothing have gradients still, and only what comes from that loss is nothing."""
         self._refresh()
@@ -209,7 +210,7 @@ class DdpModule(DistributedModule):
 
     @property
     def loss_weight(self) -> float:
-        """What the gradient of the last call counts for."""
+        """The weight of the last call's gradient."""
         return self._weight
 
     @property
@@ -264,7 +265,7 @@ class DdpModule(DistributedModule):
         return [norm for norm in batch_norm.norms(self.module) if norm not in self.synchronised]
 
     def _reach(self) -> float:
-        """What gradients are multiplied by once backward has them."""
+        """Return what gradients are multiplied by once backward has them."""
         return 1.0 if self._silent else self._weight
 
     def _hushed(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,7 @@ class Synchronous(Parallelism):
 
     @abstractmethod
     def make(self) -> Make:
-        """What distributes a module, over `world` and the `wire` under it."""
+        """Return what distributes a module, over `world` and the `wire` under it."""
 
     def connect(self) -> Ranks:
         device = devices.choose(self.plan)

@@ -54,8 +54,8 @@ def _norms(module: nn.Module) -> list[BatchNorm]:
 
 @final
 class _Meeting:
-    """What the replicas of one call share. left: whether one is through with its call, and comes
-    to no BatchNorm any more."""
+    """The replicas of one call, which wait for each other. left: whether one is through with its
+    call, and comes to no BatchNorm any more."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -97,7 +97,7 @@ class _Meeting:
 
 @final
 class _MeetingPoint:
-    """Where the copies of one BatchNorm meet."""
+    """The place where the copies of one BatchNorm meet."""
 
     def __init__(self, meeting: _Meeting) -> None:
         self._meeting = meeting
@@ -106,7 +106,7 @@ class _MeetingPoint:
         self._found: Moments | None = None
 
     def moments(self, index: int, x: torch.Tensor) -> Moments:
-        """Of what all copies are given."""
+        """Return those of what all copies are given."""
         meeting = self._meeting
         with meeting.changed:
             turn = self._rounds

@@ -36,7 +36,7 @@ _differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default
 
 @final
 class Followed:
-    """Where batches come in micro-batches, what backward starts from is weighed. (Models in one
+    """Weighs what backward starts from, where batches come in micro-batches. (Models in one
     process share one loss, so there is no need to weigh each one's gradients.)
 
     called: whether a model was called in training since the last backward.

@@ -98,7 +98,7 @@ class OneProcess(Parallelism):
         )
 
     def _gathering(self) -> list[Parameter]:
-        """What backward passes leave gradients in."""
+        """Return what backward passes leave gradients in."""
         taken = [parameter for model in self._settled for parameter in model.parameters()]
         return [*taken, *self._followed.gathering]
 

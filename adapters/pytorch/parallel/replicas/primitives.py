@@ -70,7 +70,7 @@ def _as_here(device: torch.device, act: Callable[..., T]) -> Callable[..., T]:
 
 
 def results(futures: list[Future[T]]) -> list[T]:
-    """What they gave, in order, once all have ended; the first error where there was one."""
+    """Return what they gave, in order, once all have ended; the first error where there was one."""
     failed = [error for future in futures if (error := future.exception()) is not None]
     if failed:
         raise failed[0]
@@ -79,7 +79,7 @@ def results(futures: list[Future[T]]) -> list[T]:
 
 M = TypeVar("M", bound=nn.Module)
 Place = Callable[[str], torch.device]
-"""Where a copy has a parameter or buffer, by its name in the module."""
+"""The device on which a copy has a parameter or buffer, by its name in the module."""
 Copied = Callable[[str, torch.Tensor], torch.Tensor]
 """A parameter or buffer by its name in the module -> what the copy holds."""
 

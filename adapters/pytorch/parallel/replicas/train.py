@@ -51,7 +51,7 @@ class Scored(nn.Module):
 
 
 class Team(ABC):
-    """What runs replicas at the same time.
+    """Runs replicas at the same time.
 
     size: how many. first: the device of what is gathered. meets: whether replicas may wait for one
     another in the middle of a model.
@@ -160,7 +160,7 @@ def tell_of_statistics(module: nn.Module) -> None:
 
 @final
 class Recomputing:
-    """Of one strategy's models.
+    """Has layers of one strategy's models computed again.
 
     how: which layers. together: BatchNorm sees all parts of a batch.
     """
@@ -268,7 +268,7 @@ class OnEach(Passes):
 
 
 def _count(part: Any, weight: Callable[..., Any] | None) -> float:
-    """How many things the loss of a part is the mean over."""
+    """Count the things that the loss of a part is the mean over."""
     inputs, target = part
     if weight is not None:
         return count_of(weight(*inputs, target))
@@ -301,6 +301,6 @@ def _differentiated(valued: Callable[..., torch.Tensor], scale: float, *part: An
 
 
 def _nothing(inputs: tuple[Any, ...], target: Any) -> torch.Tensor:
-    """Of a part whose loss is a mean over nothing."""
+    """Stand for a part whose loss is a mean over nothing."""
     del inputs, target
     return torch.zeros(())
