@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
-from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry
 from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
@@ -31,9 +30,7 @@ class TorchAdapter(Adapter):
         self._topology = Topology.of(
             plan.cluster, num_replicas=own.replicas, device=str(own.device)
         )
-        self._sharder = LoaderSharder(
-            own.dealt, own.shares, plan.seed, plan.resyncs, own.told_by, own.training.micros
-        )
+        self._sharder = own.sharder()
         self._keras = _keras_of(own)
         self._hooks = Hooks()
         self._hooks.made_of("loader", self._sharder.made)
@@ -49,7 +46,7 @@ class TorchAdapter(Adapter):
 
     @property
     def communicator(self) -> Communicator:
-        return self.parallelism.world
+        return self.parallelism.communicator
 
     def enter(self) -> None:
         self._hooks.open()

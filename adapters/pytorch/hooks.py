@@ -26,6 +26,7 @@ from dream import _saves
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
 Place = Literal["backward", "compile", "zero_grad", "clip_norm", "clip_value", "save", "load"]
 Observer = Callable[[Any], None]
+MadeOf = Callable[[Any, Mapping[str, Any]], None]
 Wrap = Callable[[Any], Any]
 
 _KINDS: Mapping[Kind, tuple[type[Any], ...]] = {
@@ -77,8 +78,8 @@ class Hooks:
     def __init__(self, patches: Patches | None = None) -> None:
         self.patches = patches or Patches()
         self._making: dict[Kind, list[Observer]] = {}
-        self._made: dict[Kind, list[Observer]] = {}
-        self._given: dict[Kind, list[Callable[[Any, Mapping[str, Any]], None]]] = {}
+        self._made: dict[Kind, list[MadeOf]] = {}
+        self._binds: set[Kind] = set()
         self._wraps: list[tuple[Place, Wrap]] = []
 
     def making(self, kind: Kind, observer: Observer) -> None:
@@ -87,21 +88,22 @@ class Hooks:
 
     def made(self, kind: Kind, observer: Observer) -> None:
         """Tell `observer(object)` once an object is initialised."""
-        self._made.setdefault(kind, []).append(observer)
+        self._made.setdefault(kind, []).append(lambda made, _: observer(made))
 
-    def made_of(self, kind: Kind, observer: Callable[[Any, Mapping[str, Any]], None]) -> None:
+    def made_of(self, kind: Kind, observer: MadeOf) -> None:
         """Tell `observer(object, arguments)` likewise: its constructor's, by name, defaults too."""
-        self._given.setdefault(kind, []).append(observer)
+        self._made.setdefault(kind, []).append(observer)
+        self._binds.add(kind)
 
     def wrap(self, place: Place, wrapper: Wrap) -> None:
         """Have `wrapper(function)` stand for a function."""
         self._wraps.append((place, wrapper))
 
     def open(self) -> None:
-        for kind in {**self._making, **self._made, **self._given}:
+        for kind in {**self._making, **self._made}:
             before, after = self._making.get(kind, []), self._made.get(kind, [])
             for owner in _KINDS[kind]:
-                told = observed(owner.__init__, before, after, self._given.get(kind, []))
+                told = observed(owner.__init__, before, after, binds=kind in self._binds)
                 self.patches.replace(owner, "__init__", told)
         for place, wrapper in self._wraps:
             owner, name = _PLACES[place]
@@ -112,26 +114,23 @@ class Hooks:
 
 
 def observed(
-    init: Callable[..., None],
-    before: list[Observer],
-    after: list[Observer],
-    given: list[Callable[[Any, Mapping[str, Any]], None]],
+    init: Callable[..., None], before: list[Observer], after: list[MadeOf], *, binds: bool
 ) -> Callable[..., None]:
-    """A constructor that tells of what it makes."""
-    parameters = signature(init) if given else None
+    """A constructor that tells of what it makes. binds: its arguments too."""
+    parameters = signature(init) if binds else None
 
     @wraps(init)
     def wrapped(made: Any, *args: Any, **kwargs: Any) -> None:
         for observer in before:
             observer(made)
         init(made, *args, **kwargs)
-        for observer in after:
-            observer(made)
+        given: Mapping[str, Any] = {}
         if parameters is not None:
             bound = parameters.bind(made, *args, **kwargs)
             bound.apply_defaults()
-            for told in given:
-                told(made, bound.arguments)
+            given = bound.arguments
+        for told in after:
+            told(made, given)
 
     return wrapped
 

@@ -143,7 +143,7 @@ class LoaderSharder:
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """`DataLoader.__init__` likewise, where replacements are made by hand."""
-        return observed(init, [], [], [self.made])
+        return observed(init, [], [self.made], binds=True)
 
     def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
         """Deal a loader. own_order: whether its order is the user's sampler's or generator's."""

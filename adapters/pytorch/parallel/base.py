@@ -1,16 +1,16 @@
 """A strategy in torch is a `Parallelism`; `TorchAdapter` does what all of them have in common.
 
-A strategy is one class here: `distribute` a module, `adopt` an optimizer, run a module's passes
+It is one class: `distribute` a module, `adopt` an optimizer, run a module's passes
 `forward_backward`, and subscribe to what is made in the block. How those that are not on it yet
 plug in:
 
-| strategy | distribute | adopt | its own |
-|---|---|---|---|
-| sharded, tensor | shard the module's parameters | give the optimizer the shards | `dealt`, `told_by`: the mesh's data axis; `spread`; `full_state` |
-| pipeline | this rank's stages | the stages' parameters | `forward_backward`: the schedule; `evaluate` over stages |
-| local_sgd | the module | average every k steps | "loader" made: settle at the end of a pass; `keras_block` |
-| parameter_server | what is no parameter goes along | push and pull | `opened`: serve; `train_step`; `evaluate` by each worker |
-"""  # noqa: E501
+- sharded, tensor: `distribute` shards a module's parameters and `adopt` gives an optimizer the
+  shards; `dealt` and `told_by` are the mesh's data axis and all ranks; a `spread` of their own.
+- pipeline: `forward_backward` is its schedule, `evaluate` goes through the stages.
+- local_sgd: `adopt` averages every k steps; it subscribes to loaders, to settle at a pass's end.
+- parameter_server: `adopt` pushes and pulls, `opened` serves, `sharder` deals by epochs of its own,
+  `communicator` is refused; `train_step` and `evaluate` are each worker's own.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.optimizer import Training
@@ -91,6 +92,18 @@ class Parallelism(ABC):
     @abstractmethod
     def connect(self) -> Ranks:
         """Meet the other ranks. Options have been checked."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """The user's."""
+        return self.world
+
+    def sharder(self) -> LoaderSharder:
+        """Make what deals loaders to the ranks."""
+        return LoaderSharder(
+            self.dealt, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
+            self.training.micros,
+        )  # fmt: skip
 
     def distribute(self, module: nn.Module) -> nn.Module:
         """Have a module that was made before the block trained as one that was made in it."""
