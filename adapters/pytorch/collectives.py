@@ -24,7 +24,7 @@ from dream._topology import Cluster, Endpoint
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 from dream.shared_memory import listening
 from dream.shared_memory.groups import serves
 

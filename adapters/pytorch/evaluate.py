@@ -12,7 +12,7 @@ from dream._adapter import Metric
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.loader import dealt_of, targets_of
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
-from dream import _saves
+from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
 Place = Literal["backward", "compile", "zero_grad", "clip_norm", "clip_value", "save", "load"]
@@ -139,19 +139,19 @@ def write_files_once(hooks: Hooks) -> None:
     """torch.save and torch.load of named files: written whole, by the rank whose file it is, and
     read once rank 0 has written it. What goes to an open file or buffer, or comes from one, stays
     torch's own."""
-    saves = _saves.here()
+    saves = job_saves.here()
     hooks.wrap("save", lambda save: _saving(save, saves))
     hooks.wrap("load", lambda load: _loading(load, saves))
 
 
 def enter(replace: Callable[[Any, str, Any], None]) -> None:
     """The same where replacements are made by hand."""
-    saves = _saves.here()
+    saves = job_saves.here()
     replace(torch, "save", _saving(torch.save, saves))
     replace(torch, "load", _loading(torch.load, saves))
 
 
-def _saving(save: Any, saves: _saves.Saves) -> Any:
+def _saving(save: Any, saves: job_saves.Saves) -> Any:
     @wraps(save)
     def save_once(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
@@ -167,7 +167,7 @@ def _saving(save: Any, saves: _saves.Saves) -> Any:
     return save_once
 
 
-def _loading(load: Any, saves: _saves.Saves) -> Any:
+def _loading(load: Any, saves: job_saves.Saves) -> Any:
     @wraps(load)
     def load_after(f: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(f, (str, os.PathLike)):

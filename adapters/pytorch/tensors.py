@@ -15,8 +15,8 @@ from dream import _plain
 from dream._errors import Unsupported
 from dream._plain import Codec
 from dream.collectives import Tensor, Tensors
-from dream.collectives.dtypes import check_moves
-from dream.collectives.wire import Combine, Length
+from dream.collectives.tensors import check_moves
+from dream.collectives.transport import Combine, Length
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

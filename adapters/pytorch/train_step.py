@@ -17,8 +17,7 @@ from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
 from dream.adapters.pytorch.loss import count_of, weight_of
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
-from dream.data.batch import split
-from dream.data.partition import Share, micro_shares
+from dream.data.partition import Share, micro_shares, split
 
 Batch = tuple[Any, ...]
 Cuts = Callable[[Batch], Sequence[tuple[Batch, float]]]

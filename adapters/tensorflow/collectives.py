@@ -16,7 +16,7 @@ from dream._topology import Cluster
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.errors import translated
 from dream.collectives import Wire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 
 _GROUP = 7001
 _FIRST_NUMBER, _LAST = 1, 2**31 - 1

@@ -16,7 +16,7 @@ from dream.adapters.tensorflow.dealing import Cut, Dealt, targets_of
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

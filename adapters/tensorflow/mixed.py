@@ -9,7 +9,7 @@ from dream._errors import Unsupported
 from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
 from dream.adapters.tensorflow import calling, starting, training
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.resync import Resync
 from dream.update.update import Knobs
 

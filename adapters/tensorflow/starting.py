@@ -13,7 +13,7 @@ from dream.adapters.keras.alike import unnumbered
 from dream.adapters.keras.calling import predict
 from dream.adapters.tensorflow import calling
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 def build(model: Any, optimizer: Any, batch: calling.Batch) -> None:

@@ -26,7 +26,7 @@ from dream.adapters.tensorflow import calling, folding
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.private import unscaled_losses
 from dream.adapters.tensorflow.tracing import Compiled
-from dream.data.batch import split
+from dream.data.partition import split
 
 Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 """The sum of each tensor over the parts."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 from dream._errors import Unsupported
 from dream.adapters.keras import step
 from dream.adapters.tensorflow.training import Total
-from dream.collectives.tracing import as_written
+from dream.collectives.tensors import as_written
 
 
 @as_written

@@ -14,8 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream.adapters.pytorch.compression.exchange import Exchange, write
 from dream.collectives import Communicator, Wire
-from dream.update.adasum import TINY, check_ranks
-from dream.update.compression import Compression
+from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs
 
 

@@ -27,7 +27,7 @@ from dream.adapters.pytorch.private import tree_leaves
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import check_batch_size
-from dream.data.passes import Pass
+from dream.data.position import Pass
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

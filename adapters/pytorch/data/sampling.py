@@ -13,8 +13,7 @@ from torch.utils.data import Sampler
 from dream.adapters.pytorch.tensors import dump, load
 from dream.collectives import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
-from dream.data.passes import Pass, Track
-from dream.data.position import Position, chained, check_long_enough, check_read_again
+from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 Reading = Literal["by gradients", "share", "whole"]
 """by gradients: this rank's part where they are on, every sample where they are off. share: this

@@ -19,8 +19,7 @@ from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.collectives import Communicator
 from dream.data.partition import Share, micro_shares, share_of
-from dream.data.passes import Pass, Track
-from dream.data.position import Position, chained, check_long_enough, check_read_again
+from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 _GLANCE = 1024
 """Elements of each array that are looked at."""

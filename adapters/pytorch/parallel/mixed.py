@@ -26,10 +26,10 @@ from dream.adapters.pytorch.parallel.ddp.parallelism import Synchronous
 from dream.adapters.pytorch.train_step import check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.collectives import Communicator
-from dream.data.batch import split
-from dream.mixed import alike
-from dream.mixed.alike import Account
-from dream.mixed.in_order import InOrder
+from dream.data.partition import split
+from dream.mixed import consistency
+from dream.mixed.consistency import Account
+from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync, Resyncs
 
 _NAN = float("nan")
@@ -307,7 +307,7 @@ class MixedModule(DistributedModule):
         layout = order.layout(order.names)
         summed = [*order.layout([*parameters]), *order.layout([*running])]
         account = Account("torch", "step", layout, summed, states=None)
-        alike.agree(self.registry.communicator, account)
+        consistency.agree(self.registry.communicator, account)
         self._take_rank_0s(order)
         self.claim()
         self.registry.begin(self.module)

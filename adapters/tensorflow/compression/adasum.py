@@ -1,4 +1,4 @@
-"""Adasum, as `dream.update.adasum` says."""
+"""Adasum, as `dream.update.compression` says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from dream.adapters.keras.update.exchange import Exchange
 from dream.adapters.tensorflow.compression.flat import flat, like, sizes
 from dream.collectives import Wire
-from dream.update.adasum import TINY, check_ranks
+from dream.update.compression import TINY, check_ranks
 
 
 @final

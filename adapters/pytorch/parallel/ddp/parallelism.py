@@ -28,7 +28,7 @@ from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.update import tuning
 
 KERAS_BLOCK = "dream.adapters.pytorch.keras.block:open_block"

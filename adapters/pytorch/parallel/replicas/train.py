@@ -35,7 +35,7 @@ from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How, recompute
-from dream.data.batch import split
+from dream.data.partition import split
 
 Loss = Callable[[Any, Any], Any]
 

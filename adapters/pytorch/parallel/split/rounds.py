@@ -17,7 +17,7 @@ from dream.adapters.pytorch.parallel.split.telling import Telling
 from dream.adapters.pytorch.train_step import Batch, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 @final

@@ -16,7 +16,7 @@ from dream.adapters.pytorch.parallel.split.root import SplitRoot
 from dream.adapters.pytorch.private import to_local
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 @final

@@ -28,7 +28,7 @@ from dream.adapters.tensorflow.parallel.split.keras_fit import Fitting
 from dream.adapters.tensorflow.parallel.split.parted_step import Stepping
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Loop, Members
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 @final
