@@ -13,15 +13,15 @@ from dream._spec import Spec
 from dream.adapters.pytorch.devices import choose
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.optimizer import parameters_of
-from dream.adapters.pytorch.parallel.base import Parallelism, Ranks, connect
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 
 
 class Averaged(Parallelism):
     supports = {}  # no option of an update's: they are refused by name
     supports_for = "'averaged'"
 
-    def connect(self) -> Ranks:
-        return Ranks(connect(self.plan)[0], choose(self.plan))
+    def connect(self) -> Participants:
+        return Participants(connect(self.plan)[0], choose(self.plan))
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.made("optimizer", self.adopt)

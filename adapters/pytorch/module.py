@@ -176,8 +176,8 @@ class DistributedModule(CallHook):
     def claim(self) -> None:
         """Know when one of the module's parts is called by itself."""
         for part in self.module.modules():
-            if part is not self.module and not isinstance(hook_of(part), Part):
-                set_hook(part, Part(part, self))
+            if part is not self.module and not isinstance(hook_of(part), PartHook):
+                set_hook(part, PartHook(part, self))
 
     def take_options(self, weight: Callable[[], float]) -> None:
         """Have BatchNorms normalise together and layers recomputed, as was asked for. weight: what
@@ -223,7 +223,7 @@ class Pending(CallHook):
 
 
 @final
-class Part(CallHook):
+class PartHook(CallHook):
     """Takes the calls of a part of a distributed module. It changes nothing; where the part is
     called by itself in training, it has the gradients from there watched."""
 

@@ -66,14 +66,14 @@ def cuts_of(
     """Choose how a step cuts its batches. most: micro-batches. communicator: the ranks that batches
     are dealt to. weight: counts the things of a batch; None goes by samples."""
     if most > 1:
-        return Cut(most, communicator, shares, weight)
+        return MicroBatches(most, communicator, shares, weight)
     if weight is None:
         return uncut(shares.weight)
     return uncut(lambda batch: weight_of(communicator, count_of(weight(*batch))))
 
 
 @final
-class Cut:
+class MicroBatches:
     """As many micro-batches on every rank."""
 
     def __init__(

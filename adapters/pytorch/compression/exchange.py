@@ -13,7 +13,7 @@ from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
 
 
-class Exchange(ABC):
+class GradientExchange(ABC):
     """Makes a bucket's gradients one. All ranks come out with the same bits."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Exchanged:
     along). Half precision is added up in float32.
     """
 
-    def __init__(self, exchange: Exchange | None, wire: Wire, world_size: int) -> None:
+    def __init__(self, exchange: GradientExchange | None, wire: Wire, world_size: int) -> None:
         self._exchange, self._wire, self._world_size = exchange, wire, world_size
 
     def hook(self, state: object, bucket: GradBucket) -> Future:

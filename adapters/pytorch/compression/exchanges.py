@@ -12,14 +12,14 @@ from typing import final
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dream.adapters.pytorch.compression.exchange import Exchange, write
+from dream.adapters.pytorch.compression.exchange import GradientExchange, write
 from dream.collectives import Communicator, Wire
 from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs
 
 
 @final
-class Adasum(Exchange):
+class Adasum(GradientExchange):
     """On the communicator's sends and receives. Sent: the gradient, log2(ranks) times."""
 
     def __init__(self, communicator: Communicator) -> None:
@@ -63,7 +63,7 @@ def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @final
-class Rounded(Exchange):
+class HalfPrecision(GradientExchange):
     """Each rank gets its chunk of everybody's gradients, rounded; adds it up in float32; and sends
     the rounded mean to all. Error: two roundings of each element, however many ranks.
 
@@ -93,7 +93,7 @@ class Rounded(Exchange):
 
 
 @final
-class LowRank(Exchange):
+class PowerSgd(GradientExchange):
     """A gradient as a matrix M of shape (n, m): P = M Q and Q = M' P, both added up over the ranks,
     give P Q', of rank `rank`. Q starts as the last step's.
 
@@ -148,7 +148,7 @@ class LowRank(Exchange):
 
 
 @final
-class Largest(Exchange):
+class TopK(GradientExchange):
     """Each rank sends places and values of a fraction of each parameter's elements, one at least,
     and all add up all. Sent: 8 bytes for each of those, to every other rank."""
 
@@ -196,7 +196,7 @@ class Largest(Exchange):
         return places, values
 
 
-def exchange_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchange | None:
+def exchange_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> GradientExchange | None:
     """Make the exchange that was asked for; None for the plain mean."""
     world_size, asked = communicator.world_size, knobs.compressed
     if knobs.op == "adasum":
@@ -205,10 +205,10 @@ def exchange_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> Exchang
         return None
     match asked.kind:
         case "float16":
-            return Rounded(wire, world_size, torch.float16)
+            return HalfPrecision(wire, world_size, torch.float16)
         case "bfloat16":
-            return Rounded(wire, world_size, torch.bfloat16)
+            return HalfPrecision(wire, world_size, torch.bfloat16)
         case "powersgd":
-            return LowRank(wire, world_size, int(asked.amount))
+            return PowerSgd(wire, world_size, int(asked.amount))
         case "topk":
-            return Largest(wire, world_size, asked)
+            return TopK(wire, world_size, asked)

@@ -17,7 +17,7 @@ from dream.tools.port_check.steps import Permute, Reorder, Reshape, Shape, Steps
 
 @final
 @dataclass
-class Found:
+class LayerMatch:
     """A layer of a module. parts: the module's own name of a parameter or buffer -> its parts."""
 
     kind: str
@@ -43,7 +43,7 @@ def part(value: torch.Tensor, role: str, *steps: Any) -> tuple[Part, ...]:
     return (Part(role, tuple(value.shape), steps),)
 
 
-def attention(module: Any) -> list[Found]:
+def attention(module: Any) -> list[LayerMatch]:
     if module.bias_k is not None or module.add_zero_attn:
         raise Unsupported(
             "Keras's MultiHeadAttention has no add_bias_kv or add_zero_attn. Received: "
@@ -70,14 +70,14 @@ def attention(module: Any) -> list[Found]:
         parts |= whole(module.out_proj, "out_proj.", bias="output_bias")
     out = (Permute((1, 0)), Reshape((width, width), (heads, size, width)))
     parts["out_proj.weight"] = part(module.out_proj.weight, "output_kernel", *out)
-    return [Found("attention", parts, {"dropout": module.dropout},
+    return [LayerMatch("attention", parts, {"dropout": module.dropout},
                   time_first=not module.batch_first)]  # fmt: skip
 
 
 _GATES = {"LSTM": ("lstm", 4), "GRU": ("gru", 3), "RNN": ("rnn", 1)}
 
 
-def recurrent(module: Any) -> list[Found]:
+def recurrent(module: Any) -> list[LayerMatch]:
     if module.proj_size:
         raise Unsupported(
             f"Keras's LSTM has no projection. Received: proj_size={module.proj_size}. "
@@ -88,7 +88,7 @@ def recurrent(module: Any) -> list[Found]:
     both = (False, True) if module.bidirectional else (False,)
     several = module.num_layers > 1 or module.bidirectional
     return [
-        Found(
+        LayerMatch(
             kind,
             _recurrent_parts(module, gates, f"_l{level}{'_reverse' if reverse else ''}"),
             {**settings, "reverse": reverse},
@@ -101,10 +101,10 @@ def recurrent(module: Any) -> list[Found]:
     ]
 
 
-def cell(module: Any) -> list[Found]:
+def cell(module: Any) -> list[LayerMatch]:
     kind, gates = _GATES[type(module).__name__.removesuffix("Cell")]
     settings = _recurrent_settings(kind, getattr(module, "nonlinearity", "tanh"))
-    return [Found(kind, _recurrent_parts(module, gates, ""), settings, records=False)]
+    return [LayerMatch(kind, _recurrent_parts(module, gates, ""), settings, records=False)]
 
 
 def _recurrent_settings(kind: str, nonlinearity: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _gate_order(value: torch.Tensor, gates: int) -> Steps:
     return (Reshape(shape, opened), Reorder(0, (1, 0, 2)), Reshape(opened, shape))
 
 
-def describe(module: nn.Module) -> list[Found] | None:
+def describe(module: nn.Module) -> list[LayerMatch] | None:
     """The layers that a module is; None where it is of no known kind."""
     for kind, describer in _DESCRIBERS.items():
         if isinstance(module, kind):
@@ -147,12 +147,12 @@ def describe(module: nn.Module) -> list[Found] | None:
     return None
 
 
-def _linear(module: Any) -> list[Found]:
-    return [Found("dense", {"weight": part(module.weight, "kernel", Permute((1, 0)))}
+def _linear(module: Any) -> list[LayerMatch]:
+    return [LayerMatch("dense", {"weight": part(module.weight, "kernel", Permute((1, 0)))}
                   | whole(module, bias="bias"))]  # fmt: skip
 
 
-def _conv(module: Any) -> list[Found]:
+def _conv(module: Any) -> list[LayerMatch]:
     rank = module.weight.ndim - 2
     space = tuple(range(2, rank + 2))
     settings = {
@@ -169,17 +169,17 @@ def _conv(module: Any) -> list[Found]:
     # (out, in, *space), transposed (in, out, *space); Keras: (*space, in, out), (*space, out, in)
     kernel = part(module.weight, "kernel", Permute((*space, 1, 0)))
     parts = {"weight": kernel} | whole(module, bias="bias")
-    return [Found(kind, parts, settings, channels_first=True)]
+    return [LayerMatch(kind, parts, settings, channels_first=True)]
 
 
 def _padding(padding: Any) -> Any:
     return padding if isinstance(padding, str) else tuple((side, side) for side in padding)
 
 
-def _batch_norm(module: Any) -> list[Found]:
+def _batch_norm(module: Any) -> list[LayerMatch]:
     kept = "cumulative" if module.momentum is None else 1 - module.momentum
     return [
-        Found(
+        LayerMatch(
             "batch_norm",
             whole(
                 module,
@@ -194,28 +194,28 @@ def _batch_norm(module: Any) -> list[Found]:
     ]
 
 
-def _layer_norm(module: Any) -> list[Found]:
+def _layer_norm(module: Any) -> list[LayerMatch]:
     parts = whole(module, weight="gamma", bias="beta")
-    return [Found("layer_norm", parts, {"epsilon": module.eps})]
+    return [LayerMatch("layer_norm", parts, {"epsilon": module.eps})]
 
 
-def _rms_norm(module: Any) -> list[Found]:
+def _rms_norm(module: Any) -> list[LayerMatch]:
     eps = torch.finfo(module.weight.dtype).eps if module.eps is None else module.eps
-    return [Found("rms_norm", whole(module, weight="gamma"), {"epsilon": eps})]
+    return [LayerMatch("rms_norm", whole(module, weight="gamma"), {"epsilon": eps})]
 
 
-def _group_norm(module: Any) -> list[Found]:
+def _group_norm(module: Any) -> list[LayerMatch]:
     settings = {"epsilon": module.eps, "groups": module.num_groups}
     parts = whole(module, weight="gamma", bias="beta")
-    return [Found("group_norm", parts, settings, channels_first=True)]
+    return [LayerMatch("group_norm", parts, settings, channels_first=True)]
 
 
-def _embedding(module: Any) -> list[Found]:
-    return [Found("embedding", whole(module, weight="embeddings"))]
+def _embedding(module: Any) -> list[LayerMatch]:
+    return [LayerMatch("embedding", whole(module, weight="embeddings"))]
 
 
-def _prelu(module: Any) -> list[Found]:
-    return [Found("prelu", whole(module, weight="alpha"), channels_first=True)]
+def _prelu(module: Any) -> list[LayerMatch]:
+    return [LayerMatch("prelu", whole(module, weight="alpha"), channels_first=True)]
 
 
 def own_parameters(module: nn.Module) -> Iterator[str]:
@@ -226,7 +226,7 @@ def own_parameters(module: nn.Module) -> Iterator[str]:
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_DESCRIBERS: dict[tuple[type[nn.Module], ...], Callable[[Any], list[Found]]] = {
+_DESCRIBERS: dict[tuple[type[nn.Module], ...], Callable[[Any], list[LayerMatch]]] = {
     (nn.Linear,): _linear,
     (*_CONVS, *_TRANSPOSED): _conv,
     _NORMS: _batch_norm,

@@ -45,7 +45,7 @@ Values = Collection[object]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class Participants:
     """Who trains together.
 
     world: all ranks. device: this rank's. dealt: those that batches are dealt to; None for all.
@@ -90,7 +90,7 @@ class Parallelism(ABC):
         self.training = Training(self.knobs, self.device.type, among, ranks.spread)
 
     @abstractmethod
-    def connect(self) -> Ranks:
+    def connect(self) -> Participants:
         """Meet the other ranks. Options have been checked."""
 
     @property

@@ -6,7 +6,7 @@ from typing import final
 
 from dream._adapter import Plan
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.parallel.base import Parallelism, Ranks, alone
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, alone
 from dream.adapters.pytorch.parallel.ddp.parallelism import KERAS_BLOCK, Ddp
 from dream.update.update import Knobs
 
@@ -22,5 +22,5 @@ class Single(Parallelism):
 
     keras_block = KERAS_BLOCK
 
-    def connect(self) -> Ranks:
-        return Ranks(alone(self.plan), devices.choose(self.plan))
+    def connect(self) -> Participants:
+        return Participants(alone(self.plan), devices.choose(self.plan))

@@ -30,7 +30,7 @@ class DdpSettings:
     options: Mapping[str, Any]
     hook: GradientHook | None
 
-    def wrap(self, runner: Runner, taken: set[int]) -> DistributedDataParallel:
+    def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
         reduces."""
         ignored = (name for name, p in runner.named_parameters() if id(p) in taken)
@@ -50,7 +50,7 @@ class DdpSettings:
 
 
 @final
-class Runner(nn.Module):
+class DdpForward(nn.Module):
     """The module that DDP wraps: it runs the user's, and may carry one number with the gradients.
 
     carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
@@ -74,7 +74,7 @@ class Runner(nn.Module):
         return output, self.carrier + 0 if self._searched else self.carrier
 
 
-def forward_of(ddp: DistributedDataParallel, runner: Runner) -> Callable[..., Any]:
+def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[..., Any]:
     """DDP's forward pass. Where nothing is to be found out about the graph, that is three calls
     of its reducer; the rest of `DDP.forward` (joins, moves, casts, buffers, a profiler's label) is
     never used here and would cost a small model 4 % of its step."""
@@ -124,7 +124,7 @@ class DdpModule(DistributedModule):
         super().__init__(module, registry, inner)
         self._settings = settings
         self._ddp: DistributedDataParallel | None = None
-        self._runner = Runner(self, searched=bool(settings.options.get("find_unused", False)))
+        self._runner = DdpForward(self, searched=bool(settings.options.get("find_unused", False)))
         set_hook(self._runner, None)  # it is made in the block, but is no user's
         self._forward: Forward = self._runner.forward
         self._parameters: list[nn.Parameter] = []

@@ -23,7 +23,7 @@ from dream.adapters.pytorch.gradient_check import watch
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.loss import MicroWeights, weight_of
 from dream.adapters.pytorch.module import Make, ModuleRegistry
-from dream.adapters.pytorch.parallel.base import Parallelism, Ranks, connect
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
@@ -67,11 +67,11 @@ class Synchronous(Parallelism):
     def make(self) -> Make:
         """Return what distributes a module, over `world` and the `wire` under it."""
 
-    def connect(self) -> Ranks:
+    def connect(self) -> Participants:
         device = devices.choose(self.plan)
         self._tell_tuning = tuning.begin(self.plan)
         world, self.wire = connect(self.plan)
-        return Ranks(world, device)
+        return Participants(world, device)
 
     def subscribe(self, hooks: Hooks) -> None:
         if self.distributes:

@@ -19,7 +19,7 @@ from dream.adapters.pytorch.loss import MicroWeights
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
 from dream.adapters.pytorch.parallel.replicas.train import (
-    Recomputing,
+    RecomputedCopies,
     Team,
     tell_of_statistics,
     waiting,
@@ -35,7 +35,7 @@ _differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default
 
 
 @final
-class Followed:
+class LoopTracker:
     """Weighs what backward starts from, where batches come in micro-batches. (Models in one
     process share one loss, so there is no need to weigh each one's gradients.)
 
@@ -122,7 +122,7 @@ class Followed:
 
 
 @final
-class Parallel(CallHook):
+class ReplicatedCalls(CallHook):
     """Takes the calls of a module: the outermost one that is called, and has parameters, runs in
     all places, and its outputs are gathered on the first device.
 
@@ -133,8 +133,8 @@ class Parallel(CallHook):
         self,
         module: nn.Module,
         team: Team,
-        followed: Followed,
-        recomputing: Recomputing,
+        followed: LoopTracker,
+        recomputing: RecomputedCopies,
         *,
         together: bool,
     ) -> None:

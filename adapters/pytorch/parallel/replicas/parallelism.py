@@ -14,9 +14,14 @@ from dream._adapter import Metric, Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook, wrap_compile
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.parallel.base import Parallelism, Ranks, Values, alone
-from dream.adapters.pytorch.parallel.replicas.calls import Followed, Parallel
-from dream.adapters.pytorch.parallel.replicas.train import OnEach, Recomputing, Replicas, Team
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
+from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
+from dream.adapters.pytorch.parallel.replicas.train import (
+    DeviceTeam,
+    OnEach,
+    RecomputedCopies,
+    Team,
+)
 
 _HONOURED: Mapping[str, Values] = {
     "accumulate": (),
@@ -44,9 +49,11 @@ class OneProcess(Parallelism):
         self.supports = _TOGETHER if self._team.meets else _HONOURED
         super().__init__(plan)
         self._together = self._team.meets and self.knobs.synchronises
-        self._followed = Followed(self.training, self.world, self.shares)
+        self._followed = LoopTracker(self.training, self.world, self.shares)
         self.training.watch(lambda: self._followed.called, self._gathering)
-        self._recomputing = Recomputing(self._team, self.knobs.recompute, together=self._together)
+        self._recomputing = RecomputedCopies(
+            self._team, self.knobs.recompute, together=self._together
+        )
         self._settled: WeakSet[nn.Module] = WeakSet()
 
     @abstractmethod
@@ -57,8 +64,8 @@ class OneProcess(Parallelism):
     def _settle(self, model: nn.Module) -> None:
         """Put a model where it is to run. Called once for each."""
 
-    def connect(self) -> Ranks:
-        return Ranks(alone(self.plan), self._team.first, replicas=self._team.size)
+    def connect(self) -> Participants:
+        return Participants(alone(self.plan), self._team.first, replicas=self._team.size)
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.made("module", self._add)
@@ -70,7 +77,7 @@ class OneProcess(Parallelism):
         if module not in self._settled:
             self._settled.add(module)
             self._settle(module)
-            if not isinstance(hook_of(module), Parallel):
+            if not isinstance(hook_of(module), ReplicatedCalls):
                 set_hook(module, self._parallel(module))
         return module
 
@@ -92,8 +99,8 @@ class OneProcess(Parallelism):
     def weigh(self, loss: Any, count: float) -> Any:
         return self._followed.weigh(loss, count)
 
-    def _parallel(self, module: nn.Module) -> Parallel:
-        return Parallel(
+    def _parallel(self, module: nn.Module) -> ReplicatedCalls:
+        return ReplicatedCalls(
             module, self._team, self._followed, self._recomputing, together=self._together
         )
 
@@ -114,7 +121,7 @@ class DataParallel(OneProcess):
     dream's; in the user's own loop the outputs are gathered on the first."""
 
     def _gather(self, plan: Plan) -> Team:
-        return Replicas(devices.several(plan))
+        return DeviceTeam(devices.several(plan))
 
     def _settle(self, model: nn.Module) -> None:
         model.to(self._team.first)

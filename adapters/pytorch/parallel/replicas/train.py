@@ -98,7 +98,7 @@ class Team(ABC):
 
 
 @final
-class Replicas(Team):
+class DeviceTeam(Team):
     """Each on a device of its own."""
 
     meets = True
@@ -159,7 +159,7 @@ def tell_of_statistics(module: nn.Module) -> None:
 
 
 @final
-class Recomputing:
+class RecomputedCopies:
     """Has layers of one strategy's models computed again.
 
     how: which layers. together: BatchNorm sees all parts of a batch.
@@ -207,7 +207,7 @@ class OnEach(Passes):
         loss: Loss,
         weight: Callable[..., Any] | None,
         training: Training,
-        recomputing: Recomputing,
+        recomputing: RecomputedCopies,
         *,
         together: bool,
     ) -> None:
