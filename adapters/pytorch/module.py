@@ -19,14 +19,13 @@ from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.gradient_check import BackwardCheck
 from dream.adapters.pytorch.keras.refusal import is_keras
-from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
 
-Forward = Callable[..., Any]
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
 
 
@@ -51,7 +50,7 @@ class ModuleRegistry:
     ) -> None:
         self.communicator = communicator
         self.shares = shares
-        self.updates, self.precision = training.updates, training.precision
+        self.training, self.updates, self.precision = training, training.updates, training.precision
         self.synchronises = synchronises and communicator.world_size > 1
         self.recomputes = recomputes
         self.inside = False

@@ -25,6 +25,8 @@ from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import PRECISIONS
 from dream.update.update import Knobs
 
+Forward = Callable[..., Any]
+
 
 @final
 class Training:
@@ -102,6 +104,20 @@ class Training:
                 own[inner.__name__] = _on_masters(inner, self._masters)
         for name, function in own.items():
             setattr(optimizer, name, MethodType(function, optimizer))
+
+    def call(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a model's call that trains it, in its precision."""
+        if self.precision is None:
+            return forward(*args, **kwargs)
+        return self.precision.call(forward, args, kwargs)
+
+    def call_beside(
+        self, model: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a model's call that does not."""
+        if self.precision is None:
+            return forward(*args, **kwargs)
+        return self.precision.call_beside(model, forward, args, kwargs)
 
     def micros(self) -> int:
         """Micro-batches that a loader cuts a share into, at most."""

@@ -20,7 +20,8 @@ from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.model_description import model as canonical
 from dream.adapters.pytorch.model_description.calls import order_of_calls
-from dream.adapters.pytorch.module import DistributedModule, Forward, Make, ModuleRegistry
+from dream.adapters.pytorch.module import DistributedModule, Make, ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Values
 from dream.adapters.pytorch.parallel.ddp.parallelism import Synchronous
 from dream.adapters.pytorch.train_step import check_scalar

@@ -17,7 +17,8 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
-from dream.adapters.pytorch.module import DistributedModule, Forward, ModuleRegistry
+from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.private import recomputing, tree_leaves
 from dream.adapters.pytorch.update import batch_norm
 
@@ -139,11 +140,10 @@ class DdpModule(DistributedModule):
         self._norms = batch_norm.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        precision = self.registry.precision
         if not self.registry.training_call():
             return self._beside(args, kwargs)
-        if precision is not None and precision.scaling is not None:
-            precision.scaling.loop_calls()
+        if self.registry.training.scaling is not None:
+            self.registry.training.scaling.loop_calls()
         self._set_carrier(None)
         share = self.registry.shares.of((*args, *kwargs.values()))
         if self.registry.updates is not None:
@@ -238,7 +238,7 @@ class DdpModule(DistributedModule):
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._call(forward, args, kwargs, empty=empty)
 
-        output = self._cast(call, args, kwargs)
+        output = self.registry.training.call(call, args, kwargs)
         if self.synchronised:
             for x in tree_leaves(output):
                 if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_leaf:
@@ -250,16 +250,11 @@ class DdpModule(DistributedModule):
     def _beside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is no training: to evaluate, inside another module, or by a backward pass
         that repeats one."""
-        precision = self.registry.precision
-        if precision is None or self.registry.inside:
+        if self.registry.inside:
             return self.inner(*args, **kwargs)
         if recomputing():
-            return precision.call(self.inner, args, kwargs)
-        return precision.call_beside(self.module, self.inner, args, kwargs)
-
-    def _cast(self, call: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        precision = self.registry.precision
-        return call(*args, **kwargs) if precision is None else precision.call(call, args, kwargs)
+            return self.registry.training.call(self.inner, args, kwargs)
+        return self.registry.training.call_beside(self.module, self.inner, args, kwargs)
 
     def _local_norms(self) -> list[nn.Module]:
         return [norm for norm in batch_norm.norms(self.module) if norm not in self.synchronised]

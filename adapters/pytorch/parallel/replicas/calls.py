@@ -63,24 +63,9 @@ class LoopTracker:
     ) -> Any:
         """The user calls a model. forward: what runs it."""
         if not (self._training.runs_models and torch.is_grad_enabled()):
-            return self._beside(model, forward, args, kwargs)
+            return self._training.call_beside(model, forward, args, kwargs)
         self._begin(model, (*args, *kwargs.values()))
-        precision = self._training.precision
-        if precision is None:
-            return forward(*args, **kwargs)
-        return precision.call(forward, args, kwargs)
-
-    def _beside(
-        self,
-        model: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        precision = self._training.precision
-        if precision is None:
-            return forward(*args, **kwargs)
-        return precision.call_beside(model, forward, args, kwargs)
+        return self._training.call(forward, args, kwargs)
 
     def weigh(self, loss: Any, count: float) -> Any:
         """The user says what the loss is the mean over; the batch is whole, or in micro-batches."""

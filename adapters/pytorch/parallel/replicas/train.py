@@ -33,7 +33,6 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
 from dream.adapters.pytorch.parallel.split.inside import called_by_hand, inside
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update import batch_norm
-from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split
 
@@ -215,7 +214,7 @@ class OnEach(Passes):
         to see all parts."""
         self._team, self._model, self._loss = team, model, loss
         self._weight, self._together = weight, together
-        self._scaling, self._precision = training.scaling, training.precision
+        self._training, self._scaling = training, training.scaling
         self._recomputing = recomputing
         self._value = torch.zeros(())
 
@@ -234,10 +233,10 @@ class OnEach(Passes):
         parts: (inputs, target) for each place. counts: how many things each part's loss is the
         mean over. weight: what the mean counts for.
         """
-        model, team, precision = self._model, self._team, self._precision
+        model, team = self._model, self._team
         scale = 1.0 if self._scaling is None else self._scaling.own
-        if precision is not None:
-            precision.cast(model)
+        if self._training.precision is not None:
+            self._training.precision.cast(model)
         team.expect(model, parts[0][0], {})
         whole = Scored(model, self._loss)
         meets = self._together and len(counts) > 1 and normalises(model)
@@ -250,7 +249,7 @@ class OnEach(Passes):
                 replica = team.leaves(whole, index)
                 call = partial(team.call, index, model)
                 counts_for = weight * count / (sum(counts) or 1.0)
-                act = partial(_valued, call, replica, counts_for, precision)
+                act = partial(_valued, call, replica, counts_for, self._training)
                 acts.append(act if meets else partial(_differentiated, act, scale))
                 replicas.append(replica)
             else:
@@ -279,7 +278,7 @@ def _valued(
     call: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
     replica: Scored,
     weight: float,
-    precision: Precision | None,
+    training: Training,
     inputs: tuple[Any, ...],
     target: Any,
 ) -> torch.Tensor:
@@ -288,7 +287,7 @@ def _valued(
     def forward(*inputs: Any) -> Any:
         return call(replica.model, inputs, {})
 
-    output = forward(*inputs) if precision is None else precision.call(forward, inputs, {})
+    output = training.call(forward, inputs, {})
     if not weight:  # a mean over nothing; but others are normalised by what went through
         return torch.zeros(())
     return check_scalar(replica.loss(output, target)) * weight
