@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from dream import cluster
+from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
-from dream.tools import recording
 
 
 def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
@@ -65,7 +64,7 @@ def seed(number: int) -> None:
 
 def offset_by(rank: int) -> None:
     """Move torch's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
-    if rank == 0 or recording.draws_alike():
+    if rank == 0 or _observers.draws_alike():
         return
     torch.manual_seed(torch.initial_seed() + rank)
     random.seed(random.getrandbits(32) + rank)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from dream._errors import Unsupported
-from dream.tools.port_check.description import Part
-from dream.tools.port_check.steps import Permute, Reorder, Reshape, Shape, Steps
+from dream.model_description.layers import Part
+from dream.model_description.steps import Permute, Reorder, Reshape, Shape, Steps
 
 
 @final

@@ -139,7 +139,7 @@ class DeviceTeam(Team):
 def waiting(
     replicas: Sequence[nn.Module], *, together: bool
 ) -> Iterator[Callable[..., Callable[..., Any]]]:
-    """Replicas whose BatchNorms wait for each other, where they are to and there are any."""
+    """DeviceTeam whose BatchNorms wait for each other, where they are to and there are any."""
     if together and len(replicas) > 1 and normalises(replicas[0]):
         with meeting(replicas) as watched:
             yield watched
