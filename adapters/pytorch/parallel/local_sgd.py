@@ -16,14 +16,13 @@ from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.pytorch import collectives, devices, evaluation, randomness, saving, state
-from dream.adapters.pytorch.data.dealt import dealt_of
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import collectives, devices, evaluate, hooks, tensors
+from dream.adapters.pytorch.data.loader import LoaderSharder, dealt_of
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import KerasEntry
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.step import plain_step
 from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.train_step import plain_step
 from dream.collectives import Communicator, Loop, Members
 from dream.update.local_sgd import AveragingSchedule, refuse_weigh, refuse_weight
 
@@ -82,7 +81,7 @@ class AveragedReplicas:
         own = self._parameters()
         for tensor, first in zip(own, self._communicator.broadcast(own), strict=True):
             tensor.copy_(first)
-        randomness.offset_by(self._communicator.rank)
+        devices.offset_by(self._communicator.rank)
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
@@ -151,7 +150,7 @@ class LocalSgd(Adapter):
         self._communicator = _connect(plan)
         self._shares = Shares()
         self._replicas = AveragedReplicas(self._communicator, self._shares, plan.options)
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed)
+        self._dealer = LoaderSharder(self._communicator, self._shares, plan.seed)
         self._patches = Patches()
         self._keras = KerasEntry(plan, self._communicator, _KERAS)
 
@@ -167,7 +166,7 @@ class LocalSgd(Adapter):
         replace = self._patches.replace
         deals = self._dealer.wrap_init(DataLoader.__init__)
         replace(DataLoader, "__init__", _followed(deals, self._replicas.end_passes))
-        saving.enter(replace)
+        hooks.enter(replace)
         if self._topology.world_size > 1:
             watched = _followed(Optimizer.__init__, self._replicas.watch)
             replace(Optimizer, "__init__", watched)
@@ -219,7 +218,7 @@ class LocalSgd(Adapter):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         self._replicas.settle()
-        return evaluation.evaluate(model, data, metrics, self._communicator)
+        return evaluate.evaluate(model, data, metrics, self._communicator)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_weigh(count)
@@ -229,7 +228,7 @@ class LocalSgd(Adapter):
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._replicas.settle()
-        return state.whole(model)
+        return tensors.whole_state(model)
 
 
 def _followed(init: Callable[..., None], then: Callable[[Any], None]) -> Callable[..., None]:

@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.pytorch import devices, evaluation, saving
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import devices, evaluate, hooks
+from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
+from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.split.place import Place
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.update.spread import Spread
-from dream.adapters.pytorch.update.training import Training
+from dream.adapters.pytorch.update.gradients import Spread
 from dream.collectives import Communicator
 from dream.update.update import Knobs
 
@@ -43,7 +43,7 @@ class SplitAdapter(Adapter):
         ranks = self._dealt.world_size
         self._training = Training(self._knobs, self._device.type, ranks, self._spread())
         told_by = self._place.world if self._place.mesh.model > 1 else None
-        self._dealer = Dealer(
+        self._dealer = LoaderSharder(
             self._dealt, self._shares, plan.seed, told_by=told_by, micros=self._training.micros
         )
         self._patches = Patches()
@@ -84,7 +84,7 @@ class SplitAdapter(Adapter):
     def enter(self) -> None:
         replace = self._patches.replace
         replace(DataLoader, "__init__", self._dealer.wrap_init(DataLoader.__init__))
-        saving.enter(replace)
+        hooks.enter(replace)
 
     def exit(self) -> None:
         self._training.exit()
@@ -105,7 +105,7 @@ class SplitAdapter(Adapter):
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self._dealt)
+        return evaluate.evaluate(model, data, metrics, self._dealt)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(

@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.hooks import Patches
 
 _ELEMENTWISE_LAYERS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,

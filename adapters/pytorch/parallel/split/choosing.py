@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from dream import _registry
 from dream._adapter import Adapter, Plan
-from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.update.update import Knobs
 
 _HERE = "dream.adapters.pytorch.parallel.split"
@@ -25,7 +26,7 @@ SHARDS: Mapping[object, str] = {
 def model_parallel(plan: Plan) -> Adapter:
     """`model_parallel` and `hybrid`, by how the model is split."""
     if plan.options["split"] != "layers" and _alone(plan):
-        return Synchronous(plan)
+        return TorchAdapter(Ddp(plan))
     adapter: Adapter = _registry.load(SPLITS[plan.options["split"]])(plan)
     return adapter
 
@@ -33,7 +34,7 @@ def model_parallel(plan: Plan) -> Adapter:
 def sharded(plan: Plan) -> Adapter:
     """`sharded`, by what is sharded."""
     if _alone(plan):
-        return Synchronous(plan)
+        return TorchAdapter(Ddp(plan))
     adapter: Adapter = _registry.load(SHARDS[plan.options["zero"]])(plan)
     return adapter
 

@@ -11,8 +11,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from dream.adapters.pytorch.local import local_of
-from dream.adapters.pytorch.update.spread import Spread, is_finite
+from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.update.gradients import Spread, is_finite
 from dream.collectives import Communicator
 
 Groups = tuple[distributed.ProcessGroup, ...]
@@ -27,7 +27,7 @@ def clip_to_norm(
     total = global_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (total + _SMALL), max=1.0)
     for gradient in gradients:
-        local_of(gradient).mul_(scale.to(gradient.device, gradient.dtype))
+        to_local(gradient).mul_(scale.to(gradient.device, gradient.dtype))
     return total
 
 
@@ -42,7 +42,7 @@ def global_norm(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor
         return torch.zeros(())
     by_groups: dict[Groups, list[torch.Tensor]] = {}
     for gradient in gradients:
-        by_groups.setdefault(_spread_over(gradient), []).append(local_of(gradient))
+        by_groups.setdefault(_spread_over(gradient), []).append(to_local(gradient))
     parts = []
     for groups, locals_ in by_groups.items():
         part = _powers(locals_, norm_type)
@@ -66,10 +66,10 @@ class Parts(Spread):
 
     def clip_value(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
         for gradient in gradients_of(parameters):
-            local_of(gradient).clamp_(-largest, largest)
+            to_local(gradient).clamp_(-largest, largest)
 
     def finite(self, parameters: Sequence[nn.Parameter]) -> bool | None:
-        pieces = [local_of(gradient) for gradient in gradients_of(parameters)]
+        pieces = [to_local(gradient) for gradient in gradients_of(parameters)]
         return finite_over(self._world, pieces)
 
 
@@ -113,7 +113,7 @@ def wrap_clip_value(clip: Callable[..., None]) -> Callable[..., None]:
             clip(listed, clip_value, foreach)
             return
         for gradient in gradients:
-            local_of(gradient).clamp_(-float(clip_value), float(clip_value))
+            to_local(gradient).clamp_(-float(clip_value), float(clip_value))
 
     return wrapped
 

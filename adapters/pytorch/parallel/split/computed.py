@@ -7,10 +7,9 @@ from typing import Any, final
 from torch import nn
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.slot import set_slot
-from dream.adapters.pytorch.update.again import again
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.update.precision import Precision
-from dream.adapters.pytorch.update.recompute import How
+from dream.adapters.pytorch.update.recompute import How, again
 
 
 @final
@@ -22,7 +21,7 @@ class Computed(nn.Module):
         self, graph: nn.Module, precision: Precision | None, *, last: bool, whole: bool
     ) -> None:
         super().__init__()
-        set_slot(self, None)  # made in the block, but no user's
+        set_hook(self, None)  # made in the block, but no user's
         self.graph = graph
         self._precision, self._last, self._whole = precision, last, whole
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from dream.adapters.pytorch.local import local_of
+from dream.adapters.pytorch.private import to_local
 from dream.collectives import Communicator
 
 
@@ -75,7 +75,7 @@ class DataSum:
             self._before[key] = parameter.grad.clone()
         if not self._came:
             torch.autograd.Variable._execution_engine.queue_callback(self._add_up)
-        self._came[key] = local_of(gradient)
+        self._came[key] = to_local(gradient)
         return gradient
 
     def _add_up(self) -> None:
@@ -97,7 +97,7 @@ class DataSum:
             size = place.numel()
             place.copy_(flat[begin : begin + size].view(place.shape))
             if key in self._before and key not in self._waiting:
-                place.add_(local_of(self._before[key]))
+                place.add_(to_local(self._before[key]))
             begin += size
 
     def _own(self, key: int, place: torch.Tensor) -> torch.Tensor:
@@ -108,13 +108,13 @@ class DataSum:
             return place.reshape(-1)
         own = came if self._weight == 1.0 else _times(came, self._weight)
         if key in self._waiting and key in self._before:
-            own = own + local_of(self._before[key])
+            own = own + to_local(self._before[key])
         return own.reshape(-1)
 
     def _place(self, key: int) -> torch.Tensor:
         gradient = self._watched[key][0].grad
         assert gradient is not None
-        return local_of(gradient)
+        return to_local(gradient)
 
 
 def _times(gradient: torch.Tensor, weight: float) -> torch.Tensor:

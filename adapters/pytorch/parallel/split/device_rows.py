@@ -12,10 +12,16 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._mesh import Mesh
-from dream.adapters.pytorch.parallel.replicas import data_parallel
-from dream.adapters.pytorch.parallel.replicas.copies import Place, connected, copy_of, leaf
-from dream.adapters.pytorch.parallel.replicas.team import Scored, Team
-from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.replicas import primitives
+from dream.adapters.pytorch.parallel.replicas.primitives import (
+    Place,
+    connected,
+    copy_of,
+    leaf,
+    results,
+    submit,
+)
+from dream.adapters.pytorch.parallel.replicas.train import Scored, Team
 from dream.adapters.pytorch.parallel.split.flow import Flow
 from dream.adapters.pytorch.parallel.split.flowing import Device, flow_through
 from dream.adapters.pytorch.parallel.split.tracing import (
@@ -98,7 +104,7 @@ class Rows(Team):
         return copy_of(scored, leaf(place)) if index else scored
 
     def scatter(self, batch: Any) -> list[Any]:
-        return data_parallel.scatter(batch, [torch.device("cpu")] * self.size)
+        return primitives.scatter(batch, [torch.device("cpu")] * self.size)
 
     def call(
         self,

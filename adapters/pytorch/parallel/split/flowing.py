@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.replicas.primitives import results, submit
 from dream.adapters.pytorch.parallel.split.flow import Flow, Segment
 
 

@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.call_hook import hook_of, set_hook
 from dream.adapters.pytorch.parallel.split.in_parts import said_of_module
 from dream.adapters.pytorch.parallel.split.root import Part, SplitRoot, copy_parts
-from dream.adapters.pytorch.slot import set_slot, slot_of
 
 _HALF = (torch.float16, torch.bfloat16)
 _ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
@@ -69,10 +69,10 @@ def _copied(module: Any, memo: dict[int, Any]) -> nn.Module:
     vars(made).update(copy.deepcopy(state, memo))
     for name in _HOOKS:
         vars(made)[name] = type(vars(module)[name])()
-    slot = slot_of(module)
+    slot = hook_of(module)
     root = slot.root if isinstance(slot, Part) else slot
     if isinstance(root, SplitRoot):
-        set_slot(made, root.of_copy(made))
+        set_hook(made, root.of_copy(made))
     return made
 
 

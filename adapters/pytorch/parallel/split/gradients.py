@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dream.adapters.pytorch.parallel.split.clipping import finite_over
-from dream.adapters.pytorch.update.spread import Spread
+from dream.adapters.pytorch.update.gradients import Spread
 from dream.collectives import Communicator
 
 

@@ -13,8 +13,10 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from dream._adapter import Metric, Plan, Step
-from dream.adapters.pytorch import evaluation
+from dream.adapters.pytorch import evaluate
+from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.keras.entry import forbid_fits
+from dream.adapters.pytorch.loss import MicroWeights, count_of, weight_of
 from dream.adapters.pytorch.parallel.split import state
 from dream.adapters.pytorch.parallel.split.base import SplitAdapter
 from dream.adapters.pytorch.parallel.split.clipping import Parts, wrap_clip_norm, wrap_clip_value
@@ -26,13 +28,8 @@ from dream.adapters.pytorch.parallel.split.root import Forward, SplitRoot
 from dream.adapters.pytorch.parallel.split.saving import refusing_parts
 from dream.adapters.pytorch.parallel.split.step import Summed
 from dream.adapters.pytorch.parallel.split.whole_root import WholeRoot
-from dream.adapters.pytorch.passes import step_of
-from dream.adapters.pytorch.slot import wrap_compile
-from dream.adapters.pytorch.step import plain_step
-from dream.adapters.pytorch.update.cut import cuts_of
-from dream.adapters.pytorch.update.spread import Spread
-from dream.adapters.pytorch.update.weighing import MicroWeights
-from dream.adapters.pytorch.weighing import count_of, weight_of
+from dream.adapters.pytorch.train_step import cuts_of, plain_step, step_of
+from dream.adapters.pytorch.update.gradients import Spread
 
 _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
@@ -138,7 +135,7 @@ class InPlace(SplitAdapter):
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self._dealt, together=True)
+        return evaluate.evaluate(model, data, metrics, self._dealt, together=True)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_cut(loss)

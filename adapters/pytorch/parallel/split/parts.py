@@ -13,7 +13,7 @@ from torch.optim import LBFGS, Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
-from dream.adapters.pytorch import state
+from dream.adapters.pytorch import tensors
 from dream.adapters.pytorch.parallel.split.in_parts import StateOfStages, mark, mark_states
 from dream.collectives import Communicator
 
@@ -103,5 +103,5 @@ class Parts:
         for name, value in self._model.state_dict().items():
             given = torch.zeros(value.shape, dtype=value.dtype) if value.is_meta else value
             told = communicator.broadcast(given.detach().contiguous(), root=self._owners[name])
-            gathered[name] = state.array_of(told)
+            gathered[name] = tensors.array_of(told)
         return gathered

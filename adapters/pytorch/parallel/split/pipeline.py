@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch import evaluation, randomness, state
+from dream.adapters.pytorch import devices, evaluate, tensors
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.split.base import SplitAdapter
 from dream.adapters.pytorch.parallel.split.computed import refuse_chains
@@ -36,11 +37,9 @@ from dream.adapters.pytorch.parallel.split.saving import refusing_parts
 from dream.adapters.pytorch.parallel.split.stages import Stages, evened, named, parameters_of
 from dream.adapters.pytorch.parallel.split.timing import measured_on
 from dream.adapters.pytorch.parallel.split.tracing import looked_into
-from dream.adapters.pytorch.passes import step_of
-from dream.adapters.pytorch.slot import set_slot
-from dream.adapters.pytorch.update.cut import cuts_of
+from dream.adapters.pytorch.train_step import cuts_of, step_of
+from dream.adapters.pytorch.update.gradients import Spread
 from dream.adapters.pytorch.update.recompute import recompute
-from dream.adapters.pytorch.update.spread import Spread
 
 _HONOURED: Mapping[str, Collection[object]] = {
     "accumulate": (),
@@ -119,8 +118,8 @@ class Pipeline(SplitAdapter):
         if self._knobs.recompute is not True:  # which is each stage's business
             opened = looked_into(model, stages.opened)
             recompute(model, self._knobs.recompute, torch.is_grad_enabled, opened=opened)
-        set_slot(model, Prepared(pipeline))
-        randomness.offset_by(self._topology.rank)
+        set_hook(model, Prepared(pipeline))
+        devices.offset_by(self._topology.rank)
         self._made.append((pipeline, parts))
         return self._made[-1]
 
@@ -207,14 +206,14 @@ class Pipeline(SplitAdapter):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         if self._alone:
-            return evaluation.evaluate(model, data, metrics, self._dealt)
+            return evaluate.evaluate(model, data, metrics, self._dealt)
         pipeline, _ = self._find(model)
 
         def predict(inputs: tuple[Any, ...]) -> Any:
             feed = pipeline.predict(inputs, {})
-            return feed.output if pipeline.has_last else evaluation.ELSEWHERE
+            return feed.output if pipeline.has_last else evaluate.ELSEWHERE
 
-        return evaluation.evaluate(
+        return evaluate.evaluate(
             model, data, metrics, self._dealt, predict=predict, total=self._place.world
         )
 
@@ -222,10 +221,10 @@ class Pipeline(SplitAdapter):
         for pipeline, parts in self._made:
             if pipeline.model is model:
                 return parts.whole(self._place.model)
-        return state.whole(model)
+        return tensors.whole_state(model)
 
 
 def _own_step(model: nn.Module) -> None:
     """Have the model's training calls refused."""
     for layer in model.modules():
-        set_slot(layer, ByHand(layer))
+        set_hook(layer, ByHand(layer))

@@ -10,10 +10,10 @@ import torch
 from torch import fx, nn
 
 from dream._errors import Unsupported
+from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel.split.inside import called_by_hand
 from dream.adapters.pytorch.parallel.split.pipeline_model import PipelineModel
-from dream.adapters.pytorch.slot import Slot, set_slot
 
 
 def wrap_init(init: Callable[..., None], strategy: str) -> Callable[..., None]:
@@ -24,7 +24,7 @@ def wrap_init(init: Callable[..., None], strategy: str) -> Callable[..., None]:
         refuse_keras(module, strategy)
         init(module, *args, **kwargs)
         if not isinstance(module, fx.GraphModule):
-            set_slot(module, ByHand(module))
+            set_hook(module, ByHand(module))
 
     return wrapped
 
@@ -48,7 +48,7 @@ def _refuse(module: nn.Module) -> Unsupported:
 
 
 @final
-class ByHand(Slot):
+class ByHand(CallHook):
     """Takes the calls of a module made in the block, and of parts of one that is prepared."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class ByHand(Slot):
 
 
 @final
-class Prepared(Slot):
+class Prepared(CallHook):
     """Takes the calls of a model in stages: to predict, on all its ranks together."""
 
     def __init__(self, pipeline: PipelineModel) -> None:

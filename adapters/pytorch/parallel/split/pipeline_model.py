@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Microbatches, microbatches
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel.split.computed import Computed
 from dream.adapters.pytorch.parallel.split.cutting import Outline, StageGraph
 from dream.adapters.pytorch.parallel.split.feed import Feed, Loss, rows_of
@@ -30,7 +31,6 @@ from dream.adapters.pytorch.parallel.split.tracing import (
     trace,
 )
 from dream.adapters.pytorch.parallel.split.words import packed, unpacked
-from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
 from dream.collectives import Communicator
@@ -189,7 +189,7 @@ class PipelineModel:
             graphs = self._cut(call)
             self._modules[key] = {index: graphs[index].module() for index in self.mine}
             for module in self._modules[key].values():
-                set_slot(module, None)
+                set_hook(module, None)
         return self._modules[key]
 
     def _key(self, call: Call) -> object:

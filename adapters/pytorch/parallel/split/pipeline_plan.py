@@ -16,7 +16,7 @@ from dream._mesh import Mesh
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.parallel.split.inside import inside
 from dream.adapters.pytorch.parallel.split.place import Place
-from dream.adapters.pytorch.step import check_scalar
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.data.partition import split
 
 

@@ -11,8 +11,8 @@ from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
 from dream._mesh import Mesh
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.parallel.replicas.adapter import OneProcess
-from dream.adapters.pytorch.parallel.replicas.team import Team
+from dream.adapters.pytorch.parallel.replicas.parallelism import OneProcess
+from dream.adapters.pytorch.parallel.replicas.train import Team
 from dream.adapters.pytorch.parallel.split.cutting import Outline
 from dream.adapters.pytorch.parallel.split.device_rows import Placement, Rows
 from dream.adapters.pytorch.parallel.split.stages import most, parameters_of

@@ -13,17 +13,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream._errors import Unsupported
 from dream._layout import check_same
-from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.keras.entry import refuse_keras
-from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
+from dream.adapters.pytorch.module import layout_of, refuse_uninitialised
 from dream.adapters.pytorch.parallel.split.meta import is_meta
 from dream.adapters.pytorch.parallel.split.root import Forward, SplitRoot, claim, cut_like
-from dream.adapters.pytorch.reducing import recomputing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
-from dream.adapters.pytorch.update.updates import Updates
 from dream.collectives import Communicator
 
 MakeRoot = Callable[[nn.Module, "Room", Forward | None], SplitRoot]
@@ -85,7 +86,7 @@ class Room:
             init(module, *args, **kwargs)
             self._made[module] = None
             if self.world.world_size > 1:
-                set_slot(module, Adopted(module, self))
+                set_hook(module, Adopted(module, self))
 
         return wrapped
 
@@ -107,10 +108,10 @@ class Room:
 
     def split(self, module: nn.Module) -> SplitRoot:
         """The module's root, made on first use; what was put in since is split too."""
-        root = slot_of(module)
+        root = hook_of(module)
         if not isinstance(root, SplitRoot):
             refuse_keras(module, self.name)
-            root = self._make(module, self, root.inner if isinstance(root, Slot) else None)
+            root = self._make(module, self, root.inner if isinstance(root, CallHook) else None)
         if root not in self.roots or any(id(p) not in root.parts for p in module.parameters()):
             self._split(root)
         return root
@@ -150,8 +151,8 @@ class Room:
         self._start_as_rank_0(module)
         old = dict(module.named_parameters(remove_duplicate=False))
         for part in module.modules():
-            if isinstance(slot_of(part), SplitRoot):
-                self.roots.discard(slot_of(part))
+            if isinstance(hook_of(part), SplitRoot):
+                self.roots.discard(hook_of(part))
         self.inside = True  # what a look at a forward pass calls is no training
         try:
             root.cut()
@@ -168,9 +169,9 @@ class Room:
                     self._masters.move(old[name], parameter, cut_like)
         if not self._begun:
             self._begun = True
-            randomness.offset_by(self._draws)
+            devices.offset_by(self._draws)
         if self.dealt.world_size > 1 and not self.synchronises:
-            buffers.tell_local_statistics(module)
+            batch_norm.tell_local_statistics(module)
         for follow in self.followers:
             follow()
 
@@ -188,7 +189,7 @@ class Room:
 
 
 @final
-class Adopted(Slot):
+class Adopted(CallHook):
     """Takes the calls of a module made in the block until it is known whose part it is.
 
     copied: the module is a copy of a split one, and can only be called once it is split itself.

@@ -11,15 +11,16 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
-from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.module import call_empty, call_share
 from dream.adapters.pytorch.parallel.split.in_parts import (
     MARK,
     InParts,
     mark_states,
     said_of_module,
 )
-from dream.adapters.pytorch.reducing import call_empty, call_share, recomputing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import recompute
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Forward = Callable[..., Any]
 
 
-class SplitRoot(Slot):
+class SplitRoot(CallHook):
     """Takes the calls of one module whose parameters are split over the ranks.
 
     The module keeps its name and its place; its parameters are new ones, in parts.
@@ -41,7 +42,7 @@ class SplitRoot(Slot):
         super().__init__(module, inner)
         self.room = room
         self.parts: dict[int, nn.Parameter] = {}
-        self._norms = buffers.norms(module)
+        self._norms = batch_norm.norms(module)
         self._synced: dict[nn.Module, Synchronised] = {}
         self._weight, self._silent = 1.0, False
         self._number = 0  # of the update that gradients were last gathered for
@@ -70,7 +71,7 @@ class SplitRoot(Slot):
         """After calls that no backward follows: only parts stay in memory."""
 
     @abstractmethod
-    def of_copy(self, module: nn.Module) -> Slot | None:
+    def of_copy(self, module: nn.Module) -> CallHook | None:
         """What takes the calls of a copy of the module, or of one of its parts."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +143,7 @@ class SplitRoot(Slot):
             self._synced = synchronise(
                 self.module, self._synced, room.dealt, self.trains, lambda: self._weight
             )
-            self._norms = [n for n in buffers.norms(self.module) if n not in self._synced]
+            self._norms = [n for n in batch_norm.norms(self.module) if n not in self._synced]
         recompute(self.module, room.recomputes, self.trains)
 
     def trains(self) -> bool:
@@ -198,7 +199,7 @@ class SplitRoot(Slot):
     def _settle_statistics(self) -> None:
         for synced in self._synced.values():
             synced.settle()
-        running = buffers.running(self._norms) if self._norms else []
+        running = batch_norm.running(self._norms) if self._norms else []
         if running:
             torch._foreach_copy_(running, self.room.dealt.all_reduce(running))
 
@@ -208,11 +209,11 @@ def _needs_backward(leaf: Any) -> bool:
 
 
 @final
-class Part(Slot):
+class Part(CallHook):
     """Takes the calls of a part of a split module that may be called by itself."""
 
     def __init__(self, module: nn.Module, root: SplitRoot) -> None:
-        inner = slot_of(module).inner if isinstance(slot_of(module), Slot) else None
+        inner = hook_of(module).inner if isinstance(hook_of(module), CallHook) else None
         super().__init__(module, inner)
         self.root = root
 
@@ -241,7 +242,7 @@ def cut_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 def claim(root: SplitRoot) -> None:
     """The module and its parts are the root's, whatever they were before."""
     for part in root.module.modules():
-        set_slot(part, root if part is root.module else Part(part, root))
+        set_hook(part, root if part is root.module else Part(part, root))
         others = {name: value for name, value in vars(part).items() if name != MARK}
         vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
         vars(part).update({MARK: InParts(said_of_module(type(part).__name__))} | others)

@@ -8,14 +8,14 @@ from typing import Any, final
 
 import torch
 
+from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.split import gradients
 from dream.adapters.pytorch.parallel.split.feed import part_of, rows_of
 from dream.adapters.pytorch.parallel.split.parts import Parts
 from dream.adapters.pytorch.parallel.split.pipeline_model import PipelineModel
 from dream.adapters.pytorch.parallel.split.telling import Telling
-from dream.adapters.pytorch.passes import Batch, Passes
+from dream.adapters.pytorch.train_step import Batch, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
-from dream.adapters.pytorch.weighing import count_of
 from dream.collectives import Communicator
 from dream.data.partition import split
 

@@ -16,9 +16,9 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
 from dream.adapters.pytorch.parallel.split.feed import Feed
-from dream.adapters.pytorch.slot import set_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Running(nn.Module):
 
     def __init__(self, graph: nn.Module, *, first: bool, last: bool) -> None:
         super().__init__()
-        set_slot(self, None)  # made in the block, but no user's
+        set_hook(self, None)  # made in the block, but no user's
         self.graph = graph
         self._first, self._last = first, last
         self._feed: Feed | None = None

@@ -17,13 +17,14 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
-from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.split.place import one_of
 from dream.adapters.pytorch.parallel.split.rows import Rows
 from dream.adapters.pytorch.parallel.split.saving import refusing_parts
 from dream.adapters.pytorch.parallel.split.sharded_steps import ShardedSteps
-from dream.adapters.pytorch.patches import Patches
 from dream.collectives import Communicator
 
 
@@ -34,7 +35,7 @@ class ShardedState(Adapter):
     def __init__(self, plan: Plan) -> None:
         options = {option.name: option.default for option in REPLICAS}
         options |= {name: value for name, value in plan.options.items() if name in options}
-        self._replicas = Synchronous(replace(plan, options=options))
+        self._replicas = TorchAdapter(Ddp(replace(plan, options=options)))
         self._name = plan.spec.name
         data: Any = plan.options["data"]
         mesh = Mesh.fit(plan.cluster.world_size, data=data or 1, model=None, spare="model")

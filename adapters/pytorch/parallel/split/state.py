@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from dream.adapters.pytorch.state import array_of
+from dream.adapters.pytorch.tensors import array_of
 
 
 def whole(model: nn.Module) -> dict[str, NDArray[Any]]:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel.split.cutting import Outline
 from dream.adapters.pytorch.parallel.split.inside import inside
 from dream.adapters.pytorch.parallel.split.stages import Costs
 from dream.adapters.pytorch.parallel.split.traceless import traceless
 from dream.adapters.pytorch.parallel.split.tracing import call_of, trace
-from dream.adapters.pytorch.slot import set_slot
 from dream.collectives import Communicator
 
 _TURNS = 5
@@ -41,7 +41,7 @@ def _measure(model: nn.Module, inputs: tuple[Any, ...], opened: frozenset[str]) 
     outline = Outline(model, trace(model, call, opened))
     layers = [graph.module() for graph in outline.stage_graphs(range(1, len(outline.layers)))]
     for layer in layers:
-        set_slot(layer, None)
+        set_hook(layer, None)
     given = list(call.tensors.values())
     before = [p.grad for p in model.parameters()]
     with inside(), traceless(model), torch.enable_grad():

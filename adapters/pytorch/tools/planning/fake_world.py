@@ -17,11 +17,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dream._mesh import Mesh
 from dream._topology import Cluster
 from dream.adapters.pytorch.collectives import GroupWire
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.parallel.split import tensor_root, tracing
 from dream.adapters.pytorch.parallel.split.place import Place, one_of
-from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
-from dream.adapters.pytorch.update import moments
+from dream.adapters.pytorch.update import batch_norm
 from dream.collectives import Communicator, Members
 
 
@@ -70,7 +70,7 @@ def rehearsal_stubs() -> Iterator[None]:
     forward pass. What is warned of is said again when somebody trains."""
     patches = Patches()
     patches.replace(tensor_root, "check_alike", lambda *_: None)
-    patches.replace(moments, "number", lambda _: _SEVERAL)
+    patches.replace(batch_norm, "number", lambda _: _SEVERAL)
     patches.replace(tracing, "_generators", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:

@@ -34,7 +34,6 @@ from dream.adapters.pytorch.parallel.split.step import Summed
 from dream.adapters.pytorch.parallel.split.telling import Telling
 from dream.adapters.pytorch.parallel.split.tensor_root import TensorRoot
 from dream.adapters.pytorch.parallel.split.words import packed
-from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -45,6 +44,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.adapters.pytorch.train_step import step_of, uncut
 from dream.collectives import Communicator
 from dream.data.partition import split
 from dream.tools.plan.asked import TrainingSpec
