@@ -28,18 +28,18 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
         "parameter_server",
     ): f"{_TORCH}.parallel.asynchronous.parameter_server:ParameterServer",
     ("torch", "local_sgd"): f"{_TORCH}.parallel.asynchronous.local_sgd:LocalSgd",
-    ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
-    ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
-    ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
-    ("tensorflow", "horovod"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
-    ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
-    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.split.sharded:Sharded",
-    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split.choosing:model_parallel",
+    ("tensorflow", "single"): f"{_TENSORFLOW}.parallel.replicas:single",
+    ("tensorflow", "mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "horovod"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.sharding.parallelism:sharded",
+    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split:model_parallel",
     ("tensorflow", "parameter_server"): (
         f"{_TENSORFLOW}.parallel.asynchronous.parameter_server:ParameterServer"
     ),
     ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.asynchronous.local_sgd:LocalSgd",
-    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
+    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split:model_parallel",
 }
 """An Adapter class, built from a Plan."""
 
@@ -50,7 +50,7 @@ REDUCTIONS: Mapping[tuple[str, str], str] = {
     ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
     ("torch", "shared_memory"): f"{_SHARED}.pytorch:connect",
     ("torch", "hierarchical"): f"{_SHARED}.hosts:torch",
-    ("tensorflow", "auto"): f"{_TENSORFLOW}.choosing:connect",
+    ("tensorflow", "auto"): f"{_TENSORFLOW}.collectives:connect_auto",
     ("tensorflow", "grpc"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "nccl"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "horovod"): f"{_HOROVOD}.tensorflow:connect",

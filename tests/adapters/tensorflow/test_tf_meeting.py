@@ -17,7 +17,7 @@ from dream._topology import Endpoint
 
 @pytest.fixture(scope="module")
 def meeting() -> ModuleType:
-    from dream.adapters.tensorflow import meeting
+    from dream.adapters.tensorflow import cluster as meeting
 
     return meeting
 

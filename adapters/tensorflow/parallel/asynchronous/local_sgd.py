@@ -18,12 +18,14 @@ from dream.adapters.keras.asynchronous.averaging import Averages
 from dream.adapters.keras.asynchronous.block import Block
 from dream.adapters.keras.asynchronous.catching import Catching
 from dream.adapters.keras.asynchronous.models import Models
-from dream.adapters.tensorflow import calling, evaluation, replicas, starting
-from dream.adapters.tensorflow.dealing import Dealt, share_cut
+from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.data import ShardedDataset, shard_of_rank
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
+from dream.adapters.tensorflow.loss import count_of
+from dream.adapters.tensorflow.parallel import replicas
 from dream.adapters.tensorflow.parallel.asynchronous.machine import TensorFlowMachine
-from dream.adapters.tensorflow.training import LocalStep
+from dream.adapters.tensorflow.step import LocalStep, build
 from dream.collectives import Communicator
 
 
@@ -72,8 +74,8 @@ class LocalSgd(Adapter):
             return self._models.take(item)
         if isinstance(item, keras.optimizers.Optimizer):
             return self._catching.take(item)
-        cut = share_cut(self.topology.rank, self.topology.world_size)
-        return Settled(Dealt(item, cut, self.communicator), self._averages)
+        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
+        return Settled(ShardedDataset(item, cut, self.communicator), self._averages)
 
     def train_step(
         self,
@@ -102,13 +104,13 @@ class LocalSgd(Adapter):
             batch = self._machine.tensors(batch)
             with translated():
                 if run is None:
-                    starting.build(model, optimizer, batch)
+                    build(model, optimizer, batch)
                     self._averages.begin(model, optimizer)
                     run = self._machine.differentiate(
                         local, self._averages.order, eager=False, one_length=False
                     )
                 value, present = run(batch, self._averages.gradient)
-                self._averages.step(float(calling.count(batch)), present)
+                self._averages.step(float(count_of(batch)), present)
             return value
 
         return step
@@ -118,7 +120,7 @@ class LocalSgd(Adapter):
     ) -> dict[str, float]:
         self._averages.settle()
         dealt = data.dealt if isinstance(data, Settled) else data
-        cut = share_cut(self.topology.rank, self.topology.world_size)
+        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
         return evaluation.evaluate(
             model, dealt, metrics, self.communicator, cut, _here, resyncs=None
         )
@@ -138,7 +140,7 @@ class LocalSgd(Adapter):
 class Settled:
     """A dealt dataset, after each pass over which the replicas are alike."""
 
-    def __init__(self, dealt: Dealt, averages: Averages) -> None:
+    def __init__(self, dealt: ShardedDataset, averages: Averages) -> None:
         self.dealt, self._averages = dealt, averages
 
     def __len__(self) -> int:

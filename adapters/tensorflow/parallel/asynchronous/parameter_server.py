@@ -24,8 +24,9 @@ from dream.adapters.keras.asynchronous.models import Models
 from dream.adapters.keras.asynchronous.owner import KerasOwner
 from dream.adapters.keras.asynchronous.pushing import Pushing
 from dream.adapters.keras.asynchronous.training import Training
-from dream.adapters.tensorflow import evaluation, runtime
-from dream.adapters.tensorflow.dealing import share_cut
+from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.data import shard_of_rank
 from dream.adapters.tensorflow.engine import example, explained
 from dream.adapters.tensorflow.parallel.asynchronous.dealing import Leased
 from dream.adapters.tensorflow.parallel.asynchronous.machine import TensorFlowMachine
@@ -122,7 +123,7 @@ class ParameterServer(Asynchronous):
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
         whole = data.whole if isinstance(data, Leased) else data
         return evaluation.evaluate(
-            model, whole, metrics, alone, share_cut(0, 1), _here, resyncs=None
+            model, whole, metrics, alone, shard_of_rank(0, 1), _here, resyncs=None
         )
 
     def weigh(self, loss: Any, count: Any) -> Any:

@@ -10,9 +10,9 @@ import tensorflow as tf
 from dream._adapter import Step
 from dream.adapters.keras.asynchronous.held import Held
 from dream.adapters.keras.asynchronous.training import Training
-from dream.adapters.tensorflow import calling, starting
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.training import LocalStep
+from dream.adapters.tensorflow.loss import count_of
+from dream.adapters.tensorflow.step import LocalStep, build
 
 
 def pushed_step(
@@ -40,14 +40,14 @@ def pushed_step(
         batch = training.machine.tensors(batch)
         with translated():
             if run is None:
-                starting.build(model, optimizer, batch)
+                build(model, optimizer, batch)
                 held = training.ready(model, optimizer)
                 run = training.machine.differentiate(
                     local(held), held.order, eager=False, one_length=False
                 )
             held = training.ready(model, optimizer)
             value, present = run(batch, training.client.gradient)
-            counted = float(calling.count(batch) if weight is None else weight(*batch))
+            counted = float(count_of(batch) if weight is None else weight(*batch))
         told = training.push(held, float(value), counted, present)
         return tf.constant(told, value.dtype)
 

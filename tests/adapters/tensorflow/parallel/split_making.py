@@ -73,7 +73,7 @@ def peak(strategy: Any) -> dict[str, float]:
     made = status("VmHWM") - before
     between = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    strategy._adapter._onto.optimizer(momentum(), model.trainable_variables)
+    strategy._adapter.parallelism.placement.place_optimizer(momentum(), model.trainable_variables)
     return {
         "made": made,
         "state": status("VmHWM") - between,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import keras
@@ -118,19 +117,15 @@ def ops_by_device(strategy: Any) -> dict[str, list[str]]:
     """Where a stage's forward and backward multiplications run, as TensorFlow itself records."""
     model = wide()
     stepped(strategy, model)
-    stepping = strategy._adapter._stepping(model)
+    pipeline = strategy._adapter.parallelism.pipeline(model)
     seen: dict[str, list[str]] = {}
-    for piece in stepping.parts.rows[0]:
-        gradient = [g for g in piece.gradients if g is not None]
-        assert not gradient  # used up by the step
-        values = {t: tf.ones((4, 8 if piece.part.takes == stepping.parts.cut.inputs else 64))
-                  for t in piece.part.takes}  # fmt: skip
-        piece.forward(0, values)
-        slopes = {t: tf.ones_like(values[t]) for t in piece.part.gives}
-        piece.backward(0, slopes, 1.0, threading.Lock())
-        given = [values[t].device[-5:] for t in piece.part.gives]
-        seen[piece.device] = given + [g.device[-5:] for g in piece.gradients if g is not None]
-        piece.gradients = [None] * len(piece.gradients)
+    for placed in pipeline.placed[0]:
+        assert not [g for g in placed.gradients if g is not None]  # used up by the step
+        first = placed.stage.takes == pipeline.partition.inputs
+        given = placed.forward(0, [tf.ones((4, 8 if first else 64)) for _ in placed.stage.takes])
+        by_taken, _ = placed.backward(0, [tf.ones_like(y) for y in given], 1.0)
+        found = [*given, *by_taken, *(g for _, g in placed.summed())]
+        seen[placed.device] = [x.device[-5:] for x in found if x is not None]
     return seen
 
 

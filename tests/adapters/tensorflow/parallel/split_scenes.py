@@ -108,9 +108,9 @@ def bytes_whole(variables: Any) -> int:
 
 def gradients_held(strategy: Any, model: Any) -> tuple[list[int], int]:
     """(the bytes of the gradients as the optimizer is given them, on each device; of all)."""
-    from dream.adapters.tensorflow.parallel.split import dtensor, updating
+    from dream.adapters.tensorflow.parallel.sharding import dtensor, optimizer
 
-    onto = strategy._adapter._onto
+    placement = strategy._adapter.parallelism.placement
     variables = model.trainable_variables
 
     @tf.function
@@ -118,10 +118,10 @@ def gradients_held(strategy: Any, model: Any) -> tuple[list[int], int]:
         with tf.GradientTape() as tape:
             value = loss()(y, model(x, training=True))
         found = tape.gradient(value, [v.value for v in variables])
-        return [updating.laid(g, onto) for g in found]
+        return [optimizer.laid(g, placement) for g in found]
 
     x, y = data(16)
-    parts = [dtensor.local(g) for g in gradients(*onto.batch((x, y)))]
+    parts = [dtensor.local(g) for g in gradients(*placement.batch((x, y)))]
     held = [sum(p[d].numpy().nbytes for p in parts) for d in range(len(parts[0]))]
     return held, bytes_whole(variables)
 
@@ -244,7 +244,7 @@ def orders() -> dict[str, Any]:
 
 
 def onto_whole(tensor: Any, held: Any) -> Any:
-    from dream.adapters.tensorflow.parallel.split import dtensor
+    from dream.adapters.tensorflow.parallel.sharding import dtensor
 
     return dtensor.whole(tensor, held._mesh)
 
@@ -313,6 +313,6 @@ def names() -> list[str]:
     """Of the experimental ones, those that TensorFlow no longer has."""
     from tensorflow.experimental import dtensor as theirs
 
-    from dream.adapters.tensorflow.parallel.split import dtensor as ours
+    from dream.adapters.tensorflow.parallel.sharding import dtensor as ours
 
     return [name for name in ours.NAMES if not hasattr(theirs, name)]

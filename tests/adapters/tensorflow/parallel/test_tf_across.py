@@ -32,9 +32,9 @@ def test_stages_on_ranks_are_one_device(ranks: list[dict[str, Any]], one: dict[s
 
 def test_a_rank_holds_its_stage_and_its_slots_alone(ranks: list[dict[str, Any]]) -> None:
     first, second = ranks
-    assert first["here"] == ["Own"] * 2 + ["Away"] * 4
-    assert second["here"] == ["Away"] * 2 + ["Own"] * 4
-    assert (first["slots"].count("Own"), second["slots"].count("Own")) == (2, 4)
+    assert first["here"] == ["OwnedVariable"] * 2 + ["RemoteVariable"] * 4
+    assert second["here"] == ["RemoteVariable"] * 2 + ["OwnedVariable"] * 4
+    assert (first["slots"].count("OwnedVariable"), second["slots"].count("OwnedVariable")) == (2, 4)
 
 
 def test_the_norm_is_that_of_all_stages(ranks: list[dict[str, Any]], one: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def test_penalties_of_all_stages_count(ranks: list[dict[str, Any]], one: dict[st
 
 
 def test_branches_on_two_ranks(ranks: list[dict[str, Any]], one: dict[str, Any]) -> None:
-    for rank, right in zip(ranks, ("Away", "Own"), strict=True):
+    for rank, right in zip(ranks, ("RemoteVariable", "OwnedVariable"), strict=True):
         kinds, weights = rank["layers"]
         assert kinds[2:] == [right] * 4
         assert kinds[:2] != kinds[2:4]

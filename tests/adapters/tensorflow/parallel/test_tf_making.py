@@ -19,7 +19,7 @@ def ranks() -> list[dict[str, Any]]:
 
 def test_a_variable_is_in_parts_before_the_first_step(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert set(rank["kinds"]) == {"Held"}
+        assert set(rank["kinds"]) == {"MeshVariable"}
         assert rank["narrow"] == ("<dtype: 'bfloat16'>", 32)
 
 

@@ -1,0 +1,120 @@
+"""What ranks that hold parts of one model do together, each held to the others' order.
+
+A collective that one rank enters alone would wait for ever. So before each the ranks say what they
+are about to do, and a rank that is in something else has all of them raise.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dream._errors import Desynchronized, WorkerFailed
+from dream.adapters.keras import private, start
+from dream.adapters.keras.data.digest import digest_of
+from dream.collectives import Communicator
+
+_NUMBERS = re.compile(r"_\d+")
+"""Keras counts names through a process, and a rank may have made more objects than others."""
+
+
+class InParts(Protocol):
+    """A variable of which a rank has no more than a part.
+
+    kept: all of it, while it may be read by one rank alone.
+    """
+
+    kept: NDArray[Any] | None
+
+    def numpy(self) -> NDArray[Any]: ...
+
+
+@final
+class Consistency:
+    """Before each collective, the ranks of one strategy agree on what comes."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._changes = 0
+
+    def made(self, path: str, value: Any) -> Any:
+        """Rank 0's first value of a variable, a tensor, which every rank makes now."""
+        if self._communicator.world_size == 1:
+            return value
+        try:
+            name = _NUMBERS.sub("", path)
+            self._communicator.meet("make", variable=name, shape=list(value.shape))
+        except (Desynchronized, WorkerFailed) as error:
+            raise type(error)(
+                f"The ranks built different models. {error} Build the same model on every rank, "
+                "not behind a test of the rank; only values may differ, and rank 0's are taken."
+            ) from error
+        return self._communicator.broadcast(value)
+
+    def changed(self, value: NDArray[Any]) -> None:
+        """A variable was given a value by hand, of which each rank took its part."""
+        if self._communicator.world_size > 1:
+            content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            self._changes = zlib.crc32(content.data, self._changes + 1)
+
+    def step(self, kind: str) -> None:
+        """Before a step. Values that were set on some ranks only are found out here."""
+        if self._communicator.world_size == 1:
+            return
+        try:
+            self._communicator.meet(f"{kind} step", set_by_hand=self._changes)
+        except Desynchronized as error:
+            raise Desynchronized(
+                f"{error} Weights that lie in parts are read, set and loaded on all ranks alike."
+            ) from error
+
+    def read(self, name: str) -> None:
+        """Before a variable is made whole."""
+        if self._communicator.world_size == 1:
+            return
+        try:
+            self._communicator.meet("read", variable=_NUMBERS.sub("", name))
+        except (Desynchronized, WorkerFailed) as error:
+            raise type(error)(
+                f"A variable that lies in parts is read by all ranks together. {error} For the "
+                "weights call strategy.full_state(model), or model.save, which writes on rank 0 "
+                "alone, on every rank: not behind a test of the rank."
+            ) from error
+
+    def compare(self, batch: Any) -> None:
+        """Raise `Desynchronized` where a rank reads another batch. Every rank calls it."""
+        if self._communicator.world_size == 1:
+            return
+        said = self._communicator.all_gather_object(
+            digest_of([np.asarray(x) for x in private.tree.flatten(batch) if x is not None])
+        )
+        if len(set(said)) > 1:
+            raise Desynchronized(
+                "The ranks read different data. Received: a first batch that differs between "
+                "ranks. Seed what draws or shuffles it, and read the same files in the same order "
+                "on every rank; dream deals the batches out."
+            )
+
+
+@contextmanager
+def whole(model: Any, *, here: bool) -> Iterator[None]:
+    """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
+    here: whether this is one that will."""
+    states = [v for o in start.optimizers_of(model) for v in o.variables]
+    parts: Sequence[InParts] = [
+        v.value for v in [*model.variables, *states] if hasattr(v.value, "kept")
+    ]
+    try:
+        for part in parts:
+            array = part.numpy()
+            part.kept = array if here else None
+        yield
+    finally:
+        for part in parts:
+            part.kept = None
