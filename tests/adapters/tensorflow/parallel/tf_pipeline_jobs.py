@@ -1,4 +1,4 @@
-"""What a process does in the tests of pipelines and of layers on devices."""
+"""What processes do in the tests of pipelines and of layers on devices and ranks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from split_scenes import (
+from tf_split_models import (
     accumulating,
+    alone,
     data,
     entered,
+    files,
     fitted,
+    loss,
     momentum,
+    overflowing,
+    predicted,
     short,
     stepped,
     told,
@@ -41,8 +46,6 @@ PLACE = {"left": 0, "right": 1, "join": 1}
 
 
 def parts() -> dict[str, Any]:
-    import split_across  # which builds on this file
-
     found: dict[str, Any] = {}
     for schedule in ("gpipe", "1f1b", "interleaved"):
         with dream.strategy(
@@ -67,7 +70,7 @@ def parts() -> dict[str, Any]:
         model = fitted(slow())
         found["timed"] = devices_of(model.variables), weights(model)
     with dream.strategy("model_parallel", split="pipeline", devices=2):
-        found["outputs"] = split_across.penalised()
+        found["outputs"] = penalised()
         found["factor"] = weights(fitted(wide(), momentum(loss_scale_factor=64.0)))
     with dream.strategy("model_parallel", split="pipeline", devices=2, clip_norm=0.05):
         found["keras accumulates"] = weights(fitted(wide(), accumulating()))
@@ -84,7 +87,7 @@ def parts() -> dict[str, Any]:
     with dream.strategy("single") as strategy:
         found["one"] = weights(fitted(wide()))
         found["one normalised"] = weights(fitted(wide(layers.BatchNormalization())))
-        found["one outputs"] = split_across.penalised()
+        found["one outputs"] = penalised()
         found["one slow"] = weights(fitted(slow()))
         found["one branches"] = weights(fitted(branches()))
         found["one counted"] = counted(strategy)
@@ -157,3 +160,83 @@ def twice() -> Any:
     dense = layers.Dense(8, name="again")
     inputs = keras.Input((8,))
     return keras.Model(inputs, layers.Dense(4, name="fc2")(dense(dense(inputs))))
+
+
+def two() -> dict[str, Any]:
+    """Two stages on two ranks."""
+    found: dict[str, Any] = {}
+    with dream.strategy("model_parallel", split="pipeline", stages=["fc2"]) as strategy:
+        rank = strategy.topology.rank
+        model = fitted(wide())
+        found["weights"] = weights(model)
+        found["here"] = [kind_of(v) for v in model.variables]
+        found["slots"] = [kind_of(v) for v in model.optimizer.variables if v.shape.rank]
+        stepping = wide()
+        found["losses"] = stepped(strategy, stepping, momentum(global_clipnorm=0.05))
+        found["clipped"] = weights(stepping)
+        found["predicted"] = predicted(wide())
+        found["penalised"] = penalised()
+        found["files"] = files(strategy, model)
+        found["accumulating"] = told(
+            lambda: fitted(wide(), momentum(global_clipnorm=1.0, gradient_accumulation_steps=2))
+        )
+        found["overflowing"] = overflowing()
+        found["by hand"] = told(lambda: momentum().apply([], []))
+        found["alone"] = alone(model, rank)  # the last: the ranks differ from then on
+    with dream.strategy("model_parallel", split="pipeline", balance="time"):
+        found["timed"] = weights(fitted(wide()))
+    with dream.strategy("model_parallel", split="layers", place={"left": 0, "right": 1, "join": 1}):
+        placed = fitted(branches())
+        found["layers"] = [kind_of(v) for v in placed.variables], weights(placed)
+    return found
+
+
+def four() -> dict[str, Any]:
+    """Two rows of two stages."""
+    found: dict[str, Any] = {}
+    with dream.strategy("hybrid", data=2, model=2) as strategy:
+        model = fitted(wide(), momentum(global_clipnorm=0.05))
+        found["weights"] = weights(model)
+        found["predicted"] = predicted(model)
+        stepping = wide()
+        found["losses"] = stepped(strategy, stepping)
+        found["stepped"] = weights(stepping)
+    return found
+
+
+def kind_of(variable: Any) -> str:
+    return type(variable.value).__name__
+
+
+def penalised() -> dict[str, Any]:
+    """Two outputs, of two ranks; layers with penalties on both."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(8, kernel_regularizer="l2", name="fc1")(inputs)
+    kind = layers.Dense(4, kernel_regularizer="l2", name="fc2")(hidden)
+    model = keras.Model(inputs, {"kind": kind, "again": hidden})
+    model.compile(momentum(), {"kind": loss(), "again": "mse"}, metrics={"kind": ["accuracy"]})
+    x, y = data()
+    target = {"kind": y, "again": x}
+    history = model.fit(x, target, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    tested = model.evaluate(x, target, batch_size=16, verbose=0, return_dict=True)
+    return {"history": history.history, "tested": tested, "weights": weights(model)}
+
+
+def one() -> dict[str, Any]:
+    """The same on one device."""
+    found: dict[str, Any] = {}
+    with dream.strategy("single") as strategy:
+        found["weights"] = weights(fitted(wide()))
+        clipped = wide()
+        found["losses"] = stepped(strategy, clipped, momentum(global_clipnorm=0.05))
+        found["clipped"] = weights(clipped)
+        stepping = wide()
+        found["plain losses"] = stepped(strategy, stepping)
+        found["predicted"] = predicted(wide())
+        found["clipped by fit"] = weights(model := fitted(wide(), momentum(global_clipnorm=0.05)))
+        found["predicted after"] = predicted(model)
+        found["penalised"] = penalised()
+        found["layers"] = weights(fitted(branches()))
+        found["overflowing"] = overflowing()
+    return found

@@ -6,6 +6,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 import dream
 
 SECONDS = 600
@@ -19,3 +21,8 @@ def found(module: str, name: str, n: int = 1) -> list[dict[str, Any]]:
 
 def _by_name(module: str, name: str) -> Any:
     return getattr(import_module(module), name)()
+
+
+def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)

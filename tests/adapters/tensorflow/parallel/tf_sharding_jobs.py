@@ -1,73 +1,33 @@
-"""What processes do in the tests of split Keras models. Imported by them alone."""
+"""What processes do in the tests of Keras models on a mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
+from tf_split_models import (
+    accumulating,
+    alone,
+    data,
+    entered,
+    files,
+    fitted,
+    loss,
+    momentum,
+    overflowing,
+    scaled,
+    short,
+    stepped,
+    told,
+    weights,
+    wide,
+)
 
 import dream
-
-WIDE = 64
-
-
-def told(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except dream.DreamError as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def data(samples: int = 61) -> tuple[np.ndarray, np.ndarray]:
-    draw = np.random.default_rng(1)
-    x = draw.normal(size=(samples, 8)).astype(np.float32)
-    return x, np.abs(x[:, :4]).argmax(axis=1)
-
-
-def loss() -> Any:
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def momentum(**more: Any) -> Any:
-    return keras.optimizers.SGD(0.1, momentum=0.9, **more)
-
-
-def scaled() -> Any:
-    """The loss scaled up, and the gradients down again before they are clipped."""
-    return keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=2.0**15)
-
-
-def overflowing() -> list[np.ndarray]:
-    """Scaled so far that gradients are infinite at first, those of some layers for longer; and what
-    has become of the scale."""
-    optimizer = keras.optimizers.SGD(1e-6)
-    optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**122)
-    keras.utils.set_random_seed(3)
-    large, dense = layers.Rescaling(1024.0), layers.Dense
-    model = keras.Sequential(
-        [keras.Input((8,)), large, dense(16, name="fc1"), dense(4, name="fc2")]
-    )
-    model.compile(optimizer, loss())
-    model.fit(*data(), batch_size=16, epochs=3, shuffle=False, verbose=0)
-    return [*weights(model), np.array(float(optimizer.dynamic_scale) / 2.0**122)]
-
-
-def accumulating() -> Any:
-    """By Keras itself, which then clips."""
-    return momentum(gradient_accumulation_steps=2)
-
-
-def wide(*more: Any) -> Any:
-    keras.utils.set_random_seed(3)
-    dense = layers.Dense
-    return keras.Sequential(
-        [keras.Input((8,)), dense(WIDE, activation="tanh", name="fc1"), *more,
-         dense(WIDE, name="fc2"), dense(4, name="head")]
-    )  # fmt: skip
 
 
 def attending() -> Any:
@@ -76,24 +36,6 @@ def attending() -> Any:
     rows = layers.Dense(8)(layers.Reshape((4, 2))(inputs))
     rows = rows + layers.MultiHeadAttention(4, 4, name="mha")(rows, rows)
     return keras.Model(inputs, layers.Dense(4)(layers.GlobalAveragePooling1D()(rows)))
-
-
-def fitted(model: Any, optimizer: Any = None, epochs: int = 2) -> Any:
-    model.compile(optimizer or momentum(), loss())
-    model.fit(*data(), batch_size=16, epochs=epochs, shuffle=False, verbose=0)
-    return model
-
-
-def stepped(strategy: Any, model: Any, optimizer: Any = None) -> list[float]:
-    batches = tf.data.Dataset.from_tensor_slices(data()).batch(16)
-    optimizer = optimizer or momentum()
-    model, optimizer, batches = strategy.prepare(model, optimizer, batches)
-    step = strategy.train_step(model, loss(), optimizer)
-    return [float(step(*batch)) for _ in range(2) for batch in batches]
-
-
-def weights(model: Any) -> list[np.ndarray]:
-    return [np.array(w) for w in model.get_weights()]
 
 
 def bytes_held(variables: Any) -> list[int]:
@@ -128,12 +70,6 @@ def gradients_held(strategy: Any, model: Any) -> tuple[list[int], int]:
 
 def layouts(model: Any) -> dict[str, list[str]]:
     return {short(v): list(v.value.layout.sharding_specs) for v in model.variables}
-
-
-def short(variable: Any) -> str:
-    """Its path without the name of the model, which Sequential puts in front."""
-    model, _, rest = variable.path.partition("/")
-    return rest if model.startswith("sequential") else variable.path
 
 
 def mesh() -> dict[str, Any]:
@@ -211,11 +147,6 @@ def mesh() -> dict[str, Any]:
     return found
 
 
-def entered(name: str, **options: Any) -> None:
-    with dream.strategy(name, **options):
-        pass
-
-
 class Foreign(layers.Layer):
     """A variable that Keras is not told of."""
 
@@ -283,8 +214,6 @@ def by_hand(model: Any) -> None:
 
 def ranks() -> dict[str, Any]:
     """Two processes."""
-    import split_across  # which builds on this file
-
     found: dict[str, Any] = {}
     with dream.strategy("sharded") as strategy:
         rank = strategy.topology.rank
@@ -294,8 +223,8 @@ def ranks() -> dict[str, Any]:
         found["losses"] = stepped(strategy, wide())
         found["differ"] = told(lambda: fitted(different(rank)))
         found["other data"] = told(lambda: fitted_on(wide(), rank))
-        found["files"] = split_across.files(strategy, model)
-        found["alone"] = split_across.alone(model, rank)
+        found["files"] = files(strategy, model)
+        found["alone"] = alone(model, rank)
     return found
 
 
@@ -316,3 +245,141 @@ def names() -> list[str]:
     from dream.adapters.tensorflow.parallel.sharding import dtensor as ours
 
     return [name for name in ours.NAMES if not hasattr(theirs, name)]
+
+
+UNITS, LAYERS = 768, 40
+
+
+class Lazy(keras.Model):
+    """It makes its variables when it sees a batch; one of them by its own word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = layers.Dense(64, activation="tanh"), layers.Dense(4)
+        self.scale = self.add_weight(shape=(64,), initializer="ones", name="scale")
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.first(x) * self.scale)
+
+
+def lazy() -> Any:
+    keras.utils.set_random_seed(3)
+    return Lazy()
+
+
+def making() -> dict[str, Any]:
+    """Two processes."""
+    found: dict[str, Any] = {}
+    with dream.strategy("sharded") as strategy:
+        rank = strategy.topology.rank
+        found["kinds"] = [type(v.value).__name__ for v in wide().variables]
+        narrow = layers.Dense(64, dtype="bfloat16", name="narrow")
+        narrow.build((None, 8))
+        found["narrow"] = str(narrow.kernel.value.dtype), narrow.kernel.value.local()[0].shape[1]
+        found["apart"] = apart(rank)
+        found["peak"] = peak(strategy)
+        found["lazy"] = weights(fitted(lazy()))
+        stepped(strategy, stepping := lazy())
+        found["steps"] = weights(stepping)
+        late = lazy()
+        found["differ"] = told(lambda: different(rank))
+    found["late"] = weights(fitted(late))
+    with dream.strategy("sharded"):
+        found["set apart"] = told(lambda: fitted(set_apart(rank)))  # the ranks differ from then on
+    found["one"] = weights(fitted(lazy()))  # plain Keras, after the blocks
+    return found
+
+
+def apart(rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(what this rank would have drawn, what its model has)."""
+    keras.utils.set_random_seed(5 + rank)
+    drawn = keras.initializers.GlorotUniform()((8, 64))
+    keras.utils.set_random_seed(5 + rank)
+    return [np.asarray(drawn)], weights(keras.Sequential([keras.Input((8,)), layers.Dense(64)]))
+
+
+def peak(strategy: Any) -> dict[str, float]:
+    """In bytes, how much this process grew at most while it made a model, then with the state of
+    its optimizer, and how much the model is."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    dense = [layers.Dense(UNITS, use_bias=False) for _ in range(LAYERS)]
+    model = keras.Sequential([keras.Input((UNITS,)), *dense])
+    made = status("VmHWM") - before
+    between = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    strategy._adapter.parallelism.placement.place_optimizer(momentum(), model.trainable_variables)
+    return {
+        "made": made,
+        "state": status("VmHWM") - between,
+        "whole": 4.0 * sum(int(np.prod(v.shape)) for v in model.variables),
+    }
+
+
+def status(name: str) -> float:
+    """One of the kernel's figures of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name}:")]
+    return float(line.split()[1]) * 1024
+
+
+def set_apart(rank: int) -> Any:
+    """Each rank would take its part of other values."""
+    model = wide()
+    model.set_weights([np.full(v.shape, float(rank), np.float32) for v in model.variables])
+    return model
+
+
+BATCH, EPOCHS = 16, 5
+
+
+def adamw() -> Any:
+    return keras.optimizers.AdamW(0.01)
+
+
+def optimizers() -> dict[str, Any]:
+    """Two processes, 20 steps of AdamW; and plain Keras, after the blocks."""
+    found: dict[str, Any] = {}
+    with dream.strategy("sharded"):
+        model = fitted(wide(), adamw(), EPOCHS)
+        found["sharded"] = weights(model)
+        states = [v for v in model.optimizer.variables if v.shape.rank]
+        found["states"] = bytes_held(states), bytes_whole(states)
+    with dream.strategy("model_parallel", split="tensor", clip_norm=0.05):
+        found["scaled"] = weights(fitted(wide(), scaled()))
+    with dream.strategy("model_parallel", split="tensor"):
+        found["tensor"] = weights(fitted(wide(), adamw(), EPOCHS))
+    found["one scaled"] = weights(fitted(wide(), momentum(global_clipnorm=0.05)))
+    return found | one_device()
+
+
+def stages() -> dict[str, Any]:
+    """Two processes that are stages."""
+    with dream.strategy("model_parallel", split="pipeline"):
+        found = {"pipeline": weights(fitted(wide(), adamw(), EPOCHS))}
+    return found | one_device()
+
+
+def one_device() -> dict[str, Any]:
+    """One device, and the same with its sums in other orders."""
+    return {
+        "one": weights(fitted(wide(), adamw(), EPOCHS)),
+        "in parts": [in_parts(wide(), parts) for parts in (2, 4)],
+    }
+
+
+def in_parts(model: Any, parts: int) -> list[np.ndarray]:
+    """One device's own training with each batch summed in as many parts."""
+    optimizer, judge, (x, y) = adamw(), loss(), data()
+    for begin in [*range(0, len(x), BATCH)] * EPOCHS:
+        total: list[Any] = []
+        a, b = x[begin : begin + BATCH], y[begin : begin + BATCH]
+        for part in range(parts):
+            with tf.GradientTape() as tape:
+                value = judge(b[part::parts], model(a[part::parts], training=True))
+            share = len(b[part::parts]) / len(b)
+            found = tape.gradient(value, [v.value for v in model.trainable_variables])
+            found = [g * share for g in found]
+            total = [s + g for s, g in zip(total, found, strict=True)] if total else found
+        optimizer.apply(total, model.trainable_variables)
+    return weights(model)

@@ -6,19 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_launching import found
+from tf_split_launching import close, found
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def here() -> dict[str, Any]:
-    return found("split_scenes", "mesh")[0]
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+    return found("tf_sharding_jobs", "mesh")[0]
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
@@ -109,7 +104,7 @@ def test_what_is_refused_is_named(
 
 
 def test_ranks_hold_their_part_and_are_alike(here: dict[str, Any]) -> None:
-    first, second = found("split_scenes", "ranks", 2)
+    first, second = found("tf_sharding_jobs", "ranks", 2)
     for rank in (first, second):
         close(rank["weights"], here["one"])
         held, whole = rank["bytes"]
@@ -129,10 +124,85 @@ def test_ranks_hold_their_part_and_are_alike(here: dict[str, Any]) -> None:
 
 def test_what_a_function_assigned_is_what_it_reads() -> None:
     """DTensor loses that order: a variable would read as before it was assigned."""
-    (figures,) = found("split_scenes", "orders")
+    (figures,) = found("tf_sharding_jobs", "orders")
     assert np.array_equal(figures["dream"], np.full((8, 64), 2.0))
 
 
 def test_the_experimental_names_are_there() -> None:
-    (names,) = found("split_scenes", "names")
+    (names,) = found("tf_sharding_jobs", "names")
     assert names == []
+
+
+@pytest.fixture(scope="module")
+def making() -> list[dict[str, Any]]:
+    return found("tf_sharding_jobs", "making", 2)
+
+
+def test_a_variable_is_in_parts_before_the_first_step(making: list[dict[str, Any]]) -> None:
+    for rank in making:
+        assert set(rank["kinds"]) == {"MeshVariable"}
+        assert rank["narrow"] == ("<dtype: 'bfloat16'>", 32)
+
+
+@pytest.mark.parametrize("what", ["made", "state"])
+def test_no_rank_has_all_while_it_is_made(making: list[dict[str, Any]], what: str) -> None:
+    """Of a model and of its optimizer's state, 94 MB each in 40 layers: 47 MB for each of two
+    ranks, and some layers on their way."""
+    for rank in making:
+        figures = rank["peak"]
+        assert 0.45 <= figures[what] / figures["whole"] <= 0.75, figures
+
+
+def test_the_first_values_are_those_of_rank_0(making: list[dict[str, Any]]) -> None:
+    (drawn,), _ = making[0]["apart"]
+    (other,), _ = making[1]["apart"]
+    assert np.abs(drawn - other).max() > 1e-2
+    for rank in making:
+        assert np.array_equal(rank["apart"][1][0], drawn)
+
+
+@pytest.mark.parametrize("how", ["lazy", "late", "steps"])
+def test_models_that_wait_for_a_batch_are_one_device(
+    making: list[dict[str, Any]], how: str
+) -> None:
+    """By fit, by fit after the block, by train_step."""
+    for rank in making:
+        close(rank[how], rank["one"])
+
+
+def test_ranks_that_make_or_set_something_else_are_told(making: list[dict[str, Any]]) -> None:
+    for rank in making:
+        assert rank["differ"].startswith("Desynchronized: The ranks built different models")
+        assert "odd/kernel" in rank["differ"]
+        assert rank["set apart"].startswith("Desynchronized")
+        assert "set_by_hand=" in rank["set apart"]
+
+
+@pytest.fixture(scope="module")
+def optimizers() -> list[dict[str, Any]]:
+    return found("tf_sharding_jobs", "optimizers", 2)
+
+
+@pytest.mark.exhaustive
+def test_a_scaled_loss_is_clipped_by_its_own_norm(optimizers: list[dict[str, Any]]) -> None:
+    for rank in optimizers:
+        close(rank["scaled"], rank["one scaled"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["sharded", "tensor", "pipeline"])
+def test_adamw_is_within_one_devices_own_noise(name: str) -> None:
+    """Where a gradient is small, AdamW makes much of the last bits of a sum: one device that sums
+    each batch in parts lies as far from itself."""
+    for rank in found("tf_sharding_jobs", "stages" if name == "pipeline" else "optimizers", 2):
+        for ours, one, *parts in zip(rank[name], rank["one"], *rank["in parts"], strict=True):
+            noise = max(float(np.abs(part - one).max()) for part in parts)
+            apart = float(np.abs(ours - one).max())
+            assert apart <= max(1e-6, 3 * noise), (ours.shape, apart, noise)
+
+
+@pytest.mark.exhaustive
+def test_adamws_state_is_in_parts(optimizers: list[dict[str, Any]]) -> None:
+    for rank in optimizers:
+        held, whole = rank["states"]
+        assert held == [whole / 2]
