@@ -28,7 +28,7 @@ _KNOCK_TIMEOUT = 2.0
 
 @dataclass(slots=True)
 class _Joined:
-    """What this process is in; TensorFlow allows it once. mesh: as DTensor has it."""
+    """The cluster that this process is in; TensorFlow allows one. mesh: as DTensor has it."""
 
     place: Cluster | None = None
     strategy: tf.distribute.MultiWorkerMirroredStrategy | None = None

@@ -139,8 +139,8 @@ class ShardedDataset:
 
 @final
 class GlobalBatches:
-    """What this process's loaders dealt last: a loader gives each rank its share, as everywhere,
-    and a step on a mesh finds the global batch again.
+    """Remember the batches that loaders dealt last: a loader gives each rank its share, as
+    everywhere, and a step on a mesh finds the global batch again.
 
     takers: those that a batch is dealt to, of all that read it; all by default.
     """
@@ -180,7 +180,7 @@ class GlobalBatches:
 
 
 def targets_of(batch: Any) -> np.ndarray[Any, Any]:
-    """What the loss of a batch is taken against: its last tensor."""
+    """Return the last tensor of a batch, against which its loss is taken."""
     targets: np.ndarray[Any, Any] = tf.nest.flatten(batch)[-1].numpy()
     return targets
 

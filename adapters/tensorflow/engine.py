@@ -1,4 +1,4 @@
-"""What Keras's TensorFlow backend needs wherever its replicas are."""
+"""Keras's steps on TensorFlow, wherever the replicas are."""
 
 from __future__ import annotations
 

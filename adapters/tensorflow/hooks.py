@@ -1,4 +1,4 @@
-"""What is changed in TensorFlow itself while a block is open; nothing else assigns to it."""
+"""Change TensorFlow itself while a block is open; nothing else assigns to it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 
 
 def value_of(function: Callable[..., Any], prediction: Any, target: Any) -> tf.Tensor:
-    """What a loss or a metric says of a batch, as a tensor."""
+    """Return the value of a loss or a metric on a batch, as a tensor."""
     return tf.convert_to_tensor(calling.judge(function, prediction, target))
 
 

@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 LIBRARY = "libtensorflow_cc.so"
 """The file whose sockets TensorFlow's server is on."""
 ResourceVariable = dtensor.DVariable.__base__
-"""What an ordinary variable is."""
+"""The class of an ordinary variable."""
 
 
 def waiting_files() -> list[str]:

@@ -1,4 +1,4 @@
-"""What must happen before TensorFlow's first op, once for a process: its devices."""
+"""The devices of a process, set up once, before TensorFlow's first op."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dream.shared_memory.groups import serves
 
 @dataclass(slots=True)
 class _Started:
-    """What this process has set up; TensorFlow allows it once."""
+    """The devices that this process has set up; TensorFlow allows it once."""
 
     mirrored: tf.distribute.MirroredStrategy | None = None
     devices: tuple[str, ...] = ()
@@ -30,8 +30,8 @@ _SPLIT = ("sharded", "model_parallel", "hybrid")
 
 
 def set_up_early(name: str, given: Mapping[str, object]) -> None:
-    """What a block of strategy `name` needs, before the script's first op. The block finds it
-    done. given: the options that `--strategy` was written with."""
+    """Set up what a block of strategy `name` needs, before the script's first op. The block finds
+    it done. given: the options that `--strategy` was written with."""
     place = cluster.detect()
     devices = given.get("devices")
     assert devices is None or isinstance(devices, int)

@@ -35,7 +35,7 @@ from dream.data.batch import split
 
 
 class LocalStep:
-    """What one part does with its share of a batch.
+    """Trains on one part's share of a batch.
 
     total: None where there is one part. ranks: whether the parts are processes, whose running
     statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
@@ -118,7 +118,7 @@ class LocalStep:
         return self._means(fold(micros, compute, like))
 
     def micro(self, *part: Any) -> list[tf.Tensor]:
-        """What a micro-batch counts for, its loss and its gradients times that."""
+        """Return what a micro-batch counts for, its loss and its gradients times that."""
         value, gradients = self._differentiate(part)
         self._missing = [g is None for g in gradients]
         found = [
@@ -146,7 +146,8 @@ class LocalStep:
     def _reduce(
         self, batch: Batch, value: tf.Tensor, gradients: list[Any], *, weighed: bool
     ) -> tuple[tf.Tensor, list[Any]]:
-        """What is global. weighed: whether the gradients count for what they are worth."""
+        """Reduce loss and gradients over the parts. weighed: whether the gradients count for what
+        they are worth."""
         assert self._total is not None
         count = self._count(batch)
         gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
@@ -167,7 +168,8 @@ class LocalStep:
         return means[0], whole
 
     def _exchanged(self, exchange: Exchange, gradients: list[Any], worth: tf.Tensor) -> list[Any]:
-        """What all parts step on. worth: what this part's gradients count for, of 1 in all."""
+        """Return the gradients that all parts step on. worth: what this part's gradients count for,
+        of 1 in all."""
         assert self._engine is not None
         mine = worth * self._engine.parts
         weighed = [None if g is None else _times(g, mine) for g in gradients]

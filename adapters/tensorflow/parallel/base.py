@@ -1,4 +1,4 @@
-"""What a way of training Keras models on TensorFlow implements."""
+"""The interface of a strategy on TensorFlow."""
 
 from __future__ import annotations
 

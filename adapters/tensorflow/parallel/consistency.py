@@ -1,4 +1,4 @@
-"""What ranks that hold parts of one model do together, each held to the others' order.
+"""Ranks that hold parts of one model act together, each held to the others' order.
 
 A collective that one rank enters alone would wait for ever. So before each the ranks say what they
 are about to do, and a rank that is in something else has all of them raise.
@@ -24,7 +24,7 @@ _NUMBERS = re.compile(r"_\d+")
 """Keras counts names through a process, and a rank may have made more objects than others."""
 
 
-class InParts(Protocol):
+class PartialVariable(Protocol):
     """A variable of which a rank has no more than a part.
 
     kept: all of it, while it may be read by one rank alone.
@@ -107,7 +107,7 @@ def whole(model: Any, *, here: bool) -> Iterator[None]:
     """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
     here: whether this is one that will."""
     states = [v for o in start.optimizers_of(model) for v in o.variables]
-    parts: Sequence[InParts] = [
+    parts: Sequence[PartialVariable] = [
         v.value for v in [*model.variables, *states] if hasattr(v.value, "kept")
     ]
     try:

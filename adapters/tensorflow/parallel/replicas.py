@@ -42,7 +42,7 @@ from dream.update.update import Knobs
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicaGroup:
     """Set up before TensorFlow's first op.
 
     distribution: what drives this process's several devices; None where it has one.
@@ -55,7 +55,7 @@ class Replicas:
     exchange: Exchange | None = None
 
 
-def one(plan: Plan) -> Replicas:
+def one(plan: Plan) -> ReplicaGroup:
     """One device."""
     if plan.devices not in (None, 1):
         raise ConfigurationError(
@@ -64,31 +64,31 @@ def one(plan: Plan) -> Replicas:
         )
     (device,) = runtime.replicas(1)
     topology = Topology.of(plan.cluster, num_replicas=1, device=device)
-    return Replicas(topology, collectives.alone(plan.cluster))
+    return ReplicaGroup(topology, collectives.alone(plan.cluster))
 
 
-def synchronous(plan: Plan) -> Replicas:
+def synchronous(plan: Plan) -> ReplicaGroup:
     """The devices of this process where it is alone, else one in every process."""
     return _devices(plan) if plan.cluster.alone else _ranks(plan)
 
 
-def _devices(plan: Plan) -> Replicas:
+def _devices(plan: Plan) -> ReplicaGroup:
     """A single device needs no strategy of TensorFlow's."""
     devices = runtime.replicas(plan.devices)
     compression.check(Knobs.of(plan.options), len(devices))
     distribution = runtime.mirrored(devices) if len(devices) > 1 else None
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
-    return Replicas(topology, collectives.alone(plan.cluster), distribution)
+    return ReplicaGroup(topology, collectives.alone(plan.cluster), distribution)
 
 
-def _ranks(plan: Plan) -> Replicas:
+def _ranks(plan: Plan) -> ReplicaGroup:
     compression.check(Knobs.of(plan.options), 1)
     device = runtime.local_device(plan.cluster, plan.devices)
     wire = _registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
     exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
-    return Replicas(topology, communicator, exchange=exchange)
+    return ReplicaGroup(topology, communicator, exchange=exchange)
 
 
 def single(plan: Plan) -> Adapter:
@@ -103,7 +103,7 @@ def mirrored(plan: Plan) -> Adapter:
 class ReplicaParallelism(Parallelism):
     """Whole models, trained on shares of each batch; who trains is left open."""
 
-    def __init__(self, replicas: Callable[[Plan], Replicas], plan: Plan) -> None:
+    def __init__(self, replicas: Callable[[Plan], ReplicaGroup], plan: Plan) -> None:
         super().__init__(plan)
         self._knobs = Knobs.of(plan.options)
         if plan.mixed and mixed.breaks(self._knobs):

@@ -25,7 +25,7 @@ from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.parallel.base import Parallelism
-from dream.adapters.tensorflow.parallel.split_fit import Fitting, Runner, written_by_rank_0
+from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_by_rank_0
 from dream.update.update import Knobs
 
 _HONOURED: dict[str, tuple[object, ...]] = {
@@ -94,7 +94,7 @@ class SplitParallelism(Parallelism):
         self._changes, self._open = Changes(), ExitStack()
 
     @abstractmethod
-    def connect(self, plan: Plan) -> Runner:
+    def connect(self, plan: Plan) -> SplitRunner:
         """Set up devices and ranks: topology, communicator, global_batches. What runs models."""
 
     @abstractmethod

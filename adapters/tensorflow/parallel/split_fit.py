@@ -29,8 +29,8 @@ _OF_LOGS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 """Callbacks that write logs, and read no weights."""
 
 
-class Runner(Protocol):
-    """What runs the models of a block."""
+class SplitRunner(Protocol):
+    """Runs the models of a block."""
 
     def optimizer(self, optimizer: Any) -> Any:
         """Change on the instance what an optimizer does, as knobs ask for."""
@@ -45,7 +45,7 @@ class Runner(Protocol):
 class Fitting:
     """Has the models of one block trained by a runner."""
 
-    def __init__(self, runner: Runner, engine: Engine, topology: Topology) -> None:
+    def __init__(self, runner: SplitRunner, engine: Engine, topology: Topology) -> None:
         self._runner = runner
         self._engine = engine
         self._rank = topology.rank
@@ -89,7 +89,7 @@ class Fitting:
         return call
 
     def _maker(self, kind: Kind) -> Callable[..., Any]:
-        """What makes the function of a step: `make_train_function` and its like."""
+        """Return `make_train_function` or its like, which makes the function of a step."""
         attribute = f"{kind}_function"
 
         def make(model: Any, force: bool = False) -> Any:
@@ -139,7 +139,7 @@ def _check(model: Any) -> None:
 
 
 def written_by_rank_0(rank: int) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
-    """What makes of a function that saves a model one that all ranks call, and rank 0 writes: the
+    """Make of a function that saves a model one that all ranks call, and rank 0 writes: the
     others do not hold it. What goes to an open file or buffer is each rank's own."""
 
     def writing(save: Callable[..., Any], name: str) -> Callable[..., Any]:

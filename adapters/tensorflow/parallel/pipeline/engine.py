@@ -27,7 +27,7 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LossAndGradients,
-    Microbatches,
+    MicrobatchInputs,
     Routes,
     Values,
 )
@@ -40,7 +40,7 @@ Loss = Callable[[Any, Any], Any]
 Weight = Callable[..., Any]
 
 
-class Pipeline(ABC):
+class KerasPipeline(ABC):
     """The stages of one model; where they are is left open.
 
     rows: of the mesh. trained: the variables that this process updates. engine: what says how an
@@ -67,7 +67,7 @@ class Pipeline(ABC):
             recomputing.adopt(each, engine)
 
     @abstractmethod
-    def run(self, batch: Microbatches, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
+    def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         """Forward and back, gradients staying in the stages; without a loss forward, as in
         evaluation. (Loss, outputs by microbatch, as far as they are here.)"""
 
@@ -146,7 +146,7 @@ class Pipeline(ABC):
                 inputs, others, _fractions(others, samples, weight), strict=True
             ):
                 counting = [i for i, fraction in enumerate(parts) if fraction]
-                batch = Microbatches(
+                batch = MicrobatchInputs(
                     [self.flat(xs[i]) for i in counting], [rests[i] for i in counting],
                     [parts[i] * scale for i in counting],
                 )  # fmt: skip
@@ -164,7 +164,7 @@ class Pipeline(ABC):
         whole = self.flat(inputs)
         samples = int(next(iter(whole.values())).shape[0])
         (bounds,) = _bounds(samples, 1, self.rows)
-        batch = Microbatches(
+        batch = MicrobatchInputs(
             [{t: x[rows] for t, x in whole.items()} for rows in bounds], [None] * len(bounds),
             [(rows.stop - rows.start) / samples for rows in bounds],
         )  # fmt: skip
@@ -220,7 +220,7 @@ class Pipeline(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PipelinePlacement:
     """Where stages can be: the devices of one process, or one of each rank.
 
     takers: the ranks that a batch is dealt to, of all that read it; make: a model's pipeline, from
@@ -232,7 +232,7 @@ class Placement:
     communicator: Communicator
     takers: Communicator
     consistency: Consistency
-    make: Callable[[Any, Partition, Division, Engine], Pipeline]
+    make: Callable[[Any, Partition, Division, Engine], KerasPipeline]
 
 
 def all_finite(gradients: Sequence[Any]) -> Any:
@@ -262,7 +262,7 @@ def _rows(samples: slice, x: Any) -> Any:
 def _fractions(
     runs: Sequence[Sequence[Any]], samples: int, weight: Weight | None
 ) -> list[list[float]]:
-    """What each microbatch's mean counts for in the mean over all."""
+    """Return the fraction of the mean over all that each microbatch's mean counts for."""
     if weight is None:
         counts = [[float(private.tree.flatten(m)[0].shape[0]) for m in run] for run in runs]
         return [[count / samples for count in run] for run in counts]

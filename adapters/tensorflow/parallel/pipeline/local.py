@@ -17,20 +17,24 @@ from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency
-from dream.adapters.tensorflow.parallel.pipeline.engine import Pipeline, Placement, all_finite
+from dream.adapters.tensorflow.parallel.pipeline.engine import (
+    KerasPipeline,
+    PipelinePlacement,
+    all_finite,
+)
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LocalMail,
     LossAndGradients,
-    Microbatches,
+    MicrobatchInputs,
     MicrobatchRun,
     PlacedStage,
 )
-from dream.adapters.tensorflow.parallel.pipeline.schedule import Task, play, play_by_turns
+from dream.adapters.tensorflow.parallel.pipeline.schedule import StageTask, play, play_by_turns
 from dream.adapters.tensorflow.parallel.pipeline.stages import Division, Partition, Stage
 from dream.adapters.tensorflow.parallel.split import mesh_of
 
 
-def placement(plan: Plan) -> Placement:
+def placement(plan: Plan) -> PipelinePlacement:
     """The devices of this process, row by row."""
     devices = runtime.replicas(plan.devices)
     mesh = mesh_of(plan, len(devices))
@@ -40,11 +44,13 @@ def placement(plan: Plan) -> Placement:
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
     communicator = alone(plan.cluster)
     make = partial(LocalPipeline, rows)
-    return Placement(mesh, topology, communicator, communicator, Consistency(communicator), make)
+    return PipelinePlacement(
+        mesh, topology, communicator, communicator, Consistency(communicator), make
+    )
 
 
 @final
-class LocalPipeline(Pipeline):
+class LocalPipeline(KerasPipeline):
     """Variables lie on the devices of the first row; further rows have copies, which take the
     first's values after each step."""
 
@@ -78,7 +84,7 @@ class LocalPipeline(Pipeline):
         self.trained = model.trainable_variables
         self._finite = tf.function(all_finite)
 
-    def run(self, batch: Microbatches, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
+    def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         """By turns while there are functions to be traced, since Keras cannot trace in several
         threads."""
         count = len(batch.fractions)
@@ -94,7 +100,7 @@ class LocalPipeline(Pipeline):
                     self.routes, stages, batch, loss, (here, names[here]), mail
                 )
 
-        def act(device: tuple[int, int], task: Task) -> None:
+        def act(device: tuple[int, int], task: StageTask) -> None:
             runs[device].run(task)
 
         lengths = {(loss is None, len(next(iter(inputs.values())))) for inputs in batch.inputs}

@@ -11,7 +11,13 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from dream.adapters.tensorflow.parallel.pipeline.schedule import Graph, Kind, Orders, Task, order
+from dream.adapters.tensorflow.parallel.pipeline.schedule import (
+    Kind,
+    Orders,
+    StageGraph,
+    StageTask,
+    order,
+)
 from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, Stage
 from dream.collectives import Communicator
 
@@ -36,7 +42,7 @@ class Routes:
             tuple(sorted({self.maker[t] for t in takes if t in self.maker})) for takes in self.takes
         )
         self.devices = (*(stage.device for stage in stages), stages[before[-1][-1]].device)
-        self.graph = Graph(self.devices, before)
+        self.graph = StageGraph(self.devices, before)
 
     def orders(
         self, row: int, rows: int, microbatches: int, kind: Kind, *, training: bool
@@ -45,7 +51,7 @@ class Routes:
         mine = range(row, microbatches, rows)
         return {
             device: [
-                Task(t.stage, mine[t.microbatch], t.backward)
+                StageTask(t.stage, mine[t.microbatch], t.backward)
                 for t in tasks
                 if training or not t.backward
             ]
@@ -64,8 +70,8 @@ class Routes:
     def comes_from(self, t: int) -> int:
         return self.devices[self.maker[t]]
 
-    def letters(self, tasks: Iterable[Task], to: int) -> Iterator[Letter]:
-        """What a device that runs these tasks sends to another."""
+    def letters(self, tasks: Iterable[StageTask], to: int) -> Iterator[Letter]:
+        """List the tensors that a device which runs these tasks sends to another, in order."""
         for task in tasks:
             if not task.backward:
                 for t in self.gives[task.stage]:
@@ -121,7 +127,7 @@ class RankMail(Mail):
         self._communicator.isend(tf.zeros((0,)) if tensor is None else tensor, self._ranks[to])
 
     def take(self, letter: Letter, source: int, to: int) -> Any:
-        """What comes before it is kept."""
+        """Wait for it, and keep what comes before it."""
         while (source, letter) not in self._box:
             first = self._coming[source].popleft()
             self._box[source, first] = self._communicator.receive(self._ranks[source])
@@ -209,7 +215,7 @@ def _called(model: Any, taken: Sequence[Any], *, training: bool) -> tuple[list[A
 
 
 @dataclass(frozen=True, slots=True)
-class Microbatches:
+class MicrobatchInputs:
     """A batch in microbatches: the model's flat inputs, what the loss takes beside its output, and
     what each counts for."""
 
@@ -232,7 +238,7 @@ class MicrobatchRun:
         self,
         routes: Routes,
         stages: Mapping[int, PlacedStage],
-        batch: Microbatches,
+        batch: MicrobatchInputs,
         loss: LossAndGradients | None,
         device: tuple[int, str],
         mail: Mail,
@@ -250,11 +256,11 @@ class MicrobatchRun:
         """The sum of the losses and penalties, as float32."""
         return tf.add_n([tf.zeros(()), *(tf.cast(x, tf.float32) for x in self.losses)])
 
-    def run(self, task: Task) -> None:
+    def run(self, task: StageTask) -> None:
         with tf.device(self._device):
             (self._backward if task.backward else self._forward)(task)
 
-    def _forward(self, task: Task) -> None:
+    def _forward(self, task: StageTask) -> None:
         stage, m = task.stage, task.microbatch
         taken = [self._value(t, m) for t in self._routes.takes[stage]]
         fraction = self._batch.fractions[m]
@@ -275,7 +281,7 @@ class MicrobatchRun:
             for device in self._routes.goes_to(t):
                 self._mail.send(("value", t, m, stage), y, device)
 
-    def _backward(self, task: Task) -> None:
+    def _backward(self, task: StageTask) -> None:
         stage, m = task.stage, task.microbatch
         if stage == self._routes.loss:
             found = self._by_output.pop(m)

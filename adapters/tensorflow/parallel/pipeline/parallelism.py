@@ -20,10 +20,10 @@ from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.private import compiled_loss
 from dream.adapters.tensorflow.parallel.pipeline import local, ranks, remote_variables, stages
-from dream.adapters.tensorflow.parallel.pipeline.engine import Loss, Pipeline
+from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, Loss
 from dream.adapters.tensorflow.parallel.sharding.optimizer import refuse_by_hand
 from dream.adapters.tensorflow.parallel.split import SplitParallelism
-from dream.adapters.tensorflow.parallel.split_fit import Kind, Runner
+from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
 from dream.adapters.tensorflow.step import build_model
 from dream.adapters.tensorflow.tracing import Shaped
 from dream.data.batch import split
@@ -35,19 +35,19 @@ FitStep = Callable[[Any, bool], Any]
 class PipelineParallelism(SplitParallelism):
     """`model_parallel` and `hybrid`, a pipeline for each model."""
 
-    def connect(self, plan: Plan) -> Runner:
+    def connect(self, plan: Plan) -> SplitRunner:
         self._placement = (local if plan.cluster.alone else ranks).placement(plan)
         self.topology, self.communicator = self._placement.topology, self._placement.communicator
         self.global_batches = GlobalBatches(self.communicator, self._placement.takers)
         divide = stages.placed if plan.options["split"] == "layers" else stages.pipeline
         self._division = divide(plan.options, self._placement.mesh)
-        self._pipelines: WeakKeyDictionary[Any, Pipeline] = WeakKeyDictionary()
+        self._pipelines: WeakKeyDictionary[Any, KerasPipeline] = WeakKeyDictionary()
         return PipelineRunner(self)
 
     def place(self, model: Any) -> None:
         self.pipeline(model)
 
-    def pipeline(self, model: Any) -> Pipeline:
+    def pipeline(self, model: Any) -> KerasPipeline:
         """A model's, made on first use."""
         if model not in self._pipelines:
             partition = self._division.partition(model, self.communicator)
@@ -112,7 +112,7 @@ class PipelineParallelism(SplitParallelism):
 
 
 @final
-class PipelineRunner(Runner):
+class PipelineRunner(SplitRunner):
     """Keras's loops over a model in stages: the losses, metrics and logs of its own steps, the same
     on every rank."""
 

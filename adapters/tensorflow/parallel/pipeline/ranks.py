@@ -25,10 +25,14 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import collectives, runtime
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline import remote_variables
-from dream.adapters.tensorflow.parallel.pipeline.engine import Pipeline, Placement, all_finite
+from dream.adapters.tensorflow.parallel.pipeline.engine import (
+    KerasPipeline,
+    PipelinePlacement,
+    all_finite,
+)
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LossAndGradients,
-    Microbatches,
+    MicrobatchInputs,
     MicrobatchRun,
     PlacedStage,
     RankMail,
@@ -65,7 +69,7 @@ class Ranks:
         return self.mesh.copy_of(row * self.mesh.model)
 
 
-def placement(plan: Plan) -> Placement:
+def placement(plan: Plan) -> PipelinePlacement:
     """One device of each rank, row by row."""
     device = runtime.local_device(plan.cluster, plan.devices)
     mesh = mesh_of(plan, plan.cluster.world_size)
@@ -78,11 +82,13 @@ def placement(plan: Plan) -> Placement:
     assert peers is not None
     consistency = Consistency(everyone)
     ranks = Ranks(everyone, peers.unchecked(), row, twins, mesh, device, consistency)
-    return Placement(mesh, topology, everyone, twins, consistency, partial(RankPipeline, ranks))
+    return PipelinePlacement(
+        mesh, topology, everyone, twins, consistency, partial(RankPipeline, ranks)
+    )
 
 
 @final
-class RankPipeline(Pipeline):
+class RankPipeline(KerasPipeline):
     """One stage or more on each rank."""
 
     def __init__(
@@ -117,7 +123,7 @@ class RankPipeline(Pipeline):
         """The device that a row's loss is on; in the first row, the rank that counts metrics."""
         return self.routes.devices[-1]
 
-    def run(self, batch: Microbatches, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
+    def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         ranks, count = self._ranks, len(batch.fractions)
         orders = self.routes.orders(
             ranks.row, self.rows, count, self.schedule, training=loss is not None

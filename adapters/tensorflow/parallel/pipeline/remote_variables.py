@@ -52,7 +52,7 @@ class Home:
 
 @final
 class OwnedVariable(ResourceVariable):  # type: ignore[misc]  # TensorFlow is untyped
-    """A variable of one of this rank's stages. kept: as `consistency.InParts` has it."""
+    """A variable of one of this rank's stages. kept: as `consistency.PartialVariable` has it."""
 
     def __init__(self, array: NDArray[Any], home: Home, *, trains: bool, called: str) -> None:
         """trains, called: `trainable` and `name`, words that TensorFlow takes for itself."""
@@ -91,7 +91,7 @@ class OwnedVariable(ResourceVariable):  # type: ignore[misc]  # TensorFlow is un
 
 @final
 class RemoteVariable:
-    """A variable that other ranks have. kept: as `consistency.InParts` has it."""
+    """A variable that other ranks have. kept: as `consistency.PartialVariable` has it."""
 
     device = "CPU:0"  # where what Keras makes beside it goes
 
@@ -139,7 +139,7 @@ class RemoteVariable:
 def made(
     array: NDArray[Any], home: Home, *, trains: bool, called: str
 ) -> OwnedVariable | RemoteVariable:
-    """What stands for a variable of this value on this rank."""
+    """Make what stands for a variable of this value on this rank."""
     if home.here:
         return OwnedVariable(array, home, trains=trains, called=called)
     shape, dtype = tf.TensorShape(array.shape), tf.as_dtype(array.dtype)

@@ -20,7 +20,7 @@ _PATIENCE = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StageTask:
     """A stage's forward or backward pass of a microbatch."""
 
     stage: int
@@ -29,19 +29,19 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    """What is scheduled. devices: each stage's; before: the stages that each takes from. The last
-    stage is the loss, which holds up no microbatch."""
+class StageGraph:
+    """The stages that are scheduled. devices: each stage's; before: the stages that each takes
+    from. The last stage is the loss, which holds up no microbatch."""
 
     devices: tuple[int, ...]
     before: tuple[tuple[int, ...], ...]
 
-    def needs(self, task: Task) -> set[Task]:
+    def needs(self, task: StageTask) -> set[StageTask]:
         """The tasks that come before."""
         stage, m = task.stage, task.microbatch
         if not task.backward:
-            return {Task(a, m, False) for a in self.before[stage]}
-        return {Task(stage, m, False), *(Task(b, m, True) for b in self.after(stage))}
+            return {StageTask(a, m, False) for a in self.before[stage]}
+        return {StageTask(stage, m, False), *(StageTask(b, m, True) for b in self.after(stage))}
 
     def after(self, stage: int) -> list[int]:
         """The stages that take from one."""
@@ -56,27 +56,27 @@ class Graph:
         return [max(1, depth - 1) for depth in found]
 
 
-Orders = Mapping[int, Sequence[Task]]
+Orders = Mapping[int, Sequence[StageTask]]
 """By device, its tasks in order."""
 
 
 @lru_cache(maxsize=64)
-def order(graph: Graph, microbatches: int, kind: Kind) -> Orders:
+def order(graph: StageGraph, microbatches: int, kind: Kind) -> Orders:
     """Worked out once for each graph. gpipe: all forward passes first; else a backward pass as soon
     as there is one, and no more microbatches under way than there are stages to come."""
     depths = graph.depths
     under_way = [0] * len(depths)
-    done: set[Task] = set()
-    orders: dict[int, list[Task]] = {device: [] for device in sorted(set(graph.devices))}
+    done: set[StageTask] = set()
+    orders: dict[int, list[StageTask]] = {device: [] for device in sorted(set(graph.devices))}
     left = {
-        Task(stage, m, backward)
+        StageTask(stage, m, backward)
         for stage in range(len(depths))
         for m in range(microbatches)
         for backward in (False, True)
     }
     needs = {task: graph.needs(task) for task in left}
     while left:
-        urgent: dict[int, Task] = {}
+        urgent: dict[int, StageTask] = {}
         for task in left:
             full = not task.backward and under_way[task.stage] >= depths[task.stage]
             if (full and kind != "gpipe") or not needs[task] <= done:
@@ -91,7 +91,7 @@ def order(graph: Graph, microbatches: int, kind: Kind) -> Orders:
     return MappingProxyType({device: tuple(tasks) for device, tasks in orders.items()})
 
 
-def _urgency(task: Task, kind: Kind) -> tuple[bool, int, int]:
+def _urgency(task: StageTask, kind: Kind) -> tuple[bool, int, int]:
     last = task.backward if kind == "gpipe" else not task.backward
     return last, task.microbatch, task.stage
 
@@ -100,14 +100,14 @@ _Device = TypeVar("_Device", bound=Hashable)
 
 
 def play(
-    orders: Mapping[_Device, Sequence[Task]],
-    graph: Graph,
-    run: Callable[[_Device, Task], None],
+    orders: Mapping[_Device, Sequence[StageTask]],
+    graph: StageGraph,
+    run: Callable[[_Device, StageTask], None],
 ) -> None:
     """Run every task once, in a thread for each device, in its order and after what it needs. What
     one thread raises ends them all."""
     changed = threading.Condition()
-    done: set[Task] = set()
+    done: set[StageTask] = set()
     failures: list[BaseException] = []
 
     def act(device: _Device) -> None:
@@ -124,7 +124,7 @@ def play(
                 failures.append(error)
                 changed.notify_all()
 
-    def ready(needed: set[Task]) -> bool:
+    def ready(needed: set[StageTask]) -> bool:
         """Wait until they are done; False where another thread has failed, which says why."""
         with changed:
             if not changed.wait_for(lambda: needed <= done or bool(failures), _PATIENCE):
@@ -147,13 +147,13 @@ def play(
 
 
 def play_by_turns(
-    orders: Mapping[_Device, Sequence[Task]],
-    graph: Graph,
-    run: Callable[[_Device, Task], None],
+    orders: Mapping[_Device, Sequence[StageTask]],
+    graph: StageGraph,
+    run: Callable[[_Device, StageTask], None],
 ) -> None:
     """The same in this thread alone."""
     left = {device: list(tasks) for device, tasks in orders.items()}
-    done: set[Task] = set()
+    done: set[StageTask] = set()
     while any(left.values()):
         for device, tasks in left.items():
             while tasks and graph.needs(tasks[0]) <= done:

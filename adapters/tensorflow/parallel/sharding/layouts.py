@@ -31,7 +31,7 @@ class Layouts(ABC):
         """An optimizer's state that belongs to a variable, or has the same shape."""
 
     def of_gradient(self, shape: Sequence[int]) -> Specs | None:
-        """What a gradient is laid out like before it is applied; None as it comes."""
+        """Return the layout of a gradient before it is applied; None as it comes."""
         return None
 
     def by_shape(self) -> Callable[[Sequence[int]], Specs] | None:

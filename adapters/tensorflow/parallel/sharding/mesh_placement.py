@@ -32,7 +32,7 @@ _REFUSED: tuple[tuple[tuple[type[Any], ...], str], ...] = (
       keras.layers.SeparableConv2D), "a convolution of each channel by itself"),
     ((keras.layers.SpectralNormalization,), "a layer that counts in a condition"),
 )  # fmt: skip
-"""What DTensor cannot lay out: lists of tensors, some gradients, and conditions."""
+"""DTensor cannot lay them out: lists of tensors, some gradients, and conditions."""
 _WORTH_TRIMMING = 2**18
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
 
@@ -155,7 +155,7 @@ class MeshPlacement:
         return private.tree.map_structure(lambda x: self._placed(x, even), batch)
 
     def whole(self, result: Any) -> Any:
-        """What a compiled step gave, as ordinary tensors."""
+        """Make ordinary tensors of the results of a compiled step."""
         return private.tree.map_structure(
             lambda x: dtensor.whole(x, self.mesh) if tf.is_tensor(x) else x, result
         )

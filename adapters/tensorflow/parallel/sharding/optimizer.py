@@ -1,4 +1,4 @@
-"""What an optimizer of a model on a mesh does: the arithmetic of one device, on shards."""
+"""An optimizer of a model on a mesh: the arithmetic of one device, on shards."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ from dream.adapters.tensorflow.parallel.sharding.optimizer import laid
 from dream.adapters.tensorflow.parallel.sharding.step import MeshRunner, compiled, in_micros
 from dream.adapters.tensorflow.parallel.sharding.tensor_plan import Planned
 from dream.adapters.tensorflow.parallel.split import SplitParallelism, mesh_of
-from dream.adapters.tensorflow.parallel.split_fit import Runner
+from dream.adapters.tensorflow.parallel.split_fit import SplitRunner
 from dream.adapters.tensorflow.step import LocalStep, build_model
 
 
 class MeshParallelism(SplitParallelism):
-    """What is in parts is left open."""
+    """Models on a DTensor mesh; which variables are in parts is left open."""
 
     @abstractmethod
     def mesh_of(self, replicas: int) -> Mesh:
@@ -48,7 +48,7 @@ class MeshParallelism(SplitParallelism):
     @abstractmethod
     def layouts(self, mesh: Mesh) -> Layouts: ...
 
-    def connect(self, plan: Plan) -> Runner:
+    def connect(self, plan: Plan) -> SplitRunner:
         if plan.cluster.alone:
             devices = runtime.replicas(plan.devices)
             axes = self.mesh_of(len(devices))
@@ -128,7 +128,7 @@ class MeshParallelism(SplitParallelism):
 
 
 @final
-class Sharded(MeshParallelism):
+class ShardedParallelism(MeshParallelism):
     """Each device holds its part of the parameters and the optimizer's state; parameters are
     gathered where a layer uses them, and gradients are shared out again."""
 
@@ -162,4 +162,4 @@ class TensorParallelism(MeshParallelism):
 
 
 def sharded(plan: Plan) -> TensorFlowAdapter:
-    return TensorFlowAdapter(Sharded, plan)
+    return TensorFlowAdapter(ShardedParallelism, plan)

@@ -19,7 +19,7 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
 from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
-from dream.adapters.tensorflow.parallel.split_fit import Kind, Runner
+from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
 from dream.adapters.tensorflow.tracing import spec_of
 
 _STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
@@ -29,7 +29,7 @@ up. The last two are scalar tensors of float32."""
 
 
 @final
-class MeshRunner(Runner):
+class MeshRunner(SplitRunner):
     """Runs Keras's own steps on a mesh."""
 
     def __init__(self, placement: MeshPlacement, engine: Engine) -> None:

@@ -83,7 +83,7 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is un
         return dtensor.whole(super().value(), self._mesh)
 
     def local(self) -> list[tf.Tensor]:
-        """What of it lies on each of this process's devices."""
+        """Return the parts that lie on each of this process's devices."""
         return dtensor.local(super().value())
 
     def read_value(self) -> tf.Tensor:
