@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -145,7 +146,10 @@ class PlacedStage:
         self._copies = copies
         self.variables = [copies.get(id(v), v.value) for v in stage.model.trainable_variables]
         self.gradients: list[Any] = [None] * len(self.variables)
-        self._call = tf.function(self._called, reduce_retracing=True, jit_compile=False)
+        self._train, self._predict = (
+            tf.function(partial(self._called, training), reduce_retracing=True, jit_compile=False)
+            for training in (True, False)
+        )
         self._under_way: dict[int, tuple[Any, list[Any], list[Any], Any]] = {}
 
     def forward(self, microbatch: int, taken: Sequence[Any]) -> list[Any]:
@@ -154,13 +158,13 @@ class PlacedStage:
             taken = [tf.identity(x) for x in taken]
             with tf.GradientTape() as tape:
                 tape.watch([x for x in taken if x.dtype.is_floating])
-                given, penalty = self._call(*taken, training=True)
+                given, penalty = self._train(*taken)
         self._under_way[microbatch] = tape, taken, given, penalty
         return given  # type: ignore[no-any-return]
 
     def predict(self, taken: Sequence[Any]) -> tuple[list[Any], Any]:
         """In evaluation: (what the stage gives, the penalties of its layers)."""
-        return self._call(*taken, training=False)  # type: ignore[no-any-return]
+        return self._predict(*taken)  # type: ignore[no-any-return]
 
     def backward(
         self, microbatch: int, gradients: Sequence[Any], fraction: float
@@ -193,7 +197,7 @@ class PlacedStage:
         self.gradients = [None] * len(self.gradients)
         return pairs
 
-    def _called(self, *taken: Any, training: bool) -> tuple[list[Any], Any]:
+    def _called(self, training: bool, *taken: Any) -> tuple[list[Any], Any]:
         model = self.stage.model
         with tf.device(self.device):
             if not self._copies:

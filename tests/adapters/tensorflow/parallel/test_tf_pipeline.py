@@ -75,6 +75,12 @@ def test_each_outputs_loss_is_told_as_on_one_device(here: dict[str, Any]) -> Non
         assert ours["history"][name] == pytest.approx(values, abs=3e-6)
 
 
+def test_weights_set_by_hand_count_in_every_row(here: dict[str, Any]) -> None:
+    weights, tested = here["set between"]
+    close(weights, here["one set between"][0])
+    assert tested == pytest.approx(here["one set between"][1], abs=1e-6)
+
+
 def test_layers_lie_where_they_are_placed(here: dict[str, Any]) -> None:
     devices, weights = here["layers"]
     assert devices["left/kernel"] == "CPU:0"
@@ -89,6 +95,7 @@ def test_layers_lie_where_they_are_placed(here: dict[str, Any]) -> None:
         ("copies", "Unsupported", ["recompute=True", "data=2", "dream run -n 2"]),
         ("hidden", "Unsupported", ["Hidden", "split='tensor'"]),
         ("twice", "Unsupported", ["'again'"]),
+        ("own loss", "Unsupported", ["OwnLoss.compute_loss", "'sharded'"]),
         ("typo", "ConfigurationError", ["'fc2'", "left, right"]),
         ("too many", "ConfigurationError", ["microbatches=20", "batch size 16"]),
         ("no device", "ConfigurationError", ["'left': 2", "model=2"]),

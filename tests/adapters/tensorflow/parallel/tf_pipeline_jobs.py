@@ -60,6 +60,7 @@ def parts() -> dict[str, Any]:
         found["normalised"] = told(lambda: fitted(wide(layers.BatchNormalization(name="bn"))))
         found["hidden"] = told(lambda: fitted(Hidden()))
         found["twice"] = told(lambda: fitted(twice()))
+        found["own loss"] = told(lambda: fitted(OwnLoss(wide().layers)))
         found["typo"] = told(lambda: fitted(branches()))
         found["ops"] = ops_by_device(strategy)
     with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=20):
@@ -78,6 +79,8 @@ def parts() -> dict[str, Any]:
         found["halved"] = weights(fitted(wide()))
     with dream.strategy("hybrid", devices=2, data=2, model=1, recompute=True):
         found["copies"] = told(lambda: fitted(wide()))
+    with dream.strategy("hybrid", devices=2, data=2, model=1):
+        found["set between"] = set_between()
     with dream.strategy("model_parallel", split="layers", devices=2, place=PLACE):
         model = fitted(branches())
         found["layers"] = devices_of(model.variables), weights(model)
@@ -89,6 +92,7 @@ def parts() -> dict[str, Any]:
         found["one normalised"] = weights(fitted(wide(layers.BatchNormalization())))
         found["one outputs"] = penalised()
         found["one slow"] = weights(fitted(slow()))
+        found["one set between"] = set_between()
         found["one branches"] = weights(fitted(branches()))
         found["one counted"] = counted(strategy)
     with dream.strategy("single", precision="O3"):
@@ -145,6 +149,20 @@ def slow() -> Any:
 def long(x: Any) -> Any:
     large = keras.ops.ones((1500, 1500))
     return x + 0.0 * keras.ops.mean(keras.ops.matmul(large, large))
+
+
+def set_between() -> tuple[list[np.ndarray], float]:
+    """Weights that are set by hand between two fits count in all rows."""
+    model = fitted(wide(), epochs=1)
+    model.set_weights([0.5 * w for w in weights(model)])
+    tested = model.evaluate(*data(), verbose=0)
+    fitted(model, epochs=1)
+    return weights(model), tested
+
+
+class OwnLoss(keras.Sequential):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return 2 * super().compute_loss(*args, **kwargs)
 
 
 class Hidden(keras.Model):
