@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import contract_hashes
 from contract_cells import Cell
 
 WORKER = Path(__file__).with_name("contract_worker.py")
@@ -73,6 +74,7 @@ def run(cell: Cell, folder: Path, cases: Collection[str] = ()) -> Job:
         if not begun:
             break
         done.extend(begun)
+    contract_hashes.record(job)
     return job
 
 
