@@ -52,11 +52,6 @@ class ShardedDataset:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._resyncs is None:
-            return self._compared_whole()
-        return self._compared_by_targets(self._resyncs)
-
     def state_dict(self) -> dict[str, Any]:
         """Where training on this stands: the same on every rank, for any number of replicas."""
         return self._position.state({})
@@ -71,26 +66,19 @@ class ShardedDataset:
     def global_batches(self) -> Iterator[Any]:
         return iter(self._dataset)
 
-    def _compared_by_targets(self, resyncs: Resyncs) -> Iterator[Any]:
-        seen = Targets()
-        first = True
-        for batch, _ in self._pass():
-            seen.add_whole(targets_of(batch), self._communicator.world_size)
-            if first:
-                first = False
-                seen.compare(self._communicator, "the first batch")
-            yield self._shard(batch)
-        seen.compare(self._communicator, "an epoch's batches")
-        resyncs.settle()
-
-    def _compared_whole(self) -> Iterator[Any]:
-        first = True
+    def __iter__(self) -> Iterator[Any]:
+        """Compared with the other ranks' by targets where some are of another framework."""
+        seen, resyncs, first = Targets(), self._resyncs, True
         for batch, digest in self._pass():
+            if resyncs is not None:
+                seen.add_whole(targets_of(batch), self._communicator.world_size)
             if first:
                 first = False
-                self._compare(digest, "the first batch")
+                self._compare(digest, seen, "the first batch")
             yield self._shard(batch)
-        self._compare(self._ended, "an epoch's batches")
+        self._compare(self._ended, seen, "an epoch's batches")
+        if resyncs is not None:
+            resyncs.settle()
 
     def _pass(self) -> Iterator[tuple[Any, int]]:
         """The batches that are to be handed out yet, each with the digest of all up to it."""
@@ -108,7 +96,7 @@ class ShardedDataset:
                 self._position = self._position.after(samples, digest)
                 yield batch, digest
             elif read == start.batches:
-                self._compare(digest, "the batches before")
+                self._compare_whole(digest, "the batches before")
                 check_read_again(digest, start)
         check_long_enough(read, start)
         self._position, self._ended = Position(start.epoch + 1), digest
@@ -125,7 +113,13 @@ class ShardedDataset:
         self._begun = self._position.epoch + 1
         return self._position
 
-    def _compare(self, digest: int, what: str) -> None:
+    def _compare(self, digest: int, seen: Targets, what: str) -> None:
+        if self._resyncs is None:
+            self._compare_whole(digest, what)
+        else:
+            seen.compare(self._communicator, what)
+
+    def _compare_whole(self, digest: int, what: str) -> None:
         if self._communicator.world_size == 1:
             return
         pair = self._communicator.all_reduce(np.array([digest, -digest], np.int64), "max")

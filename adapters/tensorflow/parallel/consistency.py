@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import Desynchronized, WorkerFailed
@@ -24,15 +25,29 @@ _NUMBERS = re.compile(r"_\d+")
 """Keras counts names through a process, and a rank may have made more objects than others."""
 
 
-class PartialVariable(Protocol):
-    """A variable of which a rank has no more than a part.
+class PartialVariable:
+    """A variable of which a rank has no more than a part; outside of a tf.function it reads as a
+    whole.
 
     kept: all of it, while it may be read by one rank alone.
     """
 
-    kept: NDArray[Any] | None
+    kept: NDArray[Any] | None = None
+    trainable: bool
+    name: str
 
-    def numpy(self) -> NDArray[Any]: ...
+    def read_together(self) -> NDArray[Any]:
+        """All of it. Every rank calls it."""
+        raise NotImplementedError
+
+    def numpy(self) -> NDArray[Any]:
+        return self.read_together() if self.kept is None else self.kept
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.asarray(self.numpy(), dtype)
+
+    def __deepcopy__(self, memo: Any) -> tf.Variable:
+        return tf.Variable(self.numpy(), trainable=self.trainable, name=self.name[:-2])
 
 
 @final
@@ -47,14 +62,12 @@ class Consistency:
         """Rank 0's first value of a variable, a tensor, which every rank makes now."""
         if self._communicator.world_size == 1:
             return value
-        try:
-            name = _NUMBERS.sub("", path)
-            self._communicator.meet("make", variable=name, shape=list(value.shape))
-        except (Desynchronized, WorkerFailed) as error:
-            raise type(error)(
-                f"The ranks built different models. {error} Build the same model on every rank, "
-                "not behind a test of the rank; only values may differ, and rank 0's are taken."
-            ) from error
+        self._meet(
+            "The ranks built different models.",
+            "Build the same model on every rank, not behind a test of the rank; only values may "
+            "differ, and rank 0's are taken.",
+            "make", variable=_NUMBERS.sub("", path), shape=list(value.shape),
+        )  # fmt: skip
         return self._communicator.broadcast(value)
 
     def changed(self, value: NDArray[Any]) -> None:
@@ -76,16 +89,21 @@ class Consistency:
 
     def read(self, name: str) -> None:
         """Before a variable is made whole."""
+        self._meet(
+            "A variable that lies in parts is read by all ranks together.",
+            "For the weights call strategy.full_state(model), or model.save, which writes on rank "
+            "0 alone, on every rank: not behind a test of the rank.",
+            "read", variable=_NUMBERS.sub("", name),
+        )  # fmt: skip
+
+    def _meet(self, what: str, advice: str, call: str, **said: Any) -> None:
+        """Have the ranks say that they make the same call."""
         if self._communicator.world_size == 1:
             return
         try:
-            self._communicator.meet("read", variable=_NUMBERS.sub("", name))
+            self._communicator.meet(call, **said)
         except (Desynchronized, WorkerFailed) as error:
-            raise type(error)(
-                f"A variable that lies in parts is read by all ranks together. {error} For the "
-                "weights call strategy.full_state(model), or model.save, which writes on rank 0 "
-                "alone, on every rank: not behind a test of the rank."
-            ) from error
+            raise type(error)(f"{what} {error} {advice}") from error
 
     def compare(self, batch: Any) -> None:
         """Raise `Desynchronized` where a rank reads another batch. Every rank calls it."""
@@ -107,9 +125,8 @@ def whole(model: Any, *, here: bool) -> Iterator[None]:
     """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
     here: whether this is one that will."""
     states = [v for o in start.optimizers_of(model) for v in o.variables]
-    parts: Sequence[PartialVariable] = [
-        v.value for v in [*model.variables, *states] if hasattr(v.value, "kept")
-    ]
+    held = [v.value for v in [*model.variables, *states]]
+    parts = [value for value in held if isinstance(value, PartialVariable)]
     try:
         for part in parts:
             array = part.numpy()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
 from dream.adapters.tensorflow.keras.private import put_in_place
-from dream.adapters.tensorflow.parallel.consistency import Consistency
+from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.private import ResourceVariable
 from dream.collectives import Communicator
 
@@ -51,15 +51,14 @@ class Home:
 
 
 @final
-class OwnedVariable(ResourceVariable):  # type: ignore[misc]  # TensorFlow is untyped
-    """A variable of one of this rank's stages. kept: as `consistency.PartialVariable` has it."""
+class OwnedVariable(PartialVariable, ResourceVariable):  # type: ignore[misc]  # TensorFlow is untyped
+    """A variable of one of this rank's stages."""
 
     def __init__(self, array: NDArray[Any], home: Home, *, trains: bool, called: str) -> None:
         """trains, called: `trainable` and `name`, words that TensorFlow takes for itself."""
         super().__init__(array, trainable=trains, name=called)
         self._called = called
         self._home = home
-        self.kept: NDArray[Any] | None = None
 
     def value(self) -> tf.Tensor:
         return tf.convert_to_tensor(self.numpy()) if tf.executing_eagerly() else super().value()
@@ -67,16 +66,8 @@ class OwnedVariable(ResourceVariable):  # type: ignore[misc]  # TensorFlow is un
     def read_value(self) -> tf.Tensor:
         return self.value()
 
-    def numpy(self) -> NDArray[Any]:
-        if self.kept is not None:
-            return self.kept
+    def read_together(self) -> NDArray[Any]:
         return self._home.owners_value(self._called, super().value)
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        return np.asarray(self.numpy(), dtype)
-
-    def __deepcopy__(self, memo: Any) -> tf.Variable:
-        return tf.Variable(self.numpy(), trainable=self.trainable, name=self.name[:-2])
 
     def assign(
         self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
@@ -90,8 +81,8 @@ class OwnedVariable(ResourceVariable):  # type: ignore[misc]  # TensorFlow is un
 
 
 @final
-class RemoteVariable:
-    """A variable that other ranks have. kept: as `consistency.PartialVariable` has it."""
+class RemoteVariable(PartialVariable):
+    """A variable that other ranks have."""
 
     device = "CPU:0"  # where what Keras makes beside it goes
 
@@ -102,14 +93,11 @@ class RemoteVariable:
         self.name = f"{called}:0"
         self._called = called
         self._home = home
-        self.kept: NDArray[Any] | None = None
 
     def value(self) -> tf.Tensor:
         return tf.convert_to_tensor(self.numpy())
 
-    def numpy(self) -> NDArray[Any]:
-        if self.kept is not None:
-            return self.kept
+    def read_together(self) -> NDArray[Any]:
         return self._home.owners_value(self._called, self._blank)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
@@ -123,9 +111,6 @@ class RemoteVariable:
             f"{self.name[:-2]!r}, of rank {self._home.owner}. Call the model by fit, evaluate, "
             "predict, strategy.train_step or strategy.evaluate."
         )
-
-    def __deepcopy__(self, memo: Any) -> tf.Variable:
-        return tf.Variable(self.numpy(), trainable=self.trainable, name=self.name[:-2])
 
     def assign(self, value: Any, *_: Any, **__: Any) -> Any:
         """Its owner, which is told the same, takes the value."""

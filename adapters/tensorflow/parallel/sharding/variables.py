@@ -18,7 +18,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream.adapters.tensorflow.keras.private import put_in_place
-from dream.adapters.tensorflow.parallel.consistency import Consistency
+from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs
 
@@ -36,11 +36,10 @@ def as_they_lie() -> Iterator[None]:
 
 
 @final
-class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
+class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
     """A variable on a mesh.
 
     gathers: whether a forward pass is given the whole; else it is given the shards.
-    kept: all of it, while a file is written, which one rank does alone.
 
     What a tf.function has assigned is what it reads from then on, as a value: DTensor loses the
     order of an assignment and a later read, and would read what was there before.
@@ -63,7 +62,6 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is un
         self._specs = specs
         self._consistency = consistency
         self._gathers = gathers and any(specs)
-        self.kept: NDArray[Any] | None = None
         self._assigned: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def value(self) -> tf.Tensor:
@@ -89,15 +87,9 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is un
     def read_value(self) -> tf.Tensor:
         return self.value()
 
-    def numpy(self) -> NDArray[Any]:
+    def read_together(self) -> NDArray[Any]:
         found: NDArray[Any] = self.whole().numpy()
         return found
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        return np.asarray(self.numpy(), dtype)
-
-    def __deepcopy__(self, memo: Any) -> tf.Variable:
-        return tf.Variable(self.whole(), trainable=self.trainable, name=self.name[:-2])
 
     def assign(
         self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
