@@ -49,7 +49,7 @@ horovod: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard native/*)
+$(STAMP): pyproject.toml constraints.txt $(wildcard native/* native/sockets/*)
 	@test -n "$(PYTHON)" || { echo "There is no python3.11 here. Set PYTHON= to a Python 3.11."; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"

@@ -19,7 +19,7 @@ from typing import Any
 from _measure import Times, interleave
 
 import dream
-from dream.collectives.call import Call
+from dream.collectives.board import Call
 from dream.collectives.page import Page, words_needed
 
 SMALL = 1024

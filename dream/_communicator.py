@@ -28,7 +28,7 @@ def communicator(
             "A communicator stands on a framework's transport. Received: framework=None, and "
             "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
         )
-    everybody = ranks.told(place, chosen, f"communicator({reduction!r}, check={check})")
+    everybody = ranks.frameworks(place, chosen, f"communicator({reduction!r}, check={check})")
     reduction = ranks.reduction(reduction, everybody)
     connect = _registry.reduction(chosen, reduction)
     stall.watch(place)

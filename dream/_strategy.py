@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dream._opened import Watch
+    from dream.files.opened import Watch
     from dream.progress.loop import Progress
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -158,9 +158,9 @@ class Strategy:
     def _look_at_files(self) -> None:
         """Those that other ranks of this host could write too."""
         if self._place.local_world_size > 1:
-            from dream import _opened  # on use: `import dream` stays quick
+            from dream.files import opened  # on use: `import dream` stays quick
 
-            self._files = _opened.watch(self._place)
+            self._files = opened.watch(self._place)
 
     def _leave(self) -> None:
         if self._files is not None:
@@ -293,7 +293,7 @@ class Strategy:
         self._framework = framework
         spec, choice = self._choice.spec, self._choice
         words = ranks.block_words(spec.name, choice.reduction, self._seed, choice.given)
-        everybody = ranks.told(self._place, framework, words)
+        everybody = ranks.frameworks(self._place, framework, words)
         reduction = ranks.reduction(choice.reduction, everybody)
         for each in dict.fromkeys(everybody):
             spec.check_framework(choice.given, each, reduction)

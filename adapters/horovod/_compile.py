@@ -1,4 +1,4 @@
-"""The sdist made into a wheel, in a folder that is thrown away."""
+"""Compile the ring, and show where the build stands: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,16 +7,89 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from dream.adapters.horovod import _cache, _recipe, _sdist, _tools
-from dream.adapters.horovod._failure import failed
-from dream.adapters.horovod._key import BuildKey
-from dream.adapters.horovod._progress import Progress
+from dream.adapters.horovod._sdist import failed
+from dream.adapters.horovod._status import BuildKey
 from dream.cluster.user import inherited
+
+
+class Progress(ABC):
+    """What a build tells while it runs."""
+
+    @abstractmethod
+    def phase(self, name: str) -> None:
+        """A new phase begins."""
+
+    @abstractmethod
+    def percent(self, value: int) -> None:
+        """How much of the compiling is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class PlainProgress(Progress):
+    """Lines for logs: each phase, then every tenth percent."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._phase = ""
+        self._said = 0
+
+    def phase(self, name: str) -> None:
+        self._phase, self._said = name, 0
+        self._say(name)
+
+    def percent(self, value: int) -> None:
+        if value >= self._said + 10:
+            self._said = value
+            self._say(f"{self._phase} {value} %")
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._start:4.0f} s] {text}", flush=True)
+
+
+class BarProgress(Progress):
+    """One line that moves."""
+
+    def __init__(self) -> None:
+        from rich import progress
+
+        self._bar = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TimeElapsedColumn(),
+        )
+        self._task = self._bar.add_task("", total=100)
+        self._bar.start()
+
+    def phase(self, name: str) -> None:
+        self._bar.update(self._task, description=name)
+
+    def percent(self, value: int) -> None:
+        self._bar.update(self._task, completed=value)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def progress() -> Progress:
+    """The display that fits where stdout goes."""
+    return BarProgress() if sys.stdout.isatty() else PlainProgress()
+
 
 _PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 _IMPORTS = {"torch": "horovod.torch.mpi_lib_v2", "tensorflow": "horovod.tensorflow.mpi_ops"}

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from dream._errors import ConfigurationError, DreamError, NotInstalled
 from dream.adapters.horovod import _cache, _tools
-from dream.adapters.horovod._compile import compile_wheel
-from dream.adapters.horovod._failure import excerpt
-from dream.adapters.horovod._key import BuildKey, present_key
-from dream.adapters.horovod._progress import progress
-from dream.adapters.horovod._status import BuildStatus, require, status
+from dream.adapters.horovod._compile import compile_wheel, progress
+from dream.adapters.horovod._sdist import excerpt
+from dream.adapters.horovod._status import BuildKey, BuildStatus, present_key, require, status
 
 __all__ = ["BuildStatus", "build", "main", "require", "status"]
 

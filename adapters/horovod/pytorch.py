@@ -10,11 +10,10 @@ import torch
 
 from dream._topology import Cluster
 from dream.adapters.horovod._buckets import Buckets
-from dream.adapters.horovod._groups import group_of
-from dream.adapters.horovod._ring import stand_in
+from dream.adapters.horovod._ring import group_of, stand_in
 from dream.adapters.horovod._travel import begin, check_device, wait
 from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 
 _OPS: dict[Combine, Any] = {
     "sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product

@@ -11,11 +11,10 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
 from dream._topology import Cluster
-from dream.adapters.horovod._groups import group_of
-from dream.adapters.horovod._ring import explained, stand_in
+from dream.adapters.horovod._ring import explained, group_of, stand_in
 from dream.adapters.tensorflow import runtime
 from dream.collectives import Wire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 
 _OPS: dict[Combine, int] = {
     "sum": mpi_ops.Sum, "min": mpi_ops.Min, "max": mpi_ops.Max, "product": mpi_ops.Product

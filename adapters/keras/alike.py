@@ -15,7 +15,7 @@ from dream._spec import Framework
 from dream.adapters.keras import metrics
 from dream.adapters.keras.steps import statistics_of
 from dream.collectives import Communicator
-from dream.mixed.alike import Account, kind
+from dream.mixed.consistency import Account, kind
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 

@@ -15,9 +15,9 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.model_description import model as canonical
 from dream.adapters.keras.model_description.calls import recorded
 from dream.adapters.keras.steps import statistics_of
-from dream.mixed import alike as likeness
-from dream.mixed.alike import Account
-from dream.mixed.in_order import InOrder
+from dream.mixed import consistency
+from dream.mixed.consistency import Account
+from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync
 from dream.tools.port_check import arrays
 
@@ -81,7 +81,7 @@ class Canonical(Form):
         layout = self._order.layout(self._order.names)
         summed = [*self._layout(self._model.trainable_variables), *self._layout(states)]
         mine = Account(engine.framework, "step", layout, summed, alike.states_layout(optimizers))
-        if likeness.agree(engine.communicator, mine):
+        if consistency.agree(engine.communicator, mine):
             self._states = [v for optimizer in optimizers for v in optimizer.variables]
         self.take_rank_0s(engine)
 

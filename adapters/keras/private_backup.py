@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from dream._files import write_whole
+from dream.files.whole import write_whole
 
 _KEY = "dream"
 

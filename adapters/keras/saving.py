@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from dream import _saves, cluster
+from dream import cluster
+from dream.files import saves
 
 _SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 
@@ -47,7 +48,7 @@ def writing(save: Callable[..., Any], name: str, *, follow: bool = False) -> Cal
         def fill(part: Path) -> Any:
             return save(self, part, *args, **kwargs)
 
-        return _saves.here().save(filepath, fill, follow=follow)
+        return saves.here().save(filepath, fill, follow=follow)
 
     return write
 
@@ -60,7 +61,7 @@ def reading(load: Callable[..., Any], _: str) -> Callable[..., Any]:
         given = (*args, *kwargs.values())
         path = next((each for each in given if isinstance(each, (str, os.PathLike))), None)
         if path is not None and "://" not in str(path):
-            _saves.here().before_reading(path)
+            saves.here().before_reading(path)
         return load(*args, **kwargs)
 
     return read

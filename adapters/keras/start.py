@@ -13,7 +13,7 @@ from dream._log import logger
 from dream.adapters.keras import alike, metrics, private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import batch_norm, recomputing
-from dream.mixed.alike import agree as agree_with
+from dream.mixed.consistency import agree as agree_with
 
 
 def prepare(model: Any, engine: Engine, example: Any) -> None:

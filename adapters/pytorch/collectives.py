@@ -19,7 +19,7 @@ from dream._topology import Cluster
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.pytorch.store import hold, store
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 
 _BACK_STOP = {"gloo": timedelta(days=1), "nccl": timedelta(minutes=5)}
 """Beyond the stall time. Torch names nobody, and counts the time in which a process was stopped:

@@ -14,7 +14,7 @@ from dream._adapter import Metric
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.dealt import dealt_of
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from dream import _saves
+from dream.files import saves as job_saves
 
 
 def enter(replace: Callable[[Any, str, Any], None]) -> None:
     """Change both. What goes to an open file or buffer, or comes from one, stays torch's own."""
-    saves = _saves.here()
+    saves = job_saves.here()
     replace(torch, "save", _saving(torch.save, saves))
     replace(torch, "load", _loading(torch.load, saves))
 
 
-def _saving(save: Any, saves: _saves.Saves) -> Any:
+def _saving(save: Any, saves: job_saves.Saves) -> Any:
     @wraps(save)
     def save_once(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
@@ -37,7 +37,7 @@ def _saving(save: Any, saves: _saves.Saves) -> Any:
     return save_once
 
 
-def _loading(load: Any, saves: _saves.Saves) -> Any:
+def _loading(load: Any, saves: job_saves.Saves) -> Any:
     @wraps(load)
     def load_after(f: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(f, (str, os.PathLike)):

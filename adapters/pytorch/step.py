@@ -16,7 +16,7 @@ from dream.adapters.pytorch.parallel.mixed.root import MixedRoot
 from dream.adapters.pytorch.parallel.mixed.told_loss import ToldLoss
 from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

@@ -11,8 +11,8 @@ import torch
 
 from dream._errors import Unsupported
 from dream.collectives import Tensor, Tensors
-from dream.collectives.dtypes import check_moves
-from dream.collectives.wire import Combine, Length
+from dream.collectives.tensors import check_moves
+from dream.collectives.transport import Combine, Length
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

@@ -11,7 +11,7 @@ from dream._errors import Unsupported
 from dream._topology import Cluster
 from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
 from dream.adapters.shared_memory._buckets import Buckets, name_of
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 from dream.shared_memory import Group, groups
 
 

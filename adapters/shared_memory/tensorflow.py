@@ -14,7 +14,7 @@ from dream.adapters.shared_memory._op import op_of
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.errors import translated
 from dream.collectives import Wire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 from dream.shared_memory import OPERATIONS, Group, groups
 
 

@@ -19,7 +19,7 @@ from dream.adapters.tensorflow.cluster import join
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Loop, Members, Wire
-from dream.collectives.wire import Combine, Length
+from dream.collectives.transport import Combine, Length
 
 _GROUP = 7001
 _FIRST_NUMBER, _LAST = 1, 2**31 - 1

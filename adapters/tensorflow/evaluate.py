@@ -17,7 +17,7 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Batch, count_of, value_of
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream.adapters.keras import calling, step
-from dream.collectives.tracing import as_written
+from dream.collectives.tensors import as_written
 
 Batch = tuple[Any, ...]
 Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]

@@ -31,7 +31,7 @@ from dream.adapters.tensorflow.keras.private import unscaled_losses
 from dream.adapters.tensorflow.loss import Batch, Total, count_of, value_of
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 class LocalStep:

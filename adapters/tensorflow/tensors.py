@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream.collectives import Tensor, Tensors
-from dream.collectives.dtypes import check_moves
-from dream.collectives.wire import Combine, Length
+from dream.collectives.tensors import check_moves
+from dream.collectives.transport import Combine, Length
 
 _NARROW = (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.float16, tf.bfloat16)
 _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {

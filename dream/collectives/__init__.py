@@ -6,11 +6,10 @@ about to do. `Links` carry what goes from one rank to another.
 """
 
 from dream.collectives.communicator import Communicator
-from dream.collectives.handle import Handle
-from dream.collectives.hierarchical import Hierarchical
 from dream.collectives.members import Members
+from dream.collectives.post import Handle
 from dream.collectives.tensors import Tensors
-from dream.collectives.wire import Loop, Op, Tensor, Wire
+from dream.collectives.transport import Hierarchical, Loop, Op, Tensor, Wire
 
 __all__ = [
     "Communicator",

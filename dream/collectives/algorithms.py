@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from dream.collectives.peers import Parcel, Peers
-from dream.collectives.wire import Combine
+from dream.collectives.transport import Combine
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,13 +1,69 @@
-"""Where the ranks of a group lay open what they are about to do, before a byte of it moves."""
+"""Lay open what a rank is about to do, in words, before a byte of it moves. Ranks of one host use a
+page that they share (`page`), others tell one another in small messages."""
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import final
 
 from dream import stall
 from dream._errors import Desynchronized, WorkerFailed
-from dream.collectives.call import Call
+from dream.collectives.links import Links, Wait
+
+DIGEST_BITS = 48
+MOST_BYTES = 240
+
+Shape = Sequence[int | str]
+"""A size that may differ between ranks is written "*"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What must be the same on every rank, in words.
+
+    digest: DIGEST_BITS bits of it, never 0. packed: the words as bytes, at most MOST_BYTES.
+    """
+
+    words: str
+    digest: int = field(init=False)
+    packed: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = self.words.encode()
+        number = int.from_bytes(blake2b(whole, digest_size=DIGEST_BITS // 8).digest(), "little")
+        object.__setattr__(self, "digest", number or 1)
+        object.__setattr__(self, "packed", whole[:MOST_BYTES])
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A call but for the shapes, which a graph may not know before it runs.
+
+    dtypes: one for each tensor.
+    """
+
+    name: str
+    dtypes: Sequence[str] = ()
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    def call(self, shapes: Sequence[Shape]) -> Call:
+        """`all_reduce(op='sum') of float32 (2, 3)`."""
+        inside = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        things = [
+            f"{dtype} {in_words(shape)}"
+            for dtype, shape in zip(self.dtypes, shapes, strict=bool(self.dtypes))
+        ]
+        of = f" of {len(things)} tensors:" if len(things) > 1 else " of" if things else ""
+        return Call(f"{self.name}({inside}){of} {', '.join(things)}".rstrip())
+
+
+def in_words(shape: Shape) -> str:
+    sizes = ", ".join(map(str, shape))
+    return f"({sizes},)" if len(shape) == 1 else f"({sizes})"
 
 
 class Board(ABC):
@@ -58,3 +114,64 @@ def departure(rank: int, doing: str) -> WorkerFailed:
 
 def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+_HEAD = struct.Struct("<QQHH")
+"""turn, digest, number of bytes, number of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    digest: int
+    words: str
+    numbers: tuple[int, ...]
+
+
+@final
+class Mesh(Board):
+    """The board on connections. ranks: as the job numbers them."""
+
+    def __init__(self, links: Links, ranks: Sequence[int], name: str) -> None:
+        self._links, self._ranks = links, ranks
+        self._channel = f"board-{name}"
+        self._turn = 0
+        self._last = dict.fromkeys(ranks, "")
+
+    def agree(self, call: Call) -> None:
+        self.tell(call, ())
+
+    def tell(self, call: Call, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        self._turn += 1
+        own = self._links.rank
+        others = [rank for rank in self._ranks if rank != own]
+        for rank in others:
+            self._links.send(rank, self._channel, self._message(call, numbers))
+        heard = {own: _Said(call.digest, call.packed.decode(errors="replace"), tuple(numbers))}
+        for rank in others:
+            heard[rank] = self._hear(rank, call)
+        self._last = {rank: said.words for rank, said in heard.items()}
+        if len({said.digest for said in heard.values()}) > 1:
+            raise disagreement({rank: heard[rank].words for rank in self._ranks})
+        return [heard[rank].numbers for rank in self._ranks]
+
+    def _message(self, call: Call, numbers: Sequence[int]) -> bytes:
+        head = _HEAD.pack(self._turn, call.digest, len(call.packed), len(numbers))
+        return head + call.packed + struct.pack(f"<{len(numbers)}q", *numbers)
+
+    def _hear(self, rank: int, call: Call) -> _Said:
+        try:
+            with self._links.wait(call.words, rank) as wait:
+                return self._read(rank, wait)
+        except TimeoutError:
+            raise absence(call, {rank: self._last[rank]}, self._links.seconds) from None
+        except WorkerFailed as error:
+            raise departure(rank, call.words) from error
+
+    def _read(self, rank: int, wait: Wait) -> _Said:
+        head = self._links.receive(rank, self._channel, _HEAD.size, wait)
+        turn, digest, length, count = _HEAD.unpack(head)
+        body = self._links.receive(rank, self._channel, length + 8 * count, wait)
+        if turn < self._turn:  # of a call that this rank gave up waiting in
+            return self._read(rank, wait)
+        numbers = struct.unpack_from(f"<{count}q", body, length)
+        return _Said(digest, body[:length].decode(errors="replace"), numbers)

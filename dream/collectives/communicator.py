@@ -7,17 +7,13 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError
 from dream.collectives import objects, scattering
-from dream.collectives.adding import Adding
-from dream.collectives.agreement import Agreement
-from dream.collectives.call import Said
+from dream.collectives.agreement import Adding, Agreement
+from dream.collectives.board import Said
 from dream.collectives.composed import Composed
-from dream.collectives.dtypes import check_moves
-from dream.collectives.handle import Handle
 from dream.collectives.members import Members
-from dream.collectives.post import Post
-from dream.collectives.tensors import Tensors
-from dream.collectives.tracing import as_written
-from dream.collectives.wire import Native, Op, Tensor, Wire
+from dream.collectives.post import Handle, Post
+from dream.collectives.tensors import Tensors, as_written, check_moves
+from dream.collectives.transport import Native, Op, Tensor, Wire
 
 
 @final

@@ -1,4 +1,4 @@
-"""Connections between ranks, each for one direction and purpose, made when first used.
+"""Connect ranks, once for each direction and purpose, when first used; and wait with patience.
 
 A rank has a door; who wants to send comes to it.
 """
@@ -7,13 +7,56 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache, partial
-from typing import final
+from typing import Self, final
 
 from dream import cluster, stall
 from dream._errors import Desynchronized, DreamError, WorkerFailed
 from dream._topology import Cluster
-from dream.collectives.wait import Wait
+
+
+@final
+class Wait:
+    """For one rank to go on. Time counts while nothing comes."""
+
+    def __init__(self, call: str, rank: int, seconds: float) -> None:
+        """call: what is waited in, in words. rank: of the job. seconds: how long, at most."""
+        self._call, self._rank = call, rank
+        self._patience = stall.Patience(seconds)
+        self._told: ExitStack | None = None
+
+    @property
+    def slice(self) -> float:
+        """Seconds until the next look."""
+        return self._patience.slice
+
+    def look(self) -> None:
+        """Nothing has come in a while. TimeoutError where that has gone on for too long."""
+        if self._told is None:
+            self._told = ExitStack()
+            self._told.enter_context(stall.waiting(self._call, lambda: [self._rank]))
+        if self._patience.over():
+            raise TimeoutError
+
+    def act(self, connection: socket.socket, act: Callable[[], int]) -> int:
+        """What a call on a connection gives, which moves some bytes. TimeoutError where none do."""
+        self._patience.restart()
+        while True:
+            connection.settimeout(self.slice)
+            try:
+                return act()
+            except TimeoutError:
+                self.look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._told is not None:
+            self._told.close()
+
 
 _KIND = "links"
 

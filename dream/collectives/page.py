@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import final
 
 from dream import stall
-from dream.collectives.board import Board, absence, departure, disagreement
-from dream.collectives.call import DIGEST_BITS, MOST_BYTES, Call
+from dream.collectives.board import (
+    DIGEST_BITS,
+    MOST_BYTES,
+    Board,
+    Call,
+    absence,
+    departure,
+    disagreement,
+)
 
 _WORD = 8
 _TEXT_WORDS = MOST_BYTES // _WORD + 1

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from dream._errors import Desynchronized
-from dream.collectives.links import Links
-from dream.collectives.wait import Wait
+from dream.collectives.links import Links, Wait
 
 _HEAD = struct.Struct("<?B16sBQ")
 """whether an answer is waited for, length of the dtype's name, the name, dims, bytes."""

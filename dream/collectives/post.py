@@ -1,20 +1,41 @@
-"""Tensors from one rank to another, and all_reduce by the textbook's algorithms, written on it."""
+"""Send and receive between two ranks, and reduce as the textbooks write it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, final
 
 from dream._errors import ConfigurationError, unknown
 from dream.collectives.agreement import Agreement
 from dream.collectives.algorithms import ALGORITHMS, Exchange
-from dream.collectives.call import Said
-from dream.collectives.dtypes import carried, check_moves
-from dream.collectives.handle import Handle
+from dream.collectives.board import Said
 from dream.collectives.members import Members
 from dream.collectives.peers import Expected, Parcel, Peers
-from dream.collectives.tensors import Tensors
-from dream.collectives.wire import OPS, Native, Op, Tensor
+from dream.collectives.tensors import Tensors, carried, check_moves
+from dream.collectives.transport import OPS, Native, Op, Tensor
+
+
+@final
+class Handle:
+    """A send or receive on its way.
+
+    Not waiting for it is allowed; an error is then lost, save that the other rank has it too.
+    """
+
+    def __init__(self, future: Future[Any], finish: Callable[[Any], Any]) -> None:
+        self._future = future
+        self._finish = finish
+
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._future.done()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """What came, or None for a send, once it is over. Raises what went wrong; TimeoutError
+        after `timeout` seconds, and it may then be waited for again."""
+        return self._finish(self._future.result(timeout))
 
 
 @final

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from dream._errors import ConfigurationError
 from dream.collectives.agreement import Agreement
-from dream.collectives.call import Said, in_words
-from dream.collectives.dtypes import SIZES, check_moves
+from dream.collectives.board import Said, in_words
 from dream.collectives.members import Members
-from dream.collectives.tensors import Tensors
-from dream.collectives.wire import Length, Native, Tensor
+from dream.collectives.tensors import SIZES, Tensors, check_moves
+from dream.collectives.transport import Length, Native, Tensor
 
 _NAMES = [*SIZES]
 _MOST_DIMS = 12

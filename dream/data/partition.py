@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dream._errors import ConfigurationError
 
@@ -93,3 +93,13 @@ def check_batch_size(batch_size: int, parts: int) -> None:
             f"batch_size={batch_size}, replicas={parts}. Use batch_size={parts} or more, or fewer "
             "replicas."
         )
+
+
+def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """A batch is the model's inputs and then the target."""
+    if len(batch) < 2:
+        raise ConfigurationError(
+            f"A batch is the model's inputs and then the target. Received: {len(batch)} parts. "
+            "Call step(x, y), or step(*batch)."
+        )
+    return batch[:-1], batch[-1]

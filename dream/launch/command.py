@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType
 
 from dream._errors import ConfigurationError
-from dream._files import is_file
 from dream.cluster import _names
+from dream.files.whole import is_file
 from dream.launch.ending import describe, ranks
 from dream.launch.events import Events
 from dream.launch.guard import temporary_folder

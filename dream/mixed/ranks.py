@@ -1,9 +1,4 @@
-"""A job whose ranks are of several frameworks: who is of which, and what they meet on.
-
-Before a block connects anything, the ranks tell one another which framework each has and how the
-block is written. Ranks of one framework then stand on any of its transports; those of several
-meet on the ring, or in the memory that they share.
-"""
+"""Which framework each rank of a job has, and what joins them."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ RING, SHARED = "horovod", "shared_memory"
 _meetings = count()
 
 
-def told(place: Cluster, own: Framework, words: str) -> tuple[Framework, ...]:
+def frameworks(place: Cluster, own: Framework, words: str) -> tuple[Framework, ...]:
     """Every rank's framework, in rank order. Every rank calls it as often as the others.
 
     words: how the block is written, which must be the same on every rank.

@@ -13,7 +13,7 @@ from typing import final
 
 from dream._log import logger
 from dream.collectives import Communicator
-from dream.mixed.talk import told
+from dream.mixed.consistency import gathered
 
 USUAL = 100
 """Steps between broadcasts, where ranks differ by rounding only."""
@@ -55,7 +55,7 @@ class Resync:
         since, self._settled = self._steps - self._settled, self._steps
         if self._asked == 0 or not since:
             return
-        drift = max(told(self._communicator, self._take(), "takes rank 0's weights again"))
+        drift = max(gathered(self._communicator, self._take(), "takes rank 0's weights again"))
         if drift > ROUNDING and self._every != 1:
             self._judge(drift, since)
 

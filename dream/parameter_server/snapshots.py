@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._errors import CheckpointError
-from dream._files import write_whole
 from dream._plain import Garbled, pack, unpack
+from dream.files.whole import write_whole
 
 _NAME = re.compile(r"server(\d+)-(\d{8,})")
 

@@ -5,9 +5,9 @@ it. `native/dream_shared.h` is the core's own interface, for those who are not P
 """
 
 from dream.shared_memory import groups
-from dream.shared_memory.codes import CARRIES, OPERATIONS
+from dream.shared_memory.failures import CARRIES, OPERATIONS
 from dream.shared_memory.group import Group
+from dream.shared_memory.groups import connect
 from dream.shared_memory.library import Status, status
-from dream.shared_memory.meeting import connect
 
 __all__ = ["CARRIES", "OPERATIONS", "Group", "Status", "connect", "groups", "status"]

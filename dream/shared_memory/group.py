@@ -10,7 +10,7 @@ from typing import Any, final
 from dream import stall
 from dream._errors import DreamError, Unsupported
 from dream.shared_memory import failures
-from dream.shared_memory.codes import DTYPES, KINDS, OPERATIONS, Code
+from dream.shared_memory.failures import DTYPES, KINDS, OPERATIONS, Code
 from dream.shared_memory.library import library
 
 _AGAIN = int(Code.AGAIN)

@@ -1,4 +1,4 @@
-"""The servers of other libraries, held to where this job's ranks are: native/dream_listen.h."""
+"""Hold other libraries' servers to where the job's ranks are: native/sockets/dream_listen.h."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from dream import ConfigurationError, DreamError
-from dream._files import check_output, whole, write_json, write_whole
+from dream.files.whole import check_output, whole, write_json, write_whole
 
 
 @pytest.mark.parametrize("name", ["/proc/out.json", "absent/out.json", ".", "a" * 300])

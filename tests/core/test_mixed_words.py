@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dream import ConfigurationError, Unsupported
-from dream.mixed.in_order import InOrder
-from dream.mixed.order import Sum, Targets
+from dream.mixed.order import InOrder, Sum, Targets
 from dream.mixed.ranks import block_words, by_rank, reduction
 from dream.tools.port_check.arrays import OPS
 from dream.tools.port_check.description import Description, Layer, Parameter, Part

@@ -11,10 +11,10 @@ from threading import Event, Thread
 
 import pytest
 
-from dream import _opened
-from dream._board import Board
-from dream._opened import Watch
 from dream._topology import Cluster
+from dream.files import opened
+from dream.files.opened import Watch
+from dream.files.store import PatientStore
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
@@ -49,7 +49,7 @@ def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rank(number: int, store: Values) -> Watch:
     place = Cluster(rank=number, local_rank=number, world_size=3, local_world_size=3)
-    return Watch(place, lambda: Board(store))
+    return Watch(place, lambda: PatientStore(store))
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -123,8 +123,8 @@ def test_what_is_opened_is_looked_at_until_the_end_of_the_block(
     store: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = rank(0, store)
-    monkeypatch.setattr(_opened, "_of", lambda _: made)
-    watch = _opened.watch(Cluster())
+    monkeypatch.setattr(opened, "_of", lambda _: made)
+    watch = opened.watch(Cluster())
     (tmp_path / "inside").write_text("seen")
     watch.rest()
     (tmp_path / "after").write_text("not seen")

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dream import WorkerFailed, _board
-from dream._board import Board
-from dream._saves import First, Other, Saves
+from dream import WorkerFailed
+from dream.files import store as store_module
+from dream.files.saves import First, Other, Saves
+from dream.files.store import PatientStore
 
 SECONDS = 120.0
 
@@ -76,11 +77,11 @@ class Slow:
 def test_a_store_that_stands_still_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher may be stopped, or rank 0 hold its interpreter: that is no reason to fail."""
     slow = Slow(20)
-    monkeypatch.setattr(_board, "time", SimpleNamespace(monotonic=lambda: slow.now, sleep=id))
-    assert Board(slow, 1800.0).find("key") == b"there"
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: slow.now, sleep=id))
+    assert PatientStore(slow, 1800.0).find("key") == b"there"
     slow.left = 1000
     with pytest.raises(WorkerFailed):
-        Board(slow, 1800.0).find("key")
+        PatientStore(slow, 1800.0).find("key")
 
 
 @pytest.fixture
@@ -90,12 +91,12 @@ def store() -> Values:
 
 @pytest.fixture
 def first(store: Values) -> First:
-    return First(2, Board(store), SECONDS)
+    return First(2, PatientStore(store), SECONDS)
 
 
 @pytest.fixture
 def other(store: Values) -> Other:
-    return Other(1, Board(store), SECONDS)
+    return Other(1, PatientStore(store), SECONDS)
 
 
 def save(saves: Saves, path: Path, text: str) -> None:
@@ -218,13 +219,13 @@ def test_a_rank_0_that_was_started_again_goes_on_counting(
     path = tmp_path / "both.pt"
     for saves in (first, other, other):
         save(saves, path, "something")
-    save(First(2, Board(store), SECONDS), path, "again")
+    save(First(2, PatientStore(store), SECONDS), path, "again")
     other.before_reading(path)
 
 
 def test_what_rank_0_never_saves_is_named(tmp_path: Path, store: Values) -> None:
-    other, path = Other(1, Board(store), 0.01), tmp_path / "both.pt"
-    save(First(2, Board(store), SECONDS), path, "once")
+    other, path = Other(1, PatientStore(store), 0.01), tmp_path / "both.pt"
+    save(First(2, PatientStore(store), SECONDS), path, "once")
     for _ in range(2):
         save(other, path, "another's")
     with pytest.raises(WorkerFailed, match=r"Rank 0 has not saved.*saved 2 times") as told:
@@ -253,7 +254,11 @@ def test_rank_0_that_has_left_is_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dream"), "propagate", True)
-    other, new, old = Other(1, Board(Gone()), SECONDS), tmp_path / "new.pt", tmp_path / "old.pt"
+    other, new, old = (
+        Other(1, PatientStore(Gone()), SECONDS),
+        tmp_path / "new.pt",
+        tmp_path / "old.pt",
+    )
     old.write_text("perhaps rank 0's")
     for path in (new, new, old):
         save(other, path, "its own")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dream.shared_memory import codes, library
+from dream.shared_memory import failures, library
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
@@ -44,10 +44,10 @@ def test_numbers_are_those_of_the_header() -> None:
     header = (NATIVE / "dream_shared.h").read_text()
     found = {name: int(number) for name, number in re.findall(r"DREAM_(\w+) = (\d+)", header)}
     tables = (
-        codes.DTYPES,
-        codes.OPERATIONS,
-        {name: number for number, name in codes.KINDS.items()},
-        {code.name: int(code) for code in codes.Code},
+        failures.DTYPES,
+        failures.OPERATIONS,
+        {name: number for number, name in failures.KINDS.items()},
+        {code.name: int(code) for code in failures.Code},
     )
     here = {name.upper(): number for table in tables for name, number in table.items()}
     assert here == found

@@ -1,4 +1,4 @@
-"""Adasum, as `dream.update.adasum` says."""
+"""Adasum, as `dream.update.compression` says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from dream.adapters.pytorch.compression.exchange import Exchange
 from dream.adapters.pytorch.compression.hook import write
 from dream.collectives import Communicator
-from dream.update.adasum import TINY, check_ranks
+from dream.update.compression import TINY, check_ranks
 
 
 @final

@@ -26,7 +26,7 @@ from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
 from dream.collectives import Communicator
 from dream.data.partition import check_batch_size
-from dream.data.passes import Pass
+from dream.data.position import Pass
 from dream.mixed.resync import Resyncs
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)

@@ -13,8 +13,7 @@ from dream.adapters.pytorch.data.reading import Reads
 from dream.adapters.pytorch.plain import dump, load
 from dream.collectives import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
-from dream.data.passes import Pass, Track
-from dream.data.position import Position, chained, check_long_enough, check_read_again
+from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
 

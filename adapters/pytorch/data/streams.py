@@ -21,8 +21,7 @@ from dream.adapters.pytorch.data.reading import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.collectives import Communicator
 from dream.data.partition import Share
-from dream.data.passes import Pass, Track
-from dream.data.position import Position, chained, check_long_enough, check_read_again
+from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 _ENDED = -1
 

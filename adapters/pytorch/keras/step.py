@@ -21,7 +21,7 @@ from dream.adapters.keras.update.exchange import check_unscaled, exchanged
 from dream.adapters.keras.update.precision import check_scaled
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.resync import Resync
 
 Batch = tuple[Any, ...]

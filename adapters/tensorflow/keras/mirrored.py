@@ -15,8 +15,8 @@ from dream.adapters.tensorflow.keras import data as keras_data
 from dream.adapters.tensorflow.keras import private as keras_private
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator
-from dream.collectives.dtypes import CARRIED
-from dream.collectives.pack import Pack
+from dream.collectives.composed import Pack
+from dream.collectives.tensors import CARRIED
 
 
 @final

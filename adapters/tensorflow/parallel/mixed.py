@@ -10,7 +10,7 @@ from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.form import Canonical
 from dream.adapters.tensorflow.loss import Batch
 from dream.adapters.tensorflow.step import LocalStep, build, process_step
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.mixed.resync import Resync
 from dream.update.update import Knobs
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from dream._errors import Unsupported
 from dream.adapters.keras.update.exchange import Exchange
 from dream.collectives import Wire
-from dream.update.adasum import TINY, check_ranks
-from dream.update.compression import Compression
+from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs
 
 
@@ -50,9 +49,9 @@ def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> Exchange | None:
 
 @final
 class Adasum(Exchange):
-    """As `dream.update.adasum` says. Every rank gets all gradients, and reckons what pairs of them
-    find, and pairs of pairs: sends and receives would not run in a graph. Sent: the gradient, to
-    every other rank."""
+    """As `dream.update.compression` says. Every rank gets all gradients, and reckons what pairs of
+    them find, and pairs of pairs: sends and receives would not run in a graph. Sent: the gradient,
+    to every other rank."""
 
     def __init__(self, wire: Wire, world_size: int) -> None:
         check_ranks(world_size)

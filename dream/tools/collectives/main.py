@@ -11,9 +11,9 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from dream._files import check_output, write_json
 from dream._screen import screen
 from dream._spec import Framework
+from dream.files.whole import check_output, write_json
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
 from dream.tools.collectives import document, plot, report, runner, transports

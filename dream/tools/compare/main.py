@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dream._errors import ConfigurationError
-from dream._files import check_output, write_json
 from dream._screen import screen
+from dream.files.whole import check_output, write_json
 from dream.launch.guard import temporary_folder
 from dream.tools import recording
 from dream.tools.compare import (

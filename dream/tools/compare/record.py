@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dream._files import write_whole
+from dream.files.whole import write_whole
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from typing import IO
 
 import dream
 from dream import _registry, cluster
-from dream._files import write_whole
+from dream.files.whole import write_whole
 
 _ELEMENTS = 1 << 18
 

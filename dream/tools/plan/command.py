@@ -42,7 +42,7 @@ def command(
     It is built and run without values, so it may be larger than this machine. Exit code 1 where
     nothing fits, or where memory or bytes measured are not those foretold.
     """
-    from dream._files import check_output
+    from dream.files.whole import check_output
     from dream.tools.collectives import sizes
     from dream.tools.plan.asked import Asked, Training, check_positive
     from dream.tools.plan.main import Wish, main

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from dream._files import write_json
 from dream._spec import Framework
+from dream.files.whole import write_json
 from dream.tools.plan import document, overheads, planned, presets, report
 from dream.tools.plan.asked import Asked
 from dream.tools.plan.calibrate import Here

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dream._errors import ConfigurationError, unknown
-from dream._files import is_file
+from dream.files.whole import is_file
 
 
 def place_of(function: str | Callable[[], Any]) -> str:

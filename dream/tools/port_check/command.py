@@ -41,7 +41,7 @@ def command(
     their layers do not match.
     """
     from dream._errors import Unsupported
-    from dream._files import check_output, write_json
+    from dream.files.whole import check_output, write_json
     from dream.tools.port_check import document, files, report
     from dream.tools.port_check.function import port_check
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dream._files import write_whole
+from dream.files.whole import write_whole
 from dream.tools.recording.pace import Pace
 
 if TYPE_CHECKING:

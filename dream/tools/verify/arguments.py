@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dream._errors import ConfigurationError
-from dream._files import check_output
+from dream.files.whole import check_output
 from dream.launch.command import script_command
 
 

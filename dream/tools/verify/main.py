@@ -10,8 +10,8 @@ from rich.text import Text
 
 from dream import _placing
 from dream._errors import ConfigurationError
-from dream._files import write_json
 from dream._screen import screen
+from dream.files.whole import write_json
 from dream.launch.guard import temporary_folder
 from dream.tools import recording
 from dream.tools.verify import arguments, cells, document, noise, report

@@ -20,16 +20,14 @@ from dream import ConfigurationError, NotInstalled
 from dream.adapters.horovod import (
     _cache,
     _compile,
-    _failure,
-    _key,
     _recipe,
     _sdist,
     _status,
     _tools,
     build,
 )
-from dream.adapters.horovod._key import BuildKey
-from dream.adapters.horovod._progress import PlainProgress
+from dream.adapters.horovod._compile import PlainProgress
+from dream.adapters.horovod._status import BuildKey
 from dream.cluster.user import cache_folder
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
@@ -101,14 +99,14 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Environment:
 
 def test_the_key_names_the_versions(environment: Environment) -> None:
     environment.versions = dict(BOTH)
-    assert str(_key.present_key()).endswith(".torch2.13.0.cpu.tensorflow2.21.0")
+    assert str(_status.present_key()).endswith(".torch2.13.0.cpu.tensorflow2.21.0")
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-intel"])
 def test_tensorflow_goes_by_several_names(environment: Environment, name: str) -> None:
     environment.versions = {name: "2.21.0"}
-    assert _key.present_key().tensorflow == "2.21.0"
-    assert _key.present_key().torch is None
+    assert _status.present_key().tensorflow == "2.21.0"
+    assert _status.present_key().torch is None
 
 
 @pytest.mark.parametrize(
@@ -116,28 +114,28 @@ def test_tensorflow_goes_by_several_names(environment: Environment, name: str) -
 )
 def test_another_version_is_another_key(environment: Environment, other: dict[str, str]) -> None:
     environment.versions = dict(BOTH)
-    before = str(_key.present_key())
+    before = str(_status.present_key())
     environment.versions.update(other)
-    assert str(_key.present_key()) != before
+    assert str(_status.present_key()) != before
 
 
 def test_another_recipe_is_another_key(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment.versions = dict(BOTH)
-    before = _key.present_key()
+    before = _status.present_key()
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "hook.cmake").write_text("# another")
     monkeypatch.setattr(_recipe, "FOLDER", tmp_path / "recipe")
-    after = _key.present_key()
+    after = _status.present_key()
     assert after.base != before.base
     assert after.torch == before.torch
 
 
 def test_another_libc_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _key.present_key()
-    monkeypatch.setattr(_key, "_libc", lambda: "glibc 2.17")
-    assert _key.present_key() != before
+    before = _status.present_key()
+    monkeypatch.setattr(_status, "_libc", lambda: "glibc 2.17")
+    assert _status.present_key() != before
 
 
 @pytest.mark.parametrize(
@@ -149,17 +147,17 @@ def test_another_libc_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_key_is_read_back_from_a_version(key: BuildKey) -> None:
-    assert _key.parse(f"0.28.1+{key}") == key
+    assert _status.parse(f"0.28.1+{key}") == key
 
 
 @pytest.mark.parametrize("version", ["0.28.1", "0.28.1+local", "0.28.1+dream", "0.28.1+dream.x1"])
 def test_a_foreign_version_has_no_key(version: str) -> None:
-    assert _key.parse(version) is None
+    assert _status.parse(version) is None
 
 
 def test_a_key_is_a_canonical_local_version() -> None:
     packaging = pytest.importorskip("packaging.version")
-    spelled = _key.local_spelling("2.14.0.Dev007+Git_0A1.0123")
+    spelled = _status.local_spelling("2.14.0.Dev007+Git_0A1.0123")
     version = f"0.28.1+{BuildKey('r0123456789', spelled)}"
     assert str(packaging.Version(version)) == version
 
@@ -177,7 +175,7 @@ def test_no_ring(environment: Environment) -> None:
 
 def test_the_right_ring(environment: Environment) -> None:
     environment.versions = dict(BOTH)
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     now = _status.status()
     assert now.installed
     assert now.matches
@@ -188,7 +186,7 @@ def test_the_right_ring(environment: Environment) -> None:
 
 def test_a_framework_that_came_later(environment: Environment) -> None:
     environment.versions = {"torch": "2.13.0"}
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     environment.versions["tensorflow"] = "2.21.0"
     now = _status.status()
     assert now.torch
@@ -201,7 +199,7 @@ def test_a_framework_that_came_later(environment: Environment) -> None:
 
 def test_a_framework_that_left(environment: Environment) -> None:
     environment.versions = dict(BOTH)
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     del environment.versions["torch"]
     assert _status.status().matches
     with pytest.raises(NotInstalled):
@@ -210,7 +208,7 @@ def test_a_framework_that_left(environment: Environment) -> None:
 
 def test_a_framework_that_was_upgraded(environment: Environment) -> None:
     environment.versions = dict(BOTH)
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     environment.versions["torch"] = "2.14.0"
     now = _status.status()
     assert not now.torch
@@ -227,7 +225,7 @@ def test_a_ring_that_somebody_else_built(environment: Environment) -> None:
 
 def test_a_ring_whose_library_is_gone(environment: Environment) -> None:
     environment.versions = dict(BOTH)
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     (environment.folder / "horovod" / "torch" / "mpi_lib_v2.so").unlink()
     assert not _status.status().torch
 
@@ -250,7 +248,7 @@ def replaced_compiler(
 
     def install(_: Path) -> None:
         done.append("installed")
-        environment.install_ring(_key.present_key())
+        environment.install_ring(_status.present_key())
 
     monkeypatch.setattr(build, "compile_wheel", compile_wheel)
     monkeypatch.setattr(build, "_install", install)
@@ -277,7 +275,7 @@ def test_installed_already_is_said(
     environment: Environment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment.versions = dict(BOTH)
-    environment.install_ring(_key.present_key())
+    environment.install_ring(_status.present_key())
     assert build.main([]) == 0
     assert "installed already" in capsys.readouterr().out
 
@@ -285,7 +283,7 @@ def test_installed_already_is_said(
 def test_print_key(environment: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     environment.versions = dict(BOTH)
     assert build.main(["--print-key"]) == 0
-    assert capsys.readouterr().out.strip() == str(_key.present_key())
+    assert capsys.readouterr().out.strip() == str(_status.present_key())
 
 
 @pytest.mark.usefixtures("environment")
@@ -384,7 +382,7 @@ def test_progress_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_compilers_own_error_is_shown() -> None:
-    told = _failure.excerpt(GCC_LOG.splitlines())
+    told = _sdist.excerpt(GCC_LOG.splitlines())
     assert "fatal error: highwayhash/arch_specific.h" in told
     assert "xla_mpi_ops.cc:25" in told
     assert "/usr/bin/c++" not in told
@@ -392,7 +390,7 @@ def test_the_compilers_own_error_is_shown() -> None:
 
 
 def test_a_log_without_an_error_shows_its_end() -> None:
-    assert _failure.excerpt([f"line {n}" for n in range(100)]).splitlines()[-1] == "line 99"
+    assert _sdist.excerpt([f"line {n}" for n in range(100)]).splitlines()[-1] == "line 99"
 
 
 def test_a_failure_names_the_log_and_says_when_memory_ran_out() -> None:
@@ -400,7 +398,7 @@ def test_a_failure_names_the_log_and_says_when_memory_ran_out() -> None:
         "c++: fatal error: Killed signal terminated program cc1plus",
         "compilation terminated.",
     ]
-    told = str(_failure.failed("The Horovod build", Path("/cache/build.log"), lines))
+    told = str(_sdist.failed("The Horovod build", Path("/cache/build.log"), lines))
     assert "/cache/build.log" in told
     assert "--jobs 1" in told
     assert "Killed signal" in told
@@ -481,12 +479,12 @@ def _refuse(*_: Path) -> Path:
 @pytest.mark.slow
 def test_a_real_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cmake", reason="the extra `horovod` is not installed")
-    if not (_key.present_key().torch or _key.present_key().tensorflow):
+    if not (_status.present_key().torch or _status.present_key().tensorflow):
         pytest.skip("no framework to build for")
     if os.environ.get("DREAM_TEST_BUILD") != "1":
         pytest.skip("minutes of compiling: set DREAM_TEST_BUILD=1")
     monkeypatch.setenv("DREAM_CACHE", str(tmp_path))
     assert build.main(["--no-install"]) == 0
-    wheel = _cache.find(tmp_path / "horovod" / str(_key.present_key()))
+    wheel = _cache.find(tmp_path / "horovod" / str(_status.present_key()))
     assert wheel is not None
     assert wheel.stat().st_size < 3_000_000

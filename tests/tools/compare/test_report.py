@@ -8,7 +8,7 @@ import pytest
 from compare_made import MIRRORED, SINGLE, finished
 from rich.console import Console
 
-from dream._files import write_json
+from dream.files.whole import write_json
 from dream.tools.compare import document, report
 from dream.tools.compare.cells import Cell
 from dream.tools.compare.judge import judge

@@ -25,7 +25,7 @@ from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.collectives import Communicator, Loop, Members
-from dream.data.batch import split
+from dream.data.partition import split
 
 _KERAS = "dream.adapters.pytorch.parallel.asynchronous.keras_local_sgd:open_block"
 

@@ -13,7 +13,7 @@ from dream._adapter import Step
 from dream.adapters.pytorch.parallel.asynchronous.training import Training
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 def pushed_step(

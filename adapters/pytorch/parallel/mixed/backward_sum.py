@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from dream.collectives import Communicator
-from dream.mixed.in_order import InOrder
+from dream.mixed.order import InOrder
 
 _NAN = float("nan")
 

@@ -15,9 +15,9 @@ from dream.adapters.pytorch.model_description import model as canonical
 from dream.adapters.pytorch.model_description.called import order_of_calls
 from dream.adapters.pytorch.parallel.mixed.backward_sum import BackwardSum
 from dream.adapters.pytorch.reducing import Forward, Reducing, claim_parts, training_call
-from dream.mixed import alike
-from dream.mixed.alike import Account
-from dream.mixed.in_order import InOrder
+from dream.mixed import consistency
+from dream.mixed.consistency import Account
+from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync, Resyncs
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class MixedRoot(Reducing):
         layout = order.layout(order.names)
         summed = [*order.layout([*parameters]), *order.layout([*running])]
         account = Account("torch", "step", layout, summed, states=None)
-        alike.agree(self.room.communicator, account)
+        consistency.agree(self.room.communicator, account)
         self._take_rank_0s(order)
         claim_parts(self)
         self.room.begun(self.module)

@@ -36,7 +36,7 @@ from dream.adapters.pytorch.update.spread import Whole
 from dream.adapters.pytorch.update.training import Training
 from dream.adapters.pytorch.weighing import count_of
 from dream.collectives import Communicator, Loop, Members
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.update.update import Knobs
 
 _HONOURED: Mapping[str, Collection[object]] = {

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._stages import Microbatches
+from dream._mesh import Microbatches
 from dream.adapters.pytorch.step import check_scalar
 
 Loss = Callable[[Any, Any], Any]

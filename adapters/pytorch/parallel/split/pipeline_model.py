@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._stages import Microbatches, microbatches
+from dream._mesh import Microbatches, microbatches
 from dream.adapters.pytorch.parallel.split.computed import Computed
 from dream.adapters.pytorch.parallel.split.cutting import Outline, StageGraph
 from dream.adapters.pytorch.parallel.split.feed import Feed, Loss, rows_of

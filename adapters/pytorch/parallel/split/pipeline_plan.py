@@ -17,7 +17,7 @@ from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.parallel.split.inside import inside
 from dream.adapters.pytorch.parallel.split.place import Place
 from dream.adapters.pytorch.step import check_scalar
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 def step_alone(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:

@@ -17,7 +17,7 @@ from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.adapters.pytorch.weighing import count_of
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 @final

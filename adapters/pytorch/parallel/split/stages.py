@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported, unknown
-from dream._stages import balanced
+from dream._mesh import balanced
 from dream.adapters.pytorch.parallel.split.cutting import Outline
 from dream.adapters.pytorch.parallel.split.tracing import likely_call, trace
 

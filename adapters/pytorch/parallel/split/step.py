@@ -17,7 +17,7 @@ from dream.adapters.pytorch.parallel.split.root import SplitRoot
 from dream.adapters.pytorch.passes import Batch, Passes
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
-from dream.data.batch import split
+from dream.data.partition import split
 
 
 @final

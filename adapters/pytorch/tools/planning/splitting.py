@@ -29,7 +29,7 @@ from dream.adapters.pytorch.parallel.split.words import packed
 from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.tools.planning.make_believe import World
 from dream.collectives import Communicator
-from dream.data.batch import split
+from dream.data.partition import split
 from dream.tools.plan.candidates import Candidate
 from dream.tools.plan.sketch import Phase
 

@@ -26,7 +26,7 @@ from dream.adapters.tensorflow.parallel.split import SplitParallelism
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
 from dream.adapters.tensorflow.step import build_model
 from dream.adapters.tensorflow.tracing import Shaped
-from dream.data.batch import split
+from dream.data.partition import split
 
 FitStep = Callable[[Any, bool], Any]
 

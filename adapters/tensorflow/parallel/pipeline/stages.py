@@ -15,8 +15,7 @@ import keras
 import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Mesh
-from dream._stages import balanced
+from dream._mesh import Mesh, balanced
 from dream.adapters.keras import private
 from dream.adapters.tensorflow.keras.private import made_by
 from dream.adapters.tensorflow.parallel.pipeline.schedule import Kind

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dream._files import write_json, write_whole
+from dream.files.whole import write_json, write_whole
 from dream.tools.compare.page import columns, drawing, pictures
 
 PAGE, FIGURES = "report.html", "figures.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dream._stages import balanced, microbatches
+from dream._mesh import balanced, microbatches
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("split_pipeline_ranks.py")

@@ -18,11 +18,11 @@ from functools import cache, cached_property
 from typing import Any, final
 
 from dream import cluster
-from dream._board import Board
 from dream._errors import DreamError
-from dream._files import resolved, stands
 from dream._log import logger
 from dream._topology import Cluster
+from dream.files.store import PatientStore
+from dream.files.whole import resolved, stands
 
 _MOST = 1000
 """Paths of a rank that are looked at: more are a data set that is being made, not a mistake."""
@@ -54,20 +54,20 @@ def _hook() -> None:
 
 @cache
 def _of(place: Cluster) -> Watch:
-    return Watch(place, lambda: Board(cluster.rendezvous(place)))
+    return Watch(place, lambda: PatientStore(cluster.rendezvous(place)))
 
 
 @final
 class Watch:
     """What one rank has opened to write.
 
-    On the board, under a path's word and a rank: that the rank has opened it, then what came of
-    looking for others. Each says so before it looks, so one of two always sees the other.
+    On the job's store, under a path's word and a rank: that the rank has opened it, then what came
+    of looking for others. Each says so before it looks, so one of two always sees the other.
     """
 
-    def __init__(self, place: Cluster, board: Callable[[], Board]) -> None:
+    def __init__(self, place: Cluster, store: Callable[[], PatientStore]) -> None:
         first = place.rank - place.local_rank
-        self._rank, self._make, self._process = place.rank, board, os.getpid()
+        self._rank, self._make, self._process = place.rank, store, os.getpid()
         self._others = [r for r in range(first, first + place.local_world_size) if r != place.rank]
         self._host = place.node_rank
         self._seen: set[str] = set()
@@ -101,23 +101,23 @@ class Watch:
         """On rank 0, whose output is on the screen, tell what another rank found."""
         if self._rank == 0 and not self._told:
             with suppress(OSError, DreamError):
-                last = self._board.find(_LAST)
+                last = self._store.find(_LAST)
                 if last is not None:
                     self._told = True
                     logger.warning("%s", last.decode())
 
     @cached_property
-    def _board(self) -> Board:
+    def _store(self) -> PatientStore:
         return self._make()
 
     def _look(self, path: str) -> None:
         word = f"{self._host}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}"
-        self._board.put(f"opens/{word}.{self._rank}", _OPENED)
-        found = {rank: self._board.find(f"opens/{word}.{rank}") for rank in self._others}
+        self._store.put(f"opens/{word}.{self._rank}", _OPENED)
+        found = {rank: self._store.find(f"opens/{word}.{rank}") for rank in self._others}
         ranks = sorted(rank for rank, said in found.items() if said is not None)
         if _TOLD in found.values() or (ranks and self._is_told(word, ranks[0])):
             return
-        self._board.put(f"opens/{word}.{self._rank}", _TOLD if ranks else _LOOKED)
+        self._store.put(f"opens/{word}.{self._rank}", _TOLD if ranks else _LOOKED)
         if ranks:
             self._tell(path, sorted([*ranks, self._rank]))
 
@@ -125,7 +125,7 @@ class Watch:
         """Whether the lowest rank that has opened it tells: it may have looked too early."""
         limit = time.monotonic() + _SECONDS
         while lowest < self._rank and time.monotonic() < limit:
-            said = self._board.find(f"opens/{word}.{lowest}")
+            said = self._store.find(f"opens/{word}.{lowest}")
             if said != _OPENED:
                 return said == _TOLD
             time.sleep(_WAIT)
@@ -140,4 +140,4 @@ class Watch:
         self._told = True
         logger.warning("%s", text)
         if self._rank:
-            self._board.put(_LAST, text.encode())
+            self._store.put(_LAST, text.encode())

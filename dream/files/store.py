@@ -22,7 +22,7 @@ class Store(Protocol):
 
 
 @final
-class Board:
+class PatientStore:
     """A store that may be slow to answer. WorkerFailed where nothing listens any more.
 
     seconds: how long a store is waited for that is there, and says nothing: whoever serves it may

@@ -25,11 +25,11 @@ from threading import Lock
 from typing import TypeVar, final
 
 from dream import cluster
-from dream._board import Board
 from dream._errors import WorkerFailed
-from dream._files import resolved, whole
 from dream._log import logger
 from dream._topology import Cluster
+from dream.files.store import PatientStore
+from dream.files.whole import resolved, whole
 
 T = TypeVar("T")
 Named = str | os.PathLike[str]
@@ -63,10 +63,10 @@ def here() -> Saves:
 def _of(place: Cluster) -> Saves:
     if place.alone:
         return Alone()
-    board = Board(cluster.rendezvous(place), cluster.stall_seconds())
+    store = PatientStore(cluster.rendezvous(place), cluster.stall_seconds())
     if place.rank == 0:
-        return First(place.world_size, board, cluster.stall_seconds())
-    return Other(place.rank, board, cluster.stall_seconds())
+        return First(place.world_size, store, cluster.stall_seconds())
+    return Other(place.rank, store, cluster.stall_seconds())
 
 
 @final
@@ -85,8 +85,8 @@ class Alone(Saves):
 class First(Saves):
     """Rank 0. limit: seconds that it waits for a rank that is about to rename a file."""
 
-    def __init__(self, world_size: int, board: Board, limit: float) -> None:
-        self._world_size, self._board, self._limit = world_size, board, limit
+    def __init__(self, world_size: int, store: PatientStore, limit: float) -> None:
+        self._world_size, self._store, self._limit = world_size, store, limit
         self._lock = Lock()
         self._begun: Counter[str] = Counter()
         self._over: Counter[str] = Counter()
@@ -109,19 +109,19 @@ class First(Saves):
         """One more, told to the others."""
         with self._lock:
             if word not in self._begun:  # a rank that was started again goes on from what was told
-                self._begun[word] = self._over[word] = _begun_and_over(self._board, word)[0]
+                self._begun[word] = self._over[word] = _begun_and_over(self._store, word)[0]
             counted[word] += 1
             told = f"{self._begun[word]} {self._over[word]}"
-            self._board.put(_key(word), told.encode())
+            self._store.put(_key(word), told.encode())
 
     @contextmanager
     def _turn(self, word: str, path: Named) -> Iterator[bool]:
         """Once no other rank is about to put a file in the same place. A moment, and for the first
         file only: later ranks see whose the path is."""
-        if word not in self._sole and self._board.find(_key(word, "others")) is not None:
+        if word not in self._sole and self._store.find(_key(word, "others")) is not None:
             limit = time.monotonic() + self._limit
             for rank in range(1, self._world_size):
-                while self._board.find(_key(word, rank)) is not None:
+                while self._store.find(_key(word, rank)) is not None:
                     if time.monotonic() > limit:
                         raise _stuck(path, rank, self._limit)
                     time.sleep(_FIRST_WAIT)
@@ -133,8 +133,8 @@ class First(Saves):
 class Other(Saves):
     """A rank other than 0. limit: seconds that it waits for rank 0's file."""
 
-    def __init__(self, rank: int, board: Board, limit: float) -> None:
-        self._rank, self._board, self._limit = rank, board, limit
+    def __init__(self, rank: int, store: PatientStore, limit: float) -> None:
+        self._rank, self._store, self._limit = rank, store, limit
         self._lock = Lock()
         self._called: Counter[str] = Counter()
         self._rank_0s: set[str] = set()
@@ -165,7 +165,7 @@ class Other(Saves):
             wait = min(wait * 1.5, _LONGEST_WAIT)
 
     def _over(self, word: str) -> int:
-        return _begun_and_over(self._board, word)[1] if self._called[word] else 0
+        return _begun_and_over(self._store, word)[1] if self._called[word] else 0
 
     def _may_be_own(self, word: str, path: Named) -> bool:
         """Whether this rank is to write, as far as can be seen now."""
@@ -186,8 +186,8 @@ class Other(Saves):
     def _turn(self, word: str) -> Iterator[bool]:
         """Whether the file is this rank's to put, said before it is looked at."""
         try:
-            self._board.put(_key(word, "others"), b"1")
-            self._board.put(_key(word, self._rank), b"1")
+            self._store.put(_key(word, "others"), b"1")
+            self._store.put(_key(word, self._rank), b"1")
             mine = not self._is_rank_0s(word)
         except WorkerFailed:  # rank 0 has left since, and puts nothing anywhere
             mine = True
@@ -197,7 +197,7 @@ class Other(Saves):
             yield mine
         finally:
             with suppress(WorkerFailed):
-                self._board.delete(_key(word, self._rank))
+                self._store.delete(_key(word, self._rank))
 
     def _sees_rank_0(self, word: str, path: Named) -> bool:
         """Whether the path is rank 0's, with a moment for rank 0 to come; with none where it did
@@ -212,7 +212,7 @@ class Other(Saves):
         return found
 
     def _is_rank_0s(self, word: str) -> bool:
-        if word not in self._rank_0s and self._board.find(_key(word)) is not None:
+        if word not in self._rank_0s and self._store.find(_key(word)) is not None:
             self._rank_0s.add(word)
         return word in self._rank_0s
 
@@ -226,9 +226,9 @@ def _key(word: str, of: str | int = 0) -> str:
     return f"saves/{word}.{of}"
 
 
-def _begun_and_over(board: Board, word: str) -> tuple[int, int]:
+def _begun_and_over(store: PatientStore, word: str) -> tuple[int, int]:
     """How many saves of a path rank 0 has begun, and how many of them are over."""
-    begun, over = (board.find(_key(word)) or b"0 0").split()
+    begun, over = (store.find(_key(word)) or b"0 0").split()
     return int(begun), int(over)
 
 

@@ -10,14 +10,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, TypeVar
 
 from dream._errors import Desynchronized
 from dream._layout import Layout
 from dream._log import logger
 from dream._spec import Framework
 from dream.collectives import Communicator
-from dream.mixed.talk import told
+
+T = TypeVar("T")
+"""A plain value."""
+
+
+def gathered(communicator: Communicator, value: T, doing: str) -> list[T]:
+    """Every rank's value, in rank order. doing: what this rank is about, which must be what all
+    are about: frameworks differ in what they say when."""
+    said: list[tuple[str, T]] = communicator.all_gather_object((doing, value))
+    for rank, (theirs, _) in enumerate(said):
+        if theirs != said[0][0]:
+            raise Desynchronized(
+                "Ranks of two frameworks take the same steps in the same order. Received: rank 0 "
+                f"{said[0][0]}, rank {rank} {theirs}. With fit on one, use Keras's fit on all; "
+                "with a loop of torch's, strategy.prepare(data) and strategy.train_step on "
+                "TensorFlow."
+            )
+    return [value for _, value in said]
+
 
 Way = Literal["fit", "step"]
 """Keras's fit, evaluate and *_on_batch; or train_step, and a loop of torch's own."""
@@ -43,7 +61,7 @@ class Account:
 def agree(communicator: Communicator, mine: Account) -> bool:
     """Raise where a rank's account differs from rank 0's; whether optimizer states are alike, and
     so may travel. Every rank calls it."""
-    said = told(communicator, astuple(mine), f"starts to train by {_WAYS[mine.way]}")
+    said = gathered(communicator, astuple(mine), f"starts to train by {_WAYS[mine.way]}")
     accounts = [Account(*words) for words in said]
     for rank in range(len(accounts)):
         _check("The ranks built different models", accounts, rank, lambda a: a.weights)
