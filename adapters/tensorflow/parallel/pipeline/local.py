@@ -52,7 +52,7 @@ def placement(plan: Plan) -> PipelinePlacement:
 @final
 class LocalPipeline(KerasPipeline):
     """Variables lie on the devices of the first row; further rows have copies, which take the
-    first's values after each step."""
+    first's values before each batch."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LocalPipeline(KerasPipeline):
             )
         super().__init__(model, partition, division, engine, len(devices))
         self._devices = devices
-        self._traced: set[tuple[bool, int]] = set()
+        self._traced: set[tuple[int, bool, int]] = set()
         self._homes = {
             id(v): devices[0][s.device] for s in partition.stages for v in s.model.variables
         }
@@ -103,7 +103,10 @@ class LocalPipeline(KerasPipeline):
         def act(device: tuple[int, int], task: StageTask) -> None:
             runs[device].run(task)
 
-        lengths = {(loss is None, len(next(iter(inputs.values())))) for inputs in batch.inputs}
+        lengths = {
+            (m % self.rows, loss is None, len(next(iter(inputs.values()))))
+            for m, inputs in enumerate(batch.inputs)
+        }
         (play if lengths <= self._traced else play_by_turns)(orders, self.routes.graph, act)
         self._traced |= lengths
         outputs = {m: given for run in runs.values() for m, given in run.outputs.items()}
