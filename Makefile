@@ -5,19 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean
+.PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean \
+	compat compat-oldest compat-newest dist
 
 demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
 
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
-LONGEST := contract/test_contract_keras.py parameter_server adapters/keras tools/verify examples \
-	contract/test_contract_keras_knobs.py tools/compare contract/test_contract_torch.py \
-	adapters/tensorflow
+# The contract is one room a framework, so that a cell's ranks start once for all its laws.
+LONGEST := contract-keras contract-torch parameter_server adapters/keras tools/verify examples \
+	tools/compare adapters/tensorflow
+contract-keras := contract/test_contract_keras*.py
+contract-torch := contract/test_contract_torch*.py
+contract-cells := contract/test_contract_c*.py contract/test_contract_f*.py
 NOT_ROOMS := tests/adapters/ tests/contract/ tests/tools/ tests/__pycache__/
 FOUND := $(filter-out $(NOT_ROOMS),$(wildcard tests/*/))
-FOUND += $(wildcard tests/adapters/*/ tests/tools/*/ tests/contract/test_*.py)
-FOUND := $(patsubst %/,%,$(FOUND:tests/%=%))
+FOUND += $(wildcard tests/adapters/*/ tests/tools/*/)
+FOUND := $(patsubst %/,%,$(FOUND:tests/%=%)) contract-cells
 ROOMS := $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 rooms = $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
 	MARK="$(1)" $(ROOMS:%=room-%)
@@ -30,10 +34,28 @@ exhaustive: horovod
 
 # pytest's 5: the room has none that are marked so.
 $(ROOMS:%=room-%): room-%:
-	@$(BIN)/python -m pytest -m "$(MARK)" tests/$* || test $$? -eq 5
+	@$(BIN)/python -m pytest -m "$(MARK)" $(addprefix tests/,$(or $($*),$*)) || test $$? -eq 5
 
 quick: horovod
 	$(BIN)/python -m pytest -m "not slow"
+
+# The oldest and the newest versions that pyproject.toml allows. torch's newest comes as a CUDA build
+# of gigabytes: `make compat TORCH_OLDEST=2.13.0 TORCH_NEWEST=2.13.0` does without it.
+PYTHON_OLDEST ?= python3.11
+PYTHON_NEWEST ?= python3.13
+TORCH_OLDEST ?= 2.12.*
+TORCH_NEWEST ?= 2.15.*
+compat: compat-oldest compat-newest
+
+compat-oldest:
+	.ci/compat oldest $(PYTHON_OLDEST) "torch==$(TORCH_OLDEST)" "tensorflow-cpu==2.20.*" "keras==3.12.*"
+
+compat-newest:
+	.ci/compat newest $(PYTHON_NEWEST) "torch==$(TORCH_NEWEST)" "tensorflow-cpu==2.21.*" "keras==3.15.*"
+
+# sdist and wheel, each installed and used, with a compiler and without.
+dist:
+	.ci/dist $(PYTHON) -c $(CURDIR)/constraints.txt
 
 lint: $(STAMP) typing
 	$(BIN)/ruff check .
@@ -54,7 +76,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard native/* native/sockets/*)
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch, TensorFlow, Keras and tools into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools<81" wheel
-	@time -p $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[all,dev]"
+	@time -p $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[all-cpu,dev]"
 	@touch $@
 
 # mypy finds dream.adapters where an installation would put it.

@@ -3,6 +3,7 @@ patient tests are: as long as the slowest machine needs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from dream.launch.forked import SERVER, serving
 
 _READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
 _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
@@ -21,6 +24,22 @@ settings.register_profile("any", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("any")
 
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
+_FORK_SERVER = b"fork_server.py server"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ranks whose framework is known are forked from a parent that has
+    imported it. `make exhaustive`, or DREAM_FORK_SERVER set to nothing, starts each of them fresh.
+    """
+    fresh = request.config.option.markexpr == "exhaustive"
+    if fresh or SERVER in os.environ or not hasattr(os, "pidfd_open"):
+        yield
+        return
+    with serving() as server:
+        os.environ[SERVER] = server
+        yield
+        del os.environ[SERVER]
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +67,21 @@ def _variables() -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    """This process's own children that still run; zombies and Python's helpers do not count."""
-    threads = Path(f"/proc/{os.getpid()}/task")
-    found = {int(pid) for list_ in threads.glob("*/children") for pid in list_.read_text().split()}
-    return {pid for pid in found if (text := _command(pid)) and not _pythons(text)}
+    """This process's own children that still run, and the ranks that its fork server forked;
+    zombies, Python's helpers and the server's parents do not count."""
+    found = _children_of(os.getpid())
+    servers = {pid for pid in found if _FORK_SERVER in _command(pid)}
+    parents = {parent for server in servers for parent in _children_of(server)}
+    found |= {rank for parent in parents for rank in _children_of(parent)}
+    return {pid for pid in found - servers if (text := _command(pid)) and not _pythons(text)}
+
+
+def _children_of(pid: int) -> set[int]:
+    lists = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            lists.append(file.read_text())
+    return {int(child) for text in lists for child in text.split()}
 
 
 def _pythons(command: bytes) -> bool:

@@ -19,7 +19,9 @@ from typing import final
 import pytest
 
 DREAM = (sys.executable, "-m", "dream")
-_BECOME = 'hostname "$0"; [ -z "$HOSTS_FILE" ] || mount --bind "$HOSTS_FILE" /etc/hosts; exec "$@"'
+# A fork server would start ranks on this machine, and not on that host.
+_BECOME = 'export DREAM_FORK_SERVER=; hostname "$0"; '
+_BECOME += '[ -z "$HOSTS_FILE" ] || mount --bind "$HOSTS_FILE" /etc/hosts; exec "$@"'
 
 
 @dataclass(frozen=True)

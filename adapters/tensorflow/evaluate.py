@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
-from dream.adapters.keras.calling import check_metric, predict
+from dream.adapters.keras.forward import check_metric, forward
 from dream.adapters.tensorflow.data import Shard, ShardedDataset, targets_of
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Batch, count_of, value_of
@@ -97,7 +97,7 @@ def sums(model: Any, batch: Batch, metrics: Metrics) -> tf.Tensor:
     """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
     inputs, target = split(batch)
     count = tf.cast(count_of(batch), tf.float64)
-    prediction = predict(model, inputs, training=False)
+    prediction = forward(model, inputs, training=False)
     totals = [
         tf.where(count > 0, _total(name, value_of(metric, prediction, target)), 0.0)
         for name, metric in metrics

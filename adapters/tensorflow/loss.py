@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras import calling, step
+from dream.adapters.keras.forward import score
+from dream.adapters.keras.optimizer import announce
 from dream.collectives.tensors import as_written
 
 Batch = tuple[Any, ...]
@@ -18,7 +19,7 @@ Total = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 
 def value_of(function: Callable[..., Any], prediction: Any, target: Any) -> tf.Tensor:
     """Return the value of a loss or a metric on a batch, as a tensor."""
-    return tf.convert_to_tensor(calling.judge(function, prediction, target))
+    return tf.convert_to_tensor(score(function, prediction, target))
 
 
 def count_of(batch: Batch) -> tf.Tensor:
@@ -38,7 +39,7 @@ def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool
         _check_place(parts)
     mine = tf.cast(tf.reshape(count, []), loss.dtype)
     (everyone,) = total([mine])
-    step.announce()
+    announce()
     return tf.math.multiply_no_nan(loss, tf.math.divide_no_nan(mine * parts, everyone))
 
 

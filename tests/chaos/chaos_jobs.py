@@ -28,6 +28,7 @@ _CALM = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "2",
     "DREAM_STALL_SECONDS": str(STALL_SECONDS),
+    "DREAM_FORK_SERVER": "",  # its parents would carry the job's mark
 }
 
 

@@ -39,24 +39,22 @@ def run_cell(
 
 def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
     """The cells of the collected tests, each kind's oracle first, with the cases that they are
-    asked for; none for all. A test's parameters say its cell or its kind, and its case; or "right",
-    where the oracle's is another. A module names in ALSO those that no parameter of its tests has;
-    a module of torch without it asks for all."""
+    asked for. A test's parameters say its cell or its kind, and its case; or "right", where the
+    oracle's is another. A module names in ALSO those that no parameter of its tests has."""
     found: dict[Cell, set[str]] = {}
-    whole: set[str] = set()
     for item in items:
-        also = getattr(item.module, "ALSO", None)
+        also = getattr(item.module, "ALSO", ())
         params = item.callspec.params if hasattr(item, "callspec") else {}
         cell = params.get("job")
         if isinstance(cell, Cell):
             for each in (oracle(cell.kind), cell):
-                found.setdefault(each, set()).update({params["case"], *(also or ())})
-        elif also is not None and "kind" in params:
+                found.setdefault(each, set()).update({params["case"], *also})
+        elif "kind" in params:
             name = params.get("right") or params["case"]
             found.setdefault(oracle(params["kind"]), set()).update({name, *also})
-        elif also is None and "run_oracle" in item.fixturenames:
-            whole.add("torch")
-    return {c: frozenset(() if c.kind in whole else names) for c, names in found.items()}
+        elif "case" in params and "oracle" in item.fixturenames:
+            found.setdefault(oracle("torch"), set()).update({params["case"], *also})
+    return {cell: frozenset(names) for cell, names in found.items()}
 
 
 @pytest.fixture(scope="session")

@@ -96,9 +96,10 @@ def _hierarchical(kind: Kind) -> list[Cell]:
 
 
 def _named(kind: Kind, strategy: str, reduction: str) -> list[Cell]:
-    """A further name for what other cells run."""
-    again = kind != "torch"
-    return [replace(c, core=True, again=again) for c in _over(kind, strategy, reduction)]
+    """A further name for what other cells run; in torch, where a case is quick, 2 ranks of it run
+    always."""
+    cells = _over(kind, strategy, reduction)
+    return [replace(c, core=True, again=c.again or kind != "torch") for c in cells]
 
 
 def _split(strategy: str, options: str, ranks: int, *, copies: int = 0) -> Cell:

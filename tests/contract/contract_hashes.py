@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,15 +26,27 @@ Place = tuple[str, str, int]
 """A cell, one of its cases, a rank."""
 
 
+class Line(NamedTuple):
+    cell: str
+    case: str
+    rank: int
+    hash: str
+
+
+def hashes(job: Job) -> list[Line]:
+    """The hashes of a job's cases on each rank, in order."""
+    return [
+        Line(str(job.cell), case, rank, _hash_of(*outcome))
+        for (case, rank), outcome in sorted(job.outcomes.items())
+    ]
+
+
 def record(job: Job) -> None:
     """Append the hashes of a job's cases, where DREAM_CONTRACT_HASHES names a file."""
     path = os.environ.get("DREAM_CONTRACT_HASHES")
-    lines = [
-        {"cell": str(job.cell), "case": case, "rank": rank, "hash": _hash_of(*outcome)}
-        for (case, rank), outcome in sorted(job.outcomes.items())
-    ]
+    lines = hashes(job)
     if path and lines:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+        text = "".join(json.dumps(line._asdict()) + "\n" for line in lines)
         with Path(path).open("ab", buffering=0) as file:  # one write: other rooms append too
             file.write(text.encode())
 

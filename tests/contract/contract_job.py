@@ -19,6 +19,9 @@ from typing import Any
 import contract_hashes
 from contract_cells import Cell
 
+from dream.launch.forked import IMPORTS, SERVER, Forked
+
+Rank = subprocess.Popen[bytes] | Forked
 WORKER = Path(__file__).with_name("contract_worker.py")
 CASE_SECONDS = 300.0  # a case that takes longer hangs
 JOB_SECONDS = 1800.0  # on a mesh each layout of a step is compiled
@@ -58,15 +61,16 @@ class Job:
         return self.outcomes[f"{mode}.{case}", rank]
 
 
-def run(cell: Cell, folder: Path, cases: Collection[str] = ()) -> Job:
+def run(cell: Cell, folder: Path, cases: Collection[str] = (), *, fresh: bool = False) -> Job:
     """Run cases of a cell; none named is all. One that takes the ranks down is left out, and the
-    job started again for those behind it."""
+    job started again for those behind it. fresh: in interpreters of their own, though a fork server
+    is there."""
     job = Job(cell)
     done: list[str] = []
     for attempt in range(RESTARTS):
         place = folder / str(attempt)
         place.mkdir(parents=True)
-        end = _start(cell, place, done, cases)
+        end = _start(cell, place, done, cases, fresh=fresh)
         begun = _gather(job, place)
         if end == "":
             break
@@ -89,26 +93,22 @@ def _gather(job: Job, place: Path) -> list[str]:
     return list(dict.fromkeys(file.name.rsplit(".", 2)[0] for file in begun))
 
 
-def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str]) -> str:
+def _start(
+    cell: Cell, place: Path, done: Sequence[str], cases: Collection[str], *, fresh: bool
+) -> str:
     """Run the ranks to their end. Empty where all ended well, else how they ended."""
-    command = [sys.executable, str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
+    command = [str(WORKER), cell.dump(), str(place), str(CASE_SECONDS), *done]
     shared = _environment(cell)
+    if fresh:
+        shared.pop(SERVER, None)
     if cases:
         shared.setdefault("CONTRACT_ONLY", " ".join(sorted(cases)))
-    ranks: list[subprocess.Popen[bytes]] = []
+    ranks: list[Rank] = []
     try:
         for rank in range(cell.processes):
             own = {} if cell.processes == 1 else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with (place / f"rank{rank}.log").open("wb") as log:
-                ranks.append(
-                    subprocess.Popen(
-                        command,
-                        env=shared | own,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+                ranks.append(_start_rank(command, shared | own, log.fileno()))
         _wait(ranks)
     finally:
         _end(ranks)
@@ -122,7 +122,20 @@ def _start(cell: Cell, place: Path, done: Sequence[str], cases: Collection[str])
     return "\n".join(logs)
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _start_rank(command: list[str], environ: dict[str, str], log: int) -> Rank:
+    if SERVER in environ:
+        with Path(os.devnull).open("rb") as null:
+            return Forked(command, environ, (null.fileno(), log, log), {})
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env=environ,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wait(ranks: Sequence[Rank]) -> None:
     """Until all have ended, or one has failed and the others had time to say so too."""
     end = time.monotonic() + JOB_SECONDS
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:
@@ -131,7 +144,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.01)
 
 
-def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(ranks: Sequence[Rank]) -> None:
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)
@@ -154,6 +167,9 @@ def _environment(cell: Cell) -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "PYTHONFAULTHANDLER": "1",
     }
+    if os.environ.get(SERVER):
+        keras = ",keras" * ("keras" in cell.kind)
+        environment |= {SERVER: os.environ[SERVER], IMPORTS: cell.framework + keras}
     if "keras" in cell.kind:
         environment["KERAS_BACKEND"] = cell.framework
     if cell.processes > 1:

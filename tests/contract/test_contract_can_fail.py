@@ -14,7 +14,6 @@ from contract_check import assert_equals_one_device, assert_identical, differenc
 from contract_job import Job
 
 pytestmark = pytest.mark.slow
-ALSO = ()
 Oracle = Callable[[Kind], Job]
 RAW = Cell("raw_torch", "mirrored", "gloo", 2, 2)
 RAW_KERAS = Cell("raw_keras_tf", "mirrored", "auto", 2, 1)

@@ -23,7 +23,6 @@ from contract_over import job_and_case, marks
 
 from dream._spec import SPECS
 
-ALSO = ()
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
 Oracle = Callable[[Kind], Job]
 over = partial(job_and_case, KERAS_TF + KERAS_TORCH)

@@ -19,7 +19,6 @@ from contract_check import (
 from contract_job import Job
 from contract_over import job_and_case
 
-ALSO = ()
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
 Oracle = Callable[[Kind], Job]
 over = partial(job_and_case, KERAS_TF + KERAS_TORCH)

@@ -13,7 +13,6 @@ from contract_check import assert_identical, assert_raised, difference
 from contract_job import Job
 from contract_over import job_and_case
 
-ALSO = ()
 CELLS = KERAS_TF + KERAS_TORCH
 over = partial(job_and_case, [cell for cell in CELLS if cell.processes > 1])
 Oracle = Callable[[Kind], Job]

@@ -16,6 +16,7 @@ from open_ports import Listener, family, listeners
 SCRIPT = Path(__file__).with_name("listening_job.py")
 DREAM = (sys.executable, "-m", "dream", "run", "-n")
 QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+APART = {"DREAM_FORK_SERVER": ""}  # whose ranks would be nobody's descendants
 MINUTES = 5 * 60.0
 
 TORCH = ("torch", "mirrored", "reduction=gloo")
@@ -40,7 +41,7 @@ def running(
         jobs = [
             subprocess.Popen(
                 [*command, str(SCRIPT), str(file), *words],
-                env=os.environ | QUIET | dict(environ or {}), stdout=output, stderr=output,
+                env=os.environ | QUIET | APART | dict(environ or {}), stdout=output, stderr=output,
             )
             for command in commands
         ]  # fmt: skip

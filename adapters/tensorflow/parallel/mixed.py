@@ -6,8 +6,8 @@ from typing import Any
 
 from dream._adapter import Step
 from dream._errors import Unsupported
-from dream.adapters.keras.block import KerasBlock
-from dream.adapters.keras.form import Canonical
+from dream.adapters.keras.gradient_format import CanonicalFormat
+from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.loss import Batch
 from dream.adapters.tensorflow.step import LocalStep, build, process_step
 from dream.data.partition import split
@@ -22,7 +22,7 @@ def step(model: Any, optimizer: Any, local: LocalStep, block: KerasBlock) -> Ste
 
     def start(batch: Batch) -> None:
         build(model, optimizer, batch)
-        form = local.form = Canonical(model, split(batch)[0])
+        form = local.form = CanonicalFormat(model, split(batch)[0])
         form.agree([optimizer], engine)
         block.start(model)
         resyncs.append(form.resync(engine))

@@ -19,9 +19,9 @@ from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
-from dream.adapters.keras.update import clipping, recomputing
-from dream.adapters.keras.update.exchange import Exchange, check_unscaled
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import recompute
+from dream.adapters.keras.engine import Exchange
+from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.tensorflow import collectives, evaluate, loss, runtime, step
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.data import (
@@ -31,7 +31,7 @@ from dream.adapters.tensorflow.data import (
     shards_of_replicas,
 )
 from dream.adapters.tensorflow.hooks import loops_refused
-from dream.adapters.tensorflow.keras.block import open_block
+from dream.adapters.tensorflow.keras.engine import open_block
 from dream.adapters.tensorflow.parallel import mixed
 from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
@@ -146,7 +146,7 @@ class ReplicaParallelism(Parallelism):
             model, loss, optimizer, weight, self._total(),
             ranks=distribution is None, most=knobs.accumulate, engine=self._block.engine,
         )  # fmt: skip
-        clipping.adopt(optimizer, knobs)
+        adopt_clipping(optimizer, knobs)
         check_unscaled(optimizer, knobs)
         check_scaled(knobs.precision, optimizer)
 
@@ -154,7 +154,7 @@ class ReplicaParallelism(Parallelism):
             with distribution.scope() if distribution is not None else nullcontext():
                 step.build(model, optimizer, batch)
             step.agree(model, optimizer, self.communicator)
-            recomputing.adopt(model, self._block.engine)
+            recompute.adopt(model, self._block.engine)
             self._block.start(model)
 
         if self.plan.resyncs is not None:

@@ -16,9 +16,8 @@ from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
 from dream._mesh import Mesh
 from dream._topology import Cluster
-from dream.adapters.keras import saving
-from dream.adapters.keras.changes import Changes
-from dream.adapters.keras.update import precision
+from dream.adapters.keras import files
+from dream.adapters.keras.hooks import KerasPatches, dtype_policy
 from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.collectives import alone
@@ -91,7 +90,7 @@ class SplitParallelism(Parallelism):
         self.engine.knobs = knobs
         runner = self.connect(plan)
         self.fitting = Fitting(runner, ProcessEngine(alone(Cluster()), plan), self.topology)
-        self._changes, self._open = Changes(), ExitStack()
+        self._patches, self._open = KerasPatches(), ExitStack()
 
     @abstractmethod
     def connect(self, plan: Plan) -> SplitRunner:
@@ -112,14 +111,14 @@ class SplitParallelism(Parallelism):
     def enter(self) -> None:
         """The constructors of models and optimizers are changed, and the functions that save and
         load models."""
-        self._open.enter_context(precision.policy(self.engine.knobs.precision))
-        self._changes.made(keras.Model, self.fitting.take)
-        self._changes.made(keras.optimizers.Optimizer, self.fitting.optimizer)
-        self._changes.filed(written_by_rank_0(self.topology.rank), saving.reading)
+        self._open.enter_context(dtype_policy(self.engine.knobs.precision))
+        self._patches.on_created(keras.Model, self.fitting.take)
+        self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)
+        self._patches.wrap_files(written_by_rank_0(self.topology.rank), files.reading)
         self._open.enter_context(self.making())
 
     def exit(self) -> None:
-        self._changes.undo()
+        self._patches.undo()
         self._open.close()
 
     def prepare_model(self, model: Any) -> Any:

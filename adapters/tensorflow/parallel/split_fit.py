@@ -18,8 +18,9 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras import loops, private, saving, start
+from dream.adapters.keras import files, fit, private
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.tensorflow.parallel.consistency import whole
 from dream.data import tracked
 
@@ -55,22 +56,22 @@ class Fitting:
         """The model, whose methods on the instance are changed for life."""
         if "make_train_function" in vars(model):
             return model
-        state = loops.State(self._engine)
-        tracked.mark(model, state.standing)
+        state = fit.FitState(self._engine)
+        tracked.mark(model, state.progress)
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", MethodType(self._maker(kind), model))
         model.compile = MethodType(_compile, model)
         for name in ("save", "save_weights", "export"):
-            saving.change(model, name, written_by_rank_0(self._rank))
-        saving.change(model, "load_weights", saving.reading)
+            files.change(model, name, written_by_rank_0(self._rank))
+        files.change(model, "load_weights", files.reading)
         return model
 
     def optimizer(self, optimizer: Any) -> Any:
         return self._runner.optimizer(optimizer)
 
-    def _loop(self, name: str, state: loops.State) -> Callable[..., Any]:
+    def _loop(self, name: str, state: fit.FitState) -> Callable[..., Any]:
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
             bound = signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
             bound.apply_defaults()
@@ -82,7 +83,7 @@ class Fitting:
             given = arguments["callbacks"]
             arguments["callbacks"] = _callbacks_for(given, self._rank, self._ranks)
             if name == "fit":
-                return loops.fit(model, state, arguments)
+                return fit.fit(model, state, arguments)
             return getattr(type(model), name)(model, **arguments)
 
         call.__name__ = name
@@ -95,7 +96,7 @@ class Fitting:
         def make(model: Any, force: bool = False) -> Any:
             if getattr(model, attribute) is None or force:
                 _check(model)
-                for found in start.optimizers_of(model) if kind == "train" else ():
+                for found in optimizers_of(model) if kind == "train" else ():
                     self._runner.optimizer(found)
                 step = self._runner.function(model, kind)
                 setattr(model, attribute, _of_list(step) if kind == "predict" else _of_next(step))
@@ -147,7 +148,7 @@ def written_by_rank_0(rank: int) -> Callable[[Callable[..., Any], str], Callable
         def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             here = rank == 0 or not isinstance(filepath, (str, os.PathLike))
             with whole(self, here=here):
-                own = saving.writing(save, name, follow=True)
+                own = files.writing(save, name, follow=True)
                 return own(self, filepath, *args, **kwargs)
 
         return write

@@ -11,7 +11,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras.update.exchange import Exchange
+from dream.adapters.keras.engine import Exchange
 from dream.collectives import Wire
 from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs

@@ -20,9 +20,8 @@ import tensorflow as tf
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream._topology import Topology
-from dream.adapters.keras import private
+from dream.adapters.keras import private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import recomputing
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
@@ -64,7 +63,7 @@ class KerasPipeline(ABC):
             _check_statistics(model)
         by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:
-            recomputing.adopt(each, engine)
+            recompute.adopt(each, engine)
 
     @abstractmethod
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:

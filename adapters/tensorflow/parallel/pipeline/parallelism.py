@@ -13,12 +13,13 @@ import tensorflow as tf
 
 from dream._adapter import Plan, Step
 from dream._errors import Unsupported
-from dream.adapters.keras import calling, metrics, private
-from dream.adapters.keras.update import clipping
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import private
+from dream.adapters.keras.consistency import metric_states
+from dream.adapters.keras.forward import check_loss, score
+from dream.adapters.keras.optimizer import adopt_clipping, check_scaled
+from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.data import GlobalBatches
-from dream.adapters.tensorflow.keras.private import compiled_loss
 from dream.adapters.tensorflow.parallel.pipeline import local, ranks, remote_variables, stages
 from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, Loss
 from dream.adapters.tensorflow.parallel.sharding.optimizer import refuse_by_hand
@@ -67,7 +68,7 @@ class PipelineParallelism(SplitParallelism):
     def prepare_optimizer(self, optimizer: Any) -> Any:
         """Have it clip what it is given, and refuse a gradient of a rank's own."""
         alone = self.plan.cluster.alone
-        clipping.adopt(optimizer, self.engine.knobs, by_norm=alone)
+        adopt_clipping(optimizer, self.engine.knobs, by_norm=alone)
         return optimizer if alone else refuse_by_hand(optimizer)
 
     def train_step(
@@ -77,11 +78,11 @@ class PipelineParallelism(SplitParallelism):
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> Step:
-        calling.check_loss(loss)
+        check_loss(loss)
         check_scaled(self.engine.knobs.precision, optimizer)
 
         def loss_of(prediction: Any, rest: Any) -> Any:
-            return tf.reduce_mean(calling.judge(loss, prediction, rest[-1]))
+            return tf.reduce_mean(score(loss, prediction, rest[-1]))
 
         fresh = True
 
@@ -151,7 +152,7 @@ class PipelineRunner(SplitRunner):
             outputs = list(chain.from_iterable(filter(None, given)))
             if outputs:
                 counted(one_length, x, y, pipeline.joined(outputs), weight, loss)
-            pipeline.copy_metrics(metrics.states(model))
+            pipeline.copy_metrics(metric_states(model))
             return model.get_metrics_result()
 
         return step

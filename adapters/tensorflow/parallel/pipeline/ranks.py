@@ -20,7 +20,7 @@ from dream._errors import Unsupported
 from dream._layout import check_same
 from dream._mesh import Mesh
 from dream._topology import Topology
-from dream.adapters.keras.alike import by_name
+from dream.adapters.keras.consistency import by_name
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import collectives, runtime
 from dream.adapters.tensorflow.parallel.consistency import Consistency

@@ -17,7 +17,7 @@ import numpy as np
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh, balanced
 from dream.adapters.keras import private
-from dream.adapters.tensorflow.keras.private import made_by
+from dream.adapters.keras.private import made_by
 from dream.adapters.tensorflow.parallel.pipeline.schedule import Kind
 from dream.collectives import Communicator
 

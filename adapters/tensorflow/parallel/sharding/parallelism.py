@@ -16,8 +16,8 @@ from dream._adapter import Plan, Step
 from dream._errors import Unsupported
 from dream._mesh import Mesh
 from dream._topology import Topology
-from dream.adapters.keras.update import recomputing
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import recompute
+from dream.adapters.keras.optimizer import check_scaled
 from dream.adapters.tensorflow import collectives, evaluate, runtime
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.cluster import join_mesh
@@ -103,7 +103,7 @@ class MeshParallelism(SplitParallelism):
                 self.fitting.take(model)
                 self.fitting.optimizer(optimizer)
                 placement.place_model(model)
-                recomputing.adopt(model, self.engine)
+                recompute.adopt(model, self.engine)
                 placement.place_metrics(model)
                 placement.place_optimizer(optimizer, model.trainable_variables)
                 fresh = False

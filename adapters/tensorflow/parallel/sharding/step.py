@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras import private, start
+from dream.adapters.keras import private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import accumulating, recomputing
+from dream.adapters.keras.optimizer import optimizers_of
+from dream.adapters.keras.step import MicroBatches
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
@@ -60,7 +61,7 @@ class MeshRunner(SplitRunner):
 
     def _in_micros(self, model: Any, _kind: Kind, one_length: bool) -> Callable[..., Any]:
         """Keras's own step of training."""
-        micro = accumulating.Micro(model, self._engine)
+        micro = MicroBatches(model, self._engine)
 
         def part(batch: Any, share: Any, rows: Any) -> list[Any]:
             found = micro.gradients(batch, share, rows, known=one_length)
@@ -83,9 +84,9 @@ class MeshRunner(SplitRunner):
             elif not model.built:
                 model.predict_step(example)
         self._placement.place_model(model)
-        recomputing.adopt(model, self._engine)
+        recompute.adopt(model, self._engine)
         self._placement.place_metrics(model)
-        for optimizer in start.optimizers_of(model) if kind == "train" else ():
+        for optimizer in optimizers_of(model) if kind == "train" else ():
             self._placement.place_optimizer(optimizer, model.trainable_variables)
 
 

@@ -1,0 +1,177 @@
+"""Keras's private names are where dream's module of them expects them, in Keras 3.15."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEUTRAL = """
+import keras
+from dream.adapters.keras import private
+assert keras.__version__.startswith("3.15."), keras.__version__
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+model.compile("sgd", "mse", metrics=[keras.metrics.MeanAbsoluteError()])
+assert len(private.given_metrics(model)) == 1
+private.build(model, private.symbolic((keras.ops.ones((4, 3)), keras.ops.ones((4, 2)))))
+assert model.optimizer.built and [loss.reduction for loss in private.compiled_losses(model)]
+assert private.loss_tracker(model).name == "loss" and private.first_epoch(model) is None
+assert [type(layer).__name__ for layer in private.children(model)] == ["Dropout", "Dense"]
+assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
+assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
+assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
+adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
+assert isinstance(adapter, private.ArrayDataAdapter)
+assert private.array_facts(adapter)[1:] == (5, 2, True)
+assert int(private.counter(model.optimizer)) == 0
+assert len(private.known_to(model.optimizer)) == 2
+assert private.decays(model.optimizer, model.layers[1].kernel)
+decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.7)
+assert private.schedule_of(keras.optimizers.SGD(decay)) is decay
+assert set(private.results(model, {"own": 1})) == {"own"}
+assert private.validates(model, 1, 2) and not private.validates(model, 0, 2)
+adam = keras.optimizers.Adam()
+assert callable(adam._clip_gradients) and adam.clipnorm is adam.global_clipnorm is adam.clipvalue
+assert adam.clipvalue is None
+assert private.shared_seed() is None and private.mask_of(keras.ops.ones(2)) is None
+norm = keras.layers.BatchNormalization()
+norm.build((4, 3))
+assert private.reduction_axes(norm) == (0,) and len(private.all_states(norm)) == 2
+asked = []
+private.replace_moments(norm, lambda own, layer, x, mask: asked.append(layer) or own(x, mask))
+norm(keras.ops.ones((4, 3)), training=True)
+assert asked == [norm] and private.added_losses(norm) == 0
+assert private.knows_training(norm) and not private.knows_training(keras.layers.Flatten())
+chain = keras.Model(start := keras.Input((3,)), keras.layers.Dense(2)(start))
+(call,) = private.calls_of(chain.layers[1], chain)
+assert call.input_tensors[0] is start and call.output_tensors[0] is chain.outputs[0]
+assert private.is_rehearsal([start])
+with keras.StatelessScope(), private.casting()():
+    assert private.is_rehearsal([])
+assert not private.is_rehearsal([])
+calls = []
+private.before_first_call(norm, lambda: private.replace_call(
+    norm, lambda call: lambda *a, **k: calls.append(1) or call(*a, **k)))
+norm(keras.ops.ones((4, 3))), norm(keras.ops.ones((4, 3)))
+assert len(calls) == 2
+import json, pathlib, tempfile
+backup = keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), delete_checkpoint=False)
+backup.set_model(model)
+assert private.kept_with(backup) is None
+private.backup_with(backup, lambda: {"at": 5, "batches": 2}, "at")
+backup._save_model()
+assert private.kept_with(backup) == {"at": 5, "batches": 2}
+backup.on_train_begin()
+assert private.first_epoch(model) == 5
+private.backend_random.dropout = lambda x, *_, **__: x
+assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1
+"""
+TORCH = """
+from dream.adapters.keras.tools.verify import traits
+named = [traits(model).named(name) for name in model.state_dict()]
+assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
+"""
+TENSORFLOW = """
+from dream.adapters.keras import hooks
+from keras.src.losses import loss
+before = loss.scale_loss_for_distribution
+with hooks.unscaled_losses(), hooks.unscaled_losses():
+    assert loss.scale_loss_for_distribution is not before
+assert loss.scale_loss_for_distribution is before
+private.update_own_copy(model.optimizer)
+private.skip_symbolic_build(model)
+assert private.strategy_of(model) is None and private.strategy_of(model.optimizer) is not None
+import tensorflow as tf
+kernel = model.layers[1].kernel
+known = kernel.value._unique_id
+private.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
+assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
+inputs = keras.Input((3,))
+functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
+assert list(private.output_structure(functional)) == ["a"]
+assert len(private.flat_inputs(functional, tf.ones((4, 3)))) == 1
+assert len(private.flat_inputs(model, tf.ones((4, 3)))) == 1
+assert private.made_by(functional.outputs[0]).name == "made"
+twice = lambda own, value: tf.Variable(2 * value()) if own.trainable else None
+with hooks.variables_kept_by(twice):
+    kept = keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), (3,), name="kept")
+    beside = keras.Variable([1.0], trainable=False)
+assert kept.numpy().tolist() == [2, 2, 2] and kept.shape == (3,) and beside.numpy().sum() == 1
+assert keras.Variable([1.0]).numpy().sum() == 1
+assert private.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_private_names(backend: str) -> None:
+    script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else TORCH)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},
+        capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+ADAPTERS = Path(__file__).parents[3] / "adapters"
+FILES = [
+    path
+    for folder in ("keras", "pytorch/keras", "tensorflow/keras")
+    for path in (ADAPTERS / folder).rglob("*.py")
+    if not {"asynchronous", "tools"} & set(path.parts)
+]
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _breaches(text: str) -> set[str]:
+    """Whose room a file's code belongs into: `private` where it imports what is private or reads
+    it off another object, `hooks` where it assigns to Keras."""
+    found, of_keras = set(), set()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        if any(module.startswith("keras.src") for module in modules):
+            found.add("private")
+        if isinstance(node, ast.Import | ast.ImportFrom) and modules[0].split(".")[0] == "keras":
+            of_keras |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+            if name[0] == "_" and not name.endswith("__") and _root(node) not in ("self", "ctx"):
+                found.add("private")
+            if isinstance(node.ctx, ast.Store) and _root(node) in of_keras:
+                found.add("hooks")
+        sets = isinstance(node, ast.Call) and _root(node.func) == "setattr"
+        if sets and _root(node.args[0]) in of_keras:
+            found.add("hooks")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ADAPTERS)))
+def test_private_names_and_patches_stand_in_one_module_each(path: Path) -> None:
+    assert _breaches(path.read_text()) <= {path.stem}
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("from keras.src import backend", "private"),
+        ("import keras\nprint(keras.Model._made)", "private"),
+        ("def f(model): return model._layers", "private"),
+        ("import keras\nkeras.Model.fit = print", "hooks"),
+        ("from keras import layers\nsetattr(layers.Layer, name, value)", "hooks"),
+    ],
+)
+def test_a_breach_is_seen(text: str, room: str) -> None:
+    assert _breaches(text) == {room}

@@ -1,0 +1,195 @@
+"""Ranks that are forked are as those started fresh, and end with their launcher. `rich` stands for
+a framework: it is quick to import, and no module of Python's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dream.launch.forked import IMPORTS, SERVER, Forked, Fresh, imports, serving, start
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a fork server needs Linux")
+Run = Callable[..., Fresh | Forked]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving() as path:
+        yield path
+
+
+@pytest.fixture
+def run(server: str, tmp_path: Path) -> Iterator[Run]:
+    """Start a script, whose report goes to a file; forked, if it is not said otherwise."""
+    ranks: list[Fresh | Forked] = []
+    with (tmp_path / "report").open("wb") as report:
+
+        def run(text: str, *arguments: str, at: str = server, **environ: str) -> Fresh | Forked:
+            script = tmp_path / f"script{len(ranks)}.py"
+            script.write_text(text)
+            given = {**os.environ, SERVER: at, IMPORTS: "rich", **environ}
+            ranks.append(start([str(script), *arguments], given, report.fileno()))
+            return ranks[-1]
+
+        yield run
+        for rank in ranks:
+            if rank.returncode is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()
+            for stream in (rank.stdout, rank.stderr):
+                assert stream is not None
+                stream.close()
+
+
+def said(rank: Fresh | Forked) -> str:
+    assert rank.stdout is not None
+    return rank.stdout.read().decode()
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60.0
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Zombies are: nobody may be there to reap them."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+SEEN = """
+import os, sys
+print(__name__, sys.argv[1:], sys.path[0] == os.path.dirname(os.path.realpath(__file__)))
+print(os.getcwd(), sys.flags.isolated, sys.stdout.write_through)
+print(os.getsid(0) == os.getpid() == os.getpgid(0), os.environ["OF_THE_TEST"], sys.stdin.read())
+print([name for name in ("rich", "dream", "numpy") if name in sys.modules])
+import rich.console
+print(rich.__spec__.name, rich.__spec__.loader.__class__.__name__, "numpy" in sys.modules)
+os.write(int(os.environ["DREAM_REPORT"]), b"told")
+print("to errors", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+def test_a_forked_rank_sees_what_a_fresh_one_sees(run: Run, server: str, tmp_path: Path) -> None:
+    found = []
+    for at in (server, ""):
+        rank = run(SEEN, "first", "-x", at=at, OF_THE_TEST="value", **{"PYTHONUNBUFFERED": "1"})
+        assert isinstance(rank, Forked) == bool(at)
+        found.append(said(rank))
+        assert rank.wait() == 7
+        assert rank.stderr is not None
+        assert rank.stderr.read() == b"to errors\n"
+    assert found[0] == found[1]
+    assert "['first', '-x'] True" in found[0]
+    assert (tmp_path / "report").read_bytes() == b"toldtold"
+
+
+def test_a_parent_serves_those_whose_variables_are_alike(run: Run) -> None:
+    who = "import os; print(os.getppid())"
+    first, same, place, other = (
+        said(run(who, **environ))
+        for environ in ({}, {}, {"RANK": "1", "DREAM_STRATEGY": "x"}, {"READ_AT_IMPORT": "1"})
+    )
+    assert first == same == place != other
+
+
+def test_no_two_ranks_share_random_numbers(run: Run) -> None:
+    draw = "import random, numpy; print(random.random(), numpy.random.rand())"
+    assert len({number for _ in range(3) for number in said(run(draw)).split()}) == 6
+
+
+def test_how_a_rank_ends_is_told(run: Run) -> None:
+    failed = run("raise ValueError('why')")
+    assert failed.wait() == 1
+    assert failed.stderr is not None
+    assert b"ValueError: why" in failed.stderr.read()
+    killed = run("import time; time.sleep(600)")
+    assert killed.poll() is None
+    os.kill(killed.pid, signal.SIGTERM)
+    killed.wait_for_end()
+    assert Path(f"/proc/{killed.pid}").exists()  # not reaped: its number is still its own
+    assert killed.wait() == killed.poll() == -signal.SIGTERM
+
+
+CHILD = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_what_a_rank_started_ends_with_it(run: Run) -> None:
+    rank = run(CHILD, "0")
+    assert rank.stdout is not None
+    child = int(rank.stdout.readline())
+    assert rank.wait() == 0
+    until(lambda: gone(child))
+
+
+@pytest.mark.parametrize("which", ["launcher", "server"])
+def test_a_rank_ends_with_its(which: str, run: Run) -> None:
+    if which == "launcher":
+        rank = run(CHILD, "600")
+        assert rank.stdout is not None
+        child = int(rank.stdout.readline())
+        assert isinstance(rank, Forked)
+        rank._link.close()
+        rank.returncode = -signal.SIGKILL
+    else:
+        with serving() as other:
+            rank = run(CHILD, "600", at=other)
+            assert rank.stdout is not None
+            child = int(rank.stdout.readline())
+        assert rank.wait() == -signal.SIGKILL
+    until(lambda: gone(rank.pid) and gone(child))
+
+
+def test_threads_at_import_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    with pytest.raises(OSError, match="No fork is safe"):
+        run("", **{IMPORTS: "busy", "PYTHONPATH": str(tmp_path)})
+
+
+def test_a_server_that_stands_elsewhere_is_refused(run: Run) -> None:
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(OSError, match=r"stands elsewhere .* by \['Umask'\]"):
+            run("")
+    finally:
+        os.umask(before)
+
+
+def test_a_server_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        run("", at=str(tmp_path / "nobody"))
+
+
+def test_a_module_that_is_not_there_is_the_ranks_to_miss(run: Run) -> None:
+    rank = run("import not_there_at_all", **{IMPORTS: "not_there_at_all"})
+    assert rank.stderr is not None
+    assert b"ModuleNotFoundError" in rank.stderr.read()
+    assert rank.wait() == 1
+
+
+def test_what_to_import_follows_from_framework_or_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nfrom keras import layers\nnot_import = 'torch'\n")
+    command = [sys.executable, "script", str(script)]
+    assert imports(command, {}) == ["numpy", "dream", "keras"]
+    assert "torch" in imports(command, {"DREAM_FRAMEWORK": "torch"})
+    both = {"DREAM_FRAMEWORK": "torch", "KERAS_BACKEND": "torch"}
+    assert imports(command, both)[-1] == "keras"
+    assert imports([sys.executable, "module", "train"], {}) == []
