@@ -33,6 +33,7 @@ class TorchAdapter(Adapter):
         self._keras = _keras_of(own)
         self._hooks = Hooks()
         self._hooks.made_of("loader", self._sharder.made)
+        self._hooks.made("loader", own.follow)
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)
@@ -69,6 +70,7 @@ class TorchAdapter(Adapter):
         self._refuse_keras(item)
         if isinstance(item, DataLoader):
             self._sharder.deal(item)
+            self.parallelism.follow(item)
         elif self._keras is not None and (distributed := self._keras.prepare(item)) is not None:
             return distributed
         elif isinstance(item, Optimizer):
@@ -87,7 +89,7 @@ class TorchAdapter(Adapter):
     ) -> Step:
         self._refuse_keras(model)
         training = self.parallelism.training
-        if self._keras is not None:
+        if self._keras is not None and self.parallelism.keras_steps:
             step = self._keras.train_step(model, loss, optimizer, weight)
             if step is not None:
                 if training.updates is not None:

@@ -7,7 +7,6 @@ plug in:
 - sharded, tensor: `distribute` shards a module's parameters and `adopt` gives an optimizer the
   shards; `dealt` and `told_by` are the mesh's data axis and all ranks; a `spread` of their own.
 - pipeline: `forward_backward` is its schedule, `evaluate` goes through the stages.
-- local_sgd: `adopt` averages every k steps; it subscribes to loaders, to settle at a pass's end.
 - parameter_server: `adopt` pushes and pulls, `opened` serves, `sharder` deals by epochs of its own,
   `communicator` is refused; `train_step` and `evaluate` are each worker's own.
 """
@@ -23,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from dream import _registry
 from dream._adapter import Metric, Plan, Step
@@ -67,6 +67,7 @@ class Parallelism(ABC):
     supports: the options of `dream.update` that it honours, the others are refused; None for all.
     Declared here and nowhere else, with who says so and what to do instead.
     keras_block: what opens the block for Keras models; None where they are refused.
+    keras_steps: whether `train_step` takes them too.
     exchanged: how gradients become one, where that is not their mean.
     """
 
@@ -74,6 +75,7 @@ class Parallelism(ABC):
     supports_for = "This strategy"
     instead = "Leave it out."
     keras_block: str | None = None
+    keras_steps = True
     exchanged: Exchanged | None = None
 
     def __init__(self, plan: Plan) -> None:
@@ -128,6 +130,9 @@ class Parallelism(ABC):
             f"Under {self.name!r} a loss is weighed by the step. Received: weigh(loss, "
             f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
+
+    def follow(self, loader: DataLoader[Any]) -> None:  # noqa: B027
+        """A loader of the block's, or one that was prepared, is dealt."""
 
     def adopt(self, optimizer: Optimizer) -> None:  # noqa: B027
         """Have an optimizer step what this rank holds. Its chain has it already."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from dream.adapters.pytorch import adapter
 
 ADAPTER = Path(adapter.__file__).parent
-LEFT = ("parallel/split/", "parallel/parameter_server/", "parallel/local_sgd.py")
+LEFT = ("parallel/split/", "parallel/parameter_server/")
 """Folders with adapters of their own, which are yet to become a `Parallelism` each."""
 
 

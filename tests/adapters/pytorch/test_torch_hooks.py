@@ -17,7 +17,6 @@ ADAPTER = Path(hooks.__file__).parent
 LEFT = {
     "parallel/split": 15,
     "parallel/parameter_server": 3,
-    "parallel/local_sgd.py": 2,
     "tools": 12,
 }
 """How often folders that are yet to come assign to torch. These numbers only shrink."""
