@@ -21,9 +21,8 @@ from dream.cluster import Rendezvous
 from dream.cluster.store import Store
 from dream.launch.ending import Ending
 from dream.launch.hosts.hub import Hub
-from dream.launch.hosts.link import FAULT, Link
-from dream.launch.hosts.meeting import Meeting
-from dream.launch.hosts.nodes import Node
+from dream.launch.hosts.link import FAULT, HostLink
+from dream.launch.hosts.meeting import Meeting, Node
 
 HOST, TOKEN = "127.0.0.1", "a-token-of-the-benchmark"
 START_SECONDS = 120.0
@@ -117,11 +116,11 @@ def launchers(hosts: int, port: int, first: int, count: int) -> None:
         one.close()
 
 
-def link(hosts: int, port: int, number: int) -> Link:
+def link(hosts: int, port: int, number: int) -> HostLink:
     store = Rendezvous(Endpoint(HOST, port), TOKEN)
     ports = tuple(range(40000, 40009))  # of a host with eight ranks
     node = Node(number, hosts, 8, f"host{number}", str(number), ports, {"dream": "1"}, 15.0)
-    return Link(node, store.stay, str(store.endpoint), lambda: None)
+    return HostLink(node, store.stay, str(store.endpoint), lambda: None)
 
 
 if __name__ == "__main__":

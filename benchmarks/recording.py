@@ -21,11 +21,10 @@ import numpy as np
 
 import dream
 from dream._spec import Framework
-from dream.cluster import _names
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
-from dream.tools.recording.request import Request
+from dream.tools.record import RecordRequest
 
 WARM = 50
 
@@ -83,7 +82,7 @@ def measured(loop: str, steps: int, *, recorded: bool) -> float:
         framework: Framework = "torch" if loop == "torch" else "tensorflow"
         job = Job(command, 1, frameworks=(framework,), show="none")
         if recorded:
-            asked = {_names.RECORD: Request(Path(name), 2**62).text}
+            asked = RecordRequest(Path(name), 2**62).environ
             job = replace(job, environ={**job.environ, **asked})
         ended = start.run(job)
         if ended.exit_code != 0:

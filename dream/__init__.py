@@ -1,5 +1,7 @@
 """Train over many devices by one word: `with dream.strategy("mirrored"):`."""
 
+from typing import TYPE_CHECKING, Any
+
 from dream._communicator import communicator
 from dream._errors import (
     CheckpointError,
@@ -14,7 +16,9 @@ from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
 from dream.collectives import Communicator, Handle
 from dream.launch.function import launch
-from dream.tools.port_check.function import port_check
+
+if TYPE_CHECKING:
+    from dream.tools.port_check.check import port_check
 
 __all__ = [
     "CheckpointError",
@@ -35,3 +39,12 @@ __all__ = [
     "strategy",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load a tool on use: the core imports none."""
+    if name == "port_check":
+        from dream.tools.port_check.check import port_check
+
+        return port_check
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

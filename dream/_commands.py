@@ -25,7 +25,7 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def run(context: typer.Context) -> None:
     """Start N ranks of a script."""
-    from dream.launch.arguments import main
+    from dream.launch.command import main
 
     raise typer.Exit(main(context.args))
 
@@ -66,15 +66,15 @@ def env(
     timeout: Annotated[float, typer.Option(help="seconds that a backend may take")] = 60,
 ) -> None:
     """Show what works here, each backend tried, and what a bug report needs."""
-    from dream.tools.env import facts, report, tries
+    from dream.tools import env
 
-    found, tried = facts.facts(), tries.look() if quick else tries.try_all(timeout)
+    found, tried = env.facts(), env.look() if quick else env.try_all(timeout)
     if json:
         from json import dumps
 
-        print(dumps(report.document(found, tried), indent=2))
+        print(dumps(env.document(found, tried), indent=2))
     else:
-        report.show(found, tried)
+        env.show(found, tried)
 
 
 @app.command("build-horovod", context_settings=_PASSED_ON, add_help_option=False)

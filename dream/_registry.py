@@ -23,11 +23,8 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "model_parallel"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "hybrid"): f"{_TORCH}.parallel.split.choosing:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.parallel.split.choosing:sharded",
-    (
-        "torch",
-        "parameter_server",
-    ): f"{_TORCH}.parallel.asynchronous.parameter_server:ParameterServer",
-    ("torch", "local_sgd"): f"{_TORCH}.parallel.asynchronous.local_sgd:LocalSgd",
+    ("torch", "parameter_server"): f"{_TORCH}.parallel.parameter_server.adapter:ParameterServer",
+    ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
@@ -35,10 +32,8 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
     ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.split.sharded:Sharded",
     ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split.choosing:model_parallel",
-    ("tensorflow", "parameter_server"): (
-        f"{_TENSORFLOW}.parallel.asynchronous.parameter_server:ParameterServer"
-    ),
-    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.asynchronous.local_sgd:LocalSgd",
+    ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:ParameterServer",
+    ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
 }
 """An Adapter class, built from a Plan."""
@@ -65,29 +60,11 @@ TENSORS: Mapping[str, str] = {
 }
 """The Tensors of a framework."""
 
-PROBES: Mapping[str, str] = {
-    "torch": f"{_TORCH}.tools.port_check:TorchProbe",
-    "keras": "dream.adapters.keras.tools.port_check:KerasProbe",
-}
-"""The Probe of a flavour of models, built from a model and a batch."""
-
 GRADIENTS: Mapping[str, str] = {
     "torch": f"{_TORCH}.keras.gradients:differentiate",
     "tensorflow": f"{_TENSORFLOW}.keras.gradients:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
-
-OBSERVERS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.tools.verify.observing:observe",
-    "tensorflow": f"{_TENSORFLOW}.tools.observing:observe",
-}
-"""What tells a Recorder of a framework's own training loops."""
-
-TRAITS: Mapping[str, str] = {
-    "keras.src.models.model.Model": "dream.adapters.keras.tools.verify.traits:traits",
-    "torch.nn.modules.module.Module": f"{_TORCH}.tools.verify.traits:traits",
-}
-"""What a model is like, for a Recorder; by the model's base class, the first that fits."""
 
 SEEDS: Mapping[str, str] = {
     "torch": f"{_TORCH}.randomness:seed",
@@ -103,30 +80,6 @@ ON_GPU: Mapping[str, str] = {
 
 TUNING = f"{_HOROVOD}.tuning:begin"
 """Has the ring tune itself."""
-
-SKETCHERS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.tools.planning.sketching:made",
-    "keras": f"{_TENSORFLOW}.tools.planning.sketching:made",
-}
-"""From a user's function to a Sketcher, by the flavour of its model."""
-
-TRIALS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.tools.planning.trial:run",
-    "keras": f"{_TENSORFLOW}.tools.planning.trial:run",
-}
-"""A measured training of a user's model, in a rank, by flavour."""
-
-RATES: Mapping[str, str] = {
-    "torch": f"{_TORCH}.tools.planning.rates:read",
-    "tensorflow": f"{_TENSORFLOW}.tools.planning.rates:read",
-}
-"""What a framework computes and moves a second on this machine."""
-
-REFERENCES: Mapping[str, str] = {"torch": f"{_TORCH}.tools.planning.reference:transformer"}
-"""A small model by which it is read what strategies cost beside the operations themselves."""
-
-CALLS: Mapping[str, str] = {"torch": f"{_TORCH}.tools.planning.replaying:seconds"}
-"""What operations take by themselves on this machine, by the calls of a sketch."""
 
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 

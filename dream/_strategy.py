@@ -7,7 +7,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _registry, cluster, stall
+from dream import _choice, _framework, _observers, _registry, cluster, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._choice import Choice
 from dream._errors import ConfigurationError, Unsupported
@@ -18,7 +18,6 @@ from dream.collectives import Communicator
 from dream.data import partition, tracked
 from dream.mixed import ranks
 from dream.parameter_server.staleness import Staleness
-from dream.tools import recording
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,10 +148,9 @@ class Strategy:
         self._enter()
 
     def _enter(self) -> None:
-        recorder = recording.active()
-        if recorder is not None:
+        for observer in _observers.registered:
             assert self._framework is not None
-            recorder.entered(self._adapter, self._framework, self.name)
+            observer.entering(self._adapter, self._framework, self.name)
         self._adapter.enter()
 
     def _look_at_files(self) -> None:
@@ -195,8 +193,8 @@ class Strategy:
         it is read. Reading it on one rank alone never blocks.
         """
         step = self._adapter.train_step(model, loss, optimizer, weight)
-        recorder = recording.active()
-        step = step if recorder is None else recorder.recorded(step, model)
+        for observer in _observers.registered:
+            step = observer.observed(step, model)
 
         def kept(*batch: Any) -> Any:
             self._last_value = step(*batch)
@@ -238,13 +236,14 @@ class Strategy:
 
         name: what the loop is called. tensorboard: a folder to write the figures to as events.
         """
-        from dream.progress import board, loop  # rich is slow to come
+        from dream.progress import loop  # rich is slow to come
 
         shown = self.topology.rank == 0
+        wanted = tensorboard if shown else None
         return loop.Progress(
             batches, name=name, shown=shown, parts=self.topology.num_replicas,
             track=tracked.found_in(batches), loss=lambda: self._last_value,
-            board=board.Board(tensorboard) if shown and tensorboard is not None else None,
+            board=None if wanted is None else loop.TensorBoardWriter(wanted),
         )  # fmt: skip
 
     def data_state(self, data: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["run"]:
         # every start waits for it, and the other commands' parser takes as long to import as
         # Python to start
-        from dream.launch.arguments import main as run
+        from dream.launch.command import main as run
 
         return run(arguments[1:])
     if arguments[:1] == ["verify"]:  # the other commands' parser drops the `--` before a script's

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dream._errors import Unsupported
-from dream.cluster.user import cache_folder
+from dream.cluster.settings import cache_folder
 
 
 def root() -> Path:

@@ -17,7 +17,7 @@ from typing import TextIO
 from dream.adapters.horovod import _cache, _recipe, _sdist, _tools
 from dream.adapters.horovod._sdist import failed
 from dream.adapters.horovod._status import BuildKey
-from dream.cluster.user import inherited
+from dream.cluster.settings import inherited
 
 
 class Progress(ABC):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dream._errors import NotInstalled, Unsupported
 from dream.adapters.horovod._recipe import EXTRA
-from dream.cluster.user import inherited
+from dream.cluster.settings import inherited
 
 _RUNTIME = ("cloudpickle", "psutil", "pyyaml", "packaging")
 _OLDEST_CMAKE = (3, 19)  # cmake_language(DEFER), in recipe/hook.cmake

@@ -7,11 +7,11 @@ from typing import Any, final
 
 import keras
 
+from dream import _observers
 from dream.adapters.keras import model, optimizer, saving, start
 from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import batch_norm, precision
-from dream.tools import recording
 
 
 @final
@@ -29,13 +29,8 @@ class KerasBlock:
         return self.engine.creating()
 
     def enter(self) -> None:
-        recorder = recording.active()
-        if recorder is not None and recorder.keras_is_news():
-            from dream.adapters.keras.tools.verify import (
-                observing,  # for scripts that are verified alone
-            )
-
-            observing.observe(recorder)
+        for observer in _observers.registered:
+            observer.entering_keras()
         self._open.enter_context(self.creating())
         self._open.enter_context(precision.policy(self.engine.knobs.precision))
         self._changes.made(keras.Model, lambda made: model.distribute(made, self.engine))

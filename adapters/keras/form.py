@@ -19,7 +19,7 @@ from dream.mixed import consistency
 from dream.mixed.consistency import Account
 from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync
-from dream.tools.port_check import arrays
+from dream.model_description import steps
 
 Gradients = Sequence[Any]
 """One for each trainable variable; None where it took no part."""
@@ -67,7 +67,7 @@ class Canonical(Form):
             predict(model, inputs, training=False)
         description = canonical.description(model, calls)
         self._order = InOrder(description, canonical.OPS)
-        self._arrays = InOrder(description, arrays.OPS)
+        self._arrays = InOrder(description, steps.OPS)
         known = canonical.variables(model)
         self._variables = {name: known[name] for name in self._order.names}
         self._names = {id(v): name for name, v in self._variables.items()}

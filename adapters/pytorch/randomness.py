@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from dream.tools import recording
+from dream import _observers
 
 
 def seed(number: int) -> None:
@@ -17,7 +17,7 @@ def seed(number: int) -> None:
 
 def offset_by(rank: int) -> None:
     """Move torch's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
-    if rank == 0 or recording.draws_alike():
+    if rank == 0 or _observers.draws_alike():
         return
     torch.manual_seed(torch.initial_seed() + rank)
     random.seed(random.getrandbits(32) + rank)

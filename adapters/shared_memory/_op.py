@@ -18,7 +18,7 @@ import tensorflow as tf
 from dream._errors import DreamError
 from dream._log import logger
 from dream.adapters.tensorflow import errors
-from dream.cluster.user import cache_folder
+from dream.cluster.settings import cache_folder
 from dream.shared_memory import Group
 from dream.shared_memory.library import library
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from dream.tools import recording
+from dream import _observers
 
 
 def seed(number: int) -> None:
@@ -17,7 +17,7 @@ def seed(number: int) -> None:
 
 def offset_by(rank: int) -> None:
     """Move TensorFlow's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
-    if rank and not recording.draws_alike():
+    if rank and not _observers.draws_alike():
         random.seed(random.getrandbits(32) + rank)
         np.random.seed((int(np.random.randint(2**31)) + rank) % 2**32)
         tf.random.set_seed(random.getrandbits(31))

@@ -1,30 +1,26 @@
-"""Where this process stands: one file per launcher's environment, and what `dream run` asks.
+"""Where this process stands, and how the ranks of a job find one another.
 
-The only reader of os.environ, beside launch. The ranks of a job find one another through
-`Rendezvous`, a small key-value store that the launcher or rank 0 serves.
+`launchers` has a row a launcher, whose environment it reads; `settings` what is asked of dream.
+Nobody else reads os.environ, beside launch. Ranks meet over `Rendezvous`, a small key-value store
+that the launcher or rank 0 serves, for those who know the job's token.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
-from dream._topology import Cluster
-from dream.cluster import horovod, tf_config, torchrun
-from dream.cluster._names import FRAMEWORK, FRAMEWORKS, RECORD, SNAPSHOTS, STALL_SECONDS, STRATEGY
-from dream.cluster.door import Door, knock, listens, readable
 from dream.cluster.exchange import (
+    Door,
     exchange,
     exchange_endpoints,
     found,
+    knock,
     leave_word,
+    listens,
     meet,
     own_host,
     own_listener,
     post,
     posted,
+    readable,
 )
 from dream.cluster.export import (
     export_dtensor,
@@ -35,9 +31,26 @@ from dream.cluster.export import (
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.port_range import PortRange, port_range, ports_in_words, used_up
-from dream.cluster.ports import listener_at, local_address, reserve
-from dream.cluster.rendezvous import Rendezvous, rendezvous, stall_seconds, startup_seconds
+from dream.cluster.launchers import detect, variables
+from dream.cluster.ports import (
+    PortRange,
+    listener_at,
+    local_address,
+    port_range,
+    ports_in_words,
+    reserve,
+    used_up,
+)
+from dream.cluster.rendezvous import Rendezvous, rendezvous
+from dream.cluster.settings import (
+    STALL_SECONDS,
+    frameworks_differ,
+    requested_framework,
+    requested_strategy,
+    snapshot_folder,
+    stall_seconds,
+    startup_seconds,
+)
 
 __all__ = [
     "STALL_SECONDS",
@@ -70,7 +83,6 @@ __all__ = [
     "readable",
     "rendezvous",
     "requested_framework",
-    "requested_record",
     "requested_strategy",
     "reserve",
     "snapshot_folder",
@@ -80,64 +92,3 @@ __all__ = [
     "used_up",
     "variables",
 ]
-
-READERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
-    torchrun.read,
-    tf_config.read,
-    horovod.read,
-)
-"""Each gives a place, or None where its launcher's variables are absent; the first one counts."""
-
-
-def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
-    """This process's place, from the first launcher whose variables are there."""
-    for read in READERS:
-        place = read(environ)
-        if place is not None:
-            return place
-    return Cluster()
-
-
-_READ = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
-         "MASTER_PORT", "TF_CONFIG")  # fmt: skip
-_PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_",
-             "KUBERNETES_")  # fmt: skip
-_SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
-_RIDING = re.compile(r"^([^/\s]+:\d+)/\S+$")
-
-
-def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What launchers have set, ours and others; secrets stay secret."""
-    found = {k: v for k, v in sorted(environ.items()) if k in _READ or k.startswith(_PREFIXES)}
-    return {k: "(set)" if any(s in k for s in _SECRET) else _untold(v) for k, v in found.items()}
-
-
-def _untold(value: str) -> str:
-    """The rendezvous's address without the token that may ride in it."""
-    return _RIDING.sub(r"\1/(set)", value)
-
-
-def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `dream run --strategy` asked for, if anything."""
-    return environ.get(STRATEGY) or None
-
-
-def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `dream run --framework` asked for this rank, if anything."""
-    return environ.get(FRAMEWORK) or None
-
-
-def requested_record(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `dream verify` asked this rank to write down, if anything."""
-    return environ.get(RECORD) or None
-
-
-def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `dream run --framework` dealt out several."""
-    return len({*environ.get(FRAMEWORKS, "").split(",")}) > 1
-
-
-def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the job's snapshots are kept, under `dream run`."""
-    folder = environ.get(SNAPSHOTS)
-    return Path(folder) if folder else None

@@ -3,8 +3,10 @@ row, some bytes of memory and some seconds before having shown that they know th
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
+import struct
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import final
+
+from dream.cluster.token import same
 
 MOST_STRANGERS = 64
 """Connections that have not shown the word yet. One more, and the one that came first goes."""
@@ -23,6 +27,10 @@ KNOWN_SECONDS = 30.0
 _PIECE = 1 << 16
 _AT_ONCE = 16
 _PAUSE = 0.05
+_HELLO = struct.Struct("<32sIH")
+_LONGEST = 1024
+Welcome = Callable[[int, str, socket.socket], None]
+"""Called with the rank that came, what for, and the connection. It must not wait."""
 
 
 class Refused(Exception):
@@ -184,7 +192,7 @@ class Entrance:
         return sum(not caller.visit.known for caller in self._callers)
 
     def _drop_a_stranger(self) -> bool:
-        """The first that came; whether there was one."""
+        """Drop the one that came first. Whether there was one."""
         for caller in self._callers:
             if not caller.visit.known:
                 self._end(caller)
@@ -204,3 +212,41 @@ class Entrance:
             self._go_on(caller)
             if caller in self._callers:
                 self._end(caller)
+
+
+def new_word() -> str:
+    return os.urandom(16).hex()
+
+
+def greet(connection: socket.socket, word: str, rank: int, purpose: str) -> None:
+    """Say the first words. There is no answer: who is turned away finds the connection closed."""
+    name = purpose.encode()
+    connection.sendall(_HELLO.pack(word.encode(), rank, len(name)) + name)
+
+
+def expect(listener: socket.socket, word: str, welcome: Welcome, name: str) -> Entrance:
+    """Have all that come to a listening socket greeted: who knows the word is welcome."""
+    return Entrance(listener, lambda: _Greeting(word.encode(), welcome), name)
+
+
+@final
+class _Greeting(Visit):
+    def __init__(self, word: bytes, welcome: Welcome) -> None:
+        self._word, self._welcome = word, welcome
+        self._said = b""
+        self._rank = self._length = 0
+
+    @property
+    def wants(self) -> int:
+        return _HELLO.size + self._length - len(self._said)
+
+    def hear(self, data: bytes) -> None:
+        self._said += data
+        if not self.known and len(self._said) >= _HELLO.size:
+            word, self._rank, self._length = _HELLO.unpack(self._said[: _HELLO.size])
+            self.known = same(word, self._word)
+            if not self.known or self._length > _LONGEST:
+                raise Refused
+
+    def admit(self, connection: socket.socket) -> None:
+        self._welcome(self._rank, self._said[_HELLO.size :].decode(), connection)

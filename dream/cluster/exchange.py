@@ -1,19 +1,33 @@
-"""What ranks do over the rendezvous before any framework connects them."""
+"""What ranks do over the job's store before any framework connects them: meet, exchange values, and
+open doors to one another."""
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from typing import final
 
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names
-from dream.cluster._read import LOOPBACK, endpoint, is_loopback
-from dream.cluster.port_range import port_range
-from dream.cluster.ports import Reservation, listener, own_address, reserve
-from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous, startup_seconds
+from dream.cluster import settings
+from dream.cluster.entrance import Welcome, expect, greet, new_word
+from dream.cluster.ports import (
+    LOOPBACK,
+    Reservation,
+    endpoint,
+    is_loopback,
+    listener,
+    own_address,
+    port_range,
+    reserve,
+)
+from dream.cluster.rendezvous import Missing, Rendezvous, rendezvous
+from dream.cluster.settings import startup_seconds
+
+_KNOCK_SECONDS = 10.0
 
 
 def meet(cluster: Cluster, name: str) -> None:
@@ -24,7 +38,7 @@ def meet(cluster: Cluster, name: str) -> None:
 
 
 def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) -> list[bytes]:
-    """Every value of these ranks, in their order; each of them calls it with the same name.
+    """Return every value of these ranks, in their order; each of them calls it with the same name.
     WorkerFailed names those that did not come. A name is good for one exchange."""
     timeout = startup_seconds()
     store = rendezvous(cluster)
@@ -49,7 +63,7 @@ def leave_word(cluster: Cluster, key: str, value: bytes) -> None:
 
 
 def posted(cluster: Cluster, key: str) -> bytes:
-    """What a rank has posted under SCOPE/RANK, waited for."""
+    """Return what a rank has posted under SCOPE/RANK, waited for."""
     timeout = startup_seconds()
     try:
         return rendezvous(cluster).get(key, timeout=timeout)
@@ -58,7 +72,7 @@ def posted(cluster: Cluster, key: str) -> bytes:
 
 
 def found(cluster: Cluster, key: str) -> bytes | None:
-    """What has been posted under SCOPE/NAME so far; None where nothing has, or all is over."""
+    """Return what is posted under SCOPE/NAME so far; None where nothing is, or all is over."""
     try:
         return rendezvous(cluster).find(key)
     except OSError:  # or does not answer now
@@ -87,14 +101,14 @@ def _own_port(cluster: Cluster) -> Reservation:
 
 
 def own_host(cluster: Cluster) -> str:
-    """The address that the other ranks reach this one by: loopback on one host."""
+    """Return the address that the other ranks reach this one by: loopback on one host."""
     assert cluster.rendezvous is not None
     host = cluster.rendezvous.host
     return LOOPBACK if cluster.one_host or is_loopback(host) else own_address(host)
 
 
 def own_listener(cluster: Cluster) -> socket.socket:
-    """A socket that listens where the other ranks reach this one, and nowhere else."""
+    """Make a socket that listens where the other ranks reach this one, and nowhere else."""
     return listener(own_host(cluster), port_range())
 
 
@@ -105,7 +119,7 @@ def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
     except Missing as error:
         raise WorkerFailed(
             f"Rank 0 did not come within {timeout:g} s: nothing answers at {store.endpoint}. "
-            f"Look at why it did not start, or raise {_names.STARTUP_SECONDS}."
+            f"Look at why it did not start, or raise {settings.STARTUP_SECONDS}."
         ) from error
     store.put(key, value)
 
@@ -115,5 +129,59 @@ def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
     return WorkerFailed(
         f"Of {cluster.world_size} ranks, these did not come within {timeout:g} s: {ranks}. "
         f"Received by rank {cluster.rank} from {cluster.source}. Every rank must reach the block: "
-        f"look at what those do before it, or raise {_names.STARTUP_SECONDS}."
+        f"look at what those do before it, or raise {settings.STARTUP_SECONDS}."
     )
+
+
+@final
+class Door:
+    """On loopback, unless the job has hosts. kind: what is behind it, by which others ask for it;
+    a rank has one of a kind."""
+
+    def __init__(self, place: Cluster, kind: str, welcome: Welcome) -> None:
+        word = new_word()
+        listener = own_listener(place)
+        host, port = listener.getsockname()[:2]
+        self._entrance = expect(listener, word, welcome, f"dream-{kind}")
+        post(place, f"{kind}/{place.rank}", f"{host} {port} {word}".encode())
+
+    def close(self) -> None:
+        """Connections that were made stay."""
+        self._entrance.close()
+
+
+def knock(place: Cluster, kind: str, rank: int, purpose: str, seconds: float) -> socket.socket:
+    """Connect to a rank's door. OSError where it is gone."""
+    host, port, word = posted(place, f"{kind}/{rank}").decode().split()
+    connection = socket.create_connection((host, int(port)), seconds)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection, word, place.rank, purpose)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def listens(place: Cluster, kind: str, rank: int) -> bool:
+    """Whether somebody may be behind a rank's door: False where it had one and nobody is. (A host
+    that is cut off may have somebody.)"""
+    told = found(place, f"{kind}/{rank}")
+    if told is None:
+        return True
+    host, port, _ = told.decode().split()
+    try:
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def readable(connection: socket.socket, seconds: float) -> bool:
+    """Whether something can be read, waited for: whatever the number of the descriptor, with which
+    `select.select` has its difficulties."""
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    return bool(ready.poll(seconds * 1000))

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from math import ceil
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names, horovod
+from dream.cluster import settings
+from dream.cluster.launchers import HOROVOD
 from dream.cluster.ports import LOOPBACK_INTERFACE, interface_toward
-from dream.cluster.rendezvous import stall_seconds, startup_seconds
+from dream.cluster.settings import stall_seconds, startup_seconds
 from dream.cluster.tf_config import TF_CONFIG
 
 _BACK_STOP_SECONDS = 24 * 3600
@@ -20,7 +21,7 @@ stopped: dream's own end of a wait comes before."""
 
 
 def horovod_environment(cluster: Cluster) -> dict[str, str]:
-    """What Horovod's core must find in the environment when it starts; empty for a process
+    """Return what Horovod's core must find in the environment when it starts; empty for a process
     alone. The store's token rides in the address."""
     if cluster.rendezvous is None:
         return {}
@@ -47,8 +48,8 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
 
 
 def interface_of(cluster: Cluster) -> str | None:
-    """The network interface that the other ranks are reached by; None where the system does not
-    tell, or there are none."""
+    """Return the network interface that the other ranks are reached by; None where the system does
+    not tell, or there are none."""
     if cluster.rendezvous is None:
         return None
     return LOOPBACK_INTERFACE if cluster.one_host else interface_toward(cluster.rendezvous.host)
@@ -69,7 +70,7 @@ def export_horovod(cluster: Cluster) -> None:
 
     Under Horovod's own launcher it takes the place of what the launcher said, so that is told in
     dream's words too: this place is read from the environment again."""
-    if cluster.source == horovod.SOURCE:
+    if cluster.source == HOROVOD.source:
         os.environ |= _own_words(cluster)
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
@@ -95,8 +96,8 @@ def _own_words(cluster: Cluster) -> dict[str, str]:
     return {
         "MASTER_ADDR": cluster.master.host,
         "MASTER_PORT": str(cluster.master.port),
-        _names.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
-        _names.TOKEN: cluster.token,
+        settings.RENDEZVOUS_PORT: str(cluster.rendezvous.port),
+        settings.TOKEN: cluster.token,
     }
 
 

@@ -1,19 +1,95 @@
-"""Ports that stay ours until whoever they are meant for listens on them, and our own listeners."""
+"""Addresses and ports: which this job may listen on, ports that stay ours until whoever they are
+meant for listens on them, and our own listeners."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import os
 import socket
 import struct
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
-from dream.cluster._read import is_loopback
-from dream.cluster.port_range import PortRange, used_up
+from dream._errors import ConfigurationError
+from dream._topology import Endpoint
+from dream.cluster import settings
+from dream.cluster.settings import LARGEST_PORT
 
+LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK_NAMES = ("localhost", "::1", "")
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+
+
+def is_loopback(host: str) -> bool:
+    return host in _LOOPBACK_NAMES or host.startswith("127.")
+
+
+def next_port(number: int) -> int:
+    """Return the one beside it, which a second service takes."""
+    return number + 1 if number < LARGEST_PORT else number - 1
+
+
+def endpoint(text: str, what: str) -> Endpoint:
+    """Parse `host:port`; `what` names where it was written."""
+    host, colon, number = text.rpartition(":")
+    if not colon or not host or not number.isdigit() or not 0 < int(number) <= LARGEST_PORT:
+        raise ConfigurationError(
+            f"{what} holds no host:port. Received: {text!r}. Write it like 10.0.0.1:2222."
+        )
+    return Endpoint(host.strip("[]"), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """low to high, both among them."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Self:
+        """Parse LOW-HIGH. source: who wrote it, for the message."""
+        ends = text.split("-")
+        fit = len(ends) == 2 and all(end.isdecimal() for end in ends)
+        if not fit or not 0 < int(ends[0]) <= int(ends[1]) <= LARGEST_PORT:
+            raise ConfigurationError(
+                f"{source} is no range of ports. Received: {text!r}. Write LOW-HIGH, both from 1 "
+                f"to {LARGEST_PORT}, like 40000-40099."
+            )
+        return cls(int(ends[0]), int(ends[1]))
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
+    @property
+    def ports(self) -> range:
+        return range(self.low, self.high + 1)
+
+
+def port_range(environ: Mapping[str, str] = os.environ) -> PortRange | None:
+    """Return DREAM_PORT_RANGE; None where any free port will do."""
+    text = environ.get(settings.PORT_RANGE)
+    return PortRange.parse(text, settings.PORT_RANGE) if text else None
+
+
+def ports_in_words() -> str:
+    """Say which ports are listened on."""
+    within = port_range()
+    return f"ports {within}" if within else "free ports"
+
+
+def used_up(within: PortRange | None = None) -> ConfigurationError:
+    """Make the error of a listener that finds no port. within: else DREAM_PORT_RANGE."""
+    return ConfigurationError(
+        f"No port is free to listen on. Received: {settings.PORT_RANGE}={within or port_range()}. "
+        "Give a wider range: a rank takes a handful, and one more for each group of ranks. A port "
+        "is free again a minute after the job that used it."
+    )
 
 
 class Reservation:
@@ -35,26 +111,26 @@ class Reservation:
 
 
 def reserve(within: PortRange | None = None) -> Reservation:
-    """A free port of this host. within: the ports to choose from, else any."""
+    """Reserve a free port of this host. within: the ports to choose from, else any."""
     return Reservation(within)
 
 
 def listener(host: str, within: PortRange | None = None, *, backlog: int = 128) -> socket.socket:
-    """A socket that listens on this address of the host alone, on a free port."""
+    """Make a socket that listens on this address of the host alone, on a free port."""
     made = _bound(_family(host), host, within)
     made.listen(backlog)
     return made
 
 
 def listener_at(host: str, port: int) -> socket.socket:
-    """The same on a port that is reserved or given; host "": on every IPv4 address. OSError where
-    somebody listens there."""
+    """Do the same on a port that is reserved or given; host "": on every IPv4 address. OSError
+    where somebody listens there."""
     family = _family(host) if host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=1024)
 
 
 def local_address(host: str) -> str | None:
-    """The address of this host that the name stands for; None where it is no address of this
+    """Return the address of this host that the name stands for; None where it is no address of this
     host's, as in front of a proxy."""
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
@@ -104,7 +180,7 @@ def _bind_one_of(made: socket.socket, host: str, within: PortRange | None) -> bo
 
 
 def own_address(toward: str) -> str:
-    """The address of this host that `toward` would see. Nothing is sent."""
+    """Return the address of this host that `toward` would see. Nothing is sent."""
     family = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((toward, 9))
@@ -113,7 +189,7 @@ def own_address(toward: str) -> str:
 
 
 def interface_toward(host: str) -> str | None:
-    """The network interface that `host` is reached by; None where the system does not tell.
+    """Return the network interface that `host` is reached by; None where the system does not tell.
 
     gloo would go by the host's own name otherwise, which many systems resolve to loopback.
     """
@@ -125,7 +201,7 @@ def interface_toward(host: str) -> str | None:
 
 
 def _address(interface: str) -> str | None:
-    """An interface's IPv4 address."""
+    """Return an interface's IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", interface.encode()[:15])
         try:

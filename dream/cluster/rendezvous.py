@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 
 from dream._errors import ConfigurationError, WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names, proof
+from dream.cluster import settings
 from dream.cluster.store import LARGEST_VALUE, PROOF, Store
+from dream.cluster.token import proof_of_answer, prove, same
 
 _SECONDS_PER_CALL = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
 _TRIES = 3
 _LONGEST_ANSWER = LARGEST_VALUE + (1 << 14)
-
-
-def startup_seconds() -> float:
-    """How long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
-    return _seconds(_names.STARTUP_SECONDS, "60")
-
-
-def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """How long ranks wait in a call for one that does not come, though it lives:
-    DREAM_STALL_SECONDS, else half an hour."""
-    return _seconds(_names.STALL_SECONDS, "1800", environ)
-
-
-def _seconds(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> float:
-    text = environ.get(variable) or default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < float("inf"):
-        raise ConfigurationError(
-            f"{variable} must be a number of seconds above 0. Received: {text!r}. "
-            "Correct or unset it."
-        )
-    return seconds
 
 
 class Rendezvous:
@@ -60,18 +35,18 @@ class Rendezvous:
         self._call("PUT", key, value)
 
     def find(self, key: str) -> bytes | None:
-        """The value, or None where there is none yet."""
+        """Return the value, or None where there is none yet."""
         return self._call("GET", key)
 
     def delete(self, key: str) -> None:
         self._call("DELETE", key)
 
     def get(self, key: str, *, timeout: float) -> bytes:
-        """The value, waited for. WorkerFailed after `timeout` seconds."""
+        """Return the value, waited for. WorkerFailed after `timeout` seconds."""
         return self.gather([key], timeout=timeout)[key]
 
     def gather(self, keys: Iterable[str], *, timeout: float) -> dict[str, bytes]:
-        """The values of all the keys, waited for. `Missing` names those that never came."""
+        """Return the values of all the keys, waited for. `Missing` names those that never came."""
         wanted = list(keys)
         values: dict[str, bytes] = {}
         limit = time.monotonic() + timeout
@@ -99,9 +74,9 @@ class Rendezvous:
             time.sleep(_LONGEST_WAIT)
 
     def stay(self) -> socket.socket:
-        """A connection that stays, with whoever stands by at the store. OSError where it is not
-        there."""
-        word = proof.ask(self._token, "JOIN", "")
+        """Open a connection that stays, with whoever stands by at the store. OSError where it is
+        not there."""
+        word = prove(self._token, "JOIN", "")
         connection = socket.create_connection(
             (self.endpoint.host, self.endpoint.port), self._seconds
         )
@@ -132,7 +107,7 @@ class Rendezvous:
         return found
 
     def _call(self, method: str, key: str, body: bytes = b"") -> bytes | None:
-        word = proof.ask(self._token, method, key)
+        word = prove(self._token, method, key)
         request = _request(method, word, key, body)
         for _ in range(_TRIES - 1):
             with suppress(ConnectionResetError, BrokenPipeError):
@@ -160,19 +135,19 @@ class Rendezvous:
         if status == b"403":
             raise ConfigurationError(
                 f"The rendezvous refused the token. Received: {self.endpoint}, "
-                f"{_names.TOKEN} of {len(self._token)} letters. Set the same {_names.TOKEN} on "
+                f"{settings.TOKEN} of {len(self._token)} letters. Set the same {settings.TOKEN} on "
                 "every host; if another job holds the port, take another."
             )
         raise ConnectionError(f"no answer from the rendezvous at {self.endpoint}")
 
     def _check_shown(self, head: bytes, word: str, status: int, body: bytes) -> None:
         shown = re.search(rf"^{PROOF}: (\w+)\r?$".encode(), head, re.MULTILINE)
-        wanted = proof.answer(word, self._token.encode(), status, body)
-        if shown is None or not proof.same(shown[1].decode("latin-1"), wanted):
+        wanted = proof_of_answer(word, self._token.encode(), status, body)
+        if shown is None or not same(shown[1].decode("latin-1"), wanted):
             raise ConfigurationError(
                 "What answers there is not this job's rendezvous: it does not know the token. "
                 f"Received: {self.endpoint}. Another process holds the port: find out whose, or "
-                f"take another port by {_names.RENDEZVOUS_PORT}."
+                f"take another port by {settings.RENDEZVOUS_PORT}."
             )
 
 
@@ -188,13 +163,13 @@ class Missing(WorkerFailed):
         super().__init__(
             f"Ranks did not come within {timeout:g} s. Received nothing at {endpoint} for: "
             f"{', '.join(keys)}. Look at why they did not start, or raise "
-            f"{_names.STARTUP_SECONDS}."
+            f"{settings.STARTUP_SECONDS}."
         )
         self.keys = keys
 
 
 def rendezvous(cluster: Cluster) -> Rendezvous:
-    """The job's store; served by this process where its launcher serves none."""
+    """Return the job's store; served by this process where its launcher serves none."""
     if cluster.rendezvous is None:
         raise ConfigurationError(
             f"A process on its own has no rendezvous. Received from {cluster.source}: world size "
@@ -208,11 +183,11 @@ def rendezvous(cluster: Cluster) -> Rendezvous:
 @cache
 def _serve(endpoint: Endpoint, token: str) -> Store:
     """One store a process, for life."""
-    return serve(endpoint, token, f"{_names.RENDEZVOUS_PORT} to a free port on every rank")
+    return serve(endpoint, token, f"{settings.RENDEZVOUS_PORT} to a free port on every rank")
 
 
 def serve(endpoint: Endpoint, token: str, remedy: str) -> Store:
-    """A store at an endpoint; `remedy` is what to set where it is busy."""
+    """Start a store at an endpoint; `remedy` is what to set where it is busy."""
     try:
         return Store(endpoint.host, endpoint.port, token)
     except OSError as error:

@@ -15,8 +15,8 @@ import socket
 from abc import ABC, abstractmethod
 from typing import final
 
-from dream.cluster import proof
 from dream.cluster.entrance import Entrance, Refused, Visit
+from dream.cluster.token import is_proof, proof_of_answer, proves, same
 
 LARGEST_VALUE = 1 << 24
 PROOF = "Dream-Proof"
@@ -27,7 +27,7 @@ _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
 
 
-class Standing(ABC):
+class JoinHandler(ABC):
     """Who takes connections that stay."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Store:
         self.values: dict[str, bytes] = {}
         self.port: int = listener.getsockname()[1]
         self._token = token.encode()
-        self.standing: Standing | None = None
+        self.standing: JoinHandler | None = None
         self._entrance = Entrance(listener, lambda: _Request(self), "dream-store")
 
     def admits(self, word: str, method: str, key: str) -> bool:
@@ -64,13 +64,13 @@ class Store:
         with or without Horovod's `:port`."""
         if not self._token:
             return False
-        if proof.is_shown(word):
-            return proof.checks(word, self._token, method, key)
-        return proof.same(word.removesuffix(f":{self.port}"), self._token.decode())
+        if is_proof(word):
+            return proves(word, self._token, method, key)
+        return same(word.removesuffix(f":{self.port}"), self._token.decode())
 
     def shown(self, word: str, status: int, body: bytes) -> str:
-        """What shows a client that asked by proof that this is the job's store."""
-        return proof.answer(word, self._token, status, body) if proof.is_shown(word) else ""
+        """Return what shows a client that asked by proof that this is the job's store."""
+        return proof_of_answer(word, self._token, status, body) if is_proof(word) else ""
 
     def close(self) -> None:
         self._entrance.close()
@@ -115,7 +115,7 @@ class _Request(Visit):
         self._joins.take(connection)
 
     @property
-    def _joins(self) -> Standing | None:
+    def _joins(self) -> JoinHandler | None:
         """Whom it wants to be handed to."""
         return self._store.standing if self._method == "JOIN" else None
 

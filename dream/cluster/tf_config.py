@@ -16,8 +16,9 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
-from dream.cluster import _names
-from dream.cluster._read import LARGEST_PORT, endpoint, inward, is_loopback, port, require
+from dream.cluster import settings
+from dream.cluster.ports import endpoint, is_loopback
+from dream.cluster.settings import LARGEST_PORT, port, require
 from dream.cluster.token import token_of
 
 TF_CONFIG = "TF_CONFIG"
@@ -49,7 +50,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
     hosts = tuple(dict.fromkeys(names))
     mine = names[task.index]
     master, store = _services(environ, task.workers)
-    cluster = Cluster(
+    return Cluster(
         source=_SOURCE,
         rank=task.index,
         local_rank=names[: task.index].count(mine),
@@ -69,11 +70,10 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         workers=task.workers,
         servers=task.servers,
     )
-    return inward(cluster)
 
 
 def parse(environ: Mapping[str, str]) -> Task | None:
-    """The variable as a Task; None where it is unset or names no cluster."""
+    """Return the variable as a Task; None where it is unset or names no cluster."""
     text = environ.get(TF_CONFIG)
     if not text:
         return None
@@ -126,7 +126,7 @@ def _index(task: Any, cluster: Mapping[str, Any], text: str) -> int:
 def _services(
     environ: Mapping[str, str], workers: tuple[Endpoint, ...]
 ) -> tuple[Endpoint, Endpoint]:
-    """Where rank 0 serves torch's store and dream's."""
+    """Choose where rank 0 serves torch's store and dream's."""
     host = workers[0].host
     taken = [worker.port for worker in workers if worker.host == host]
     first, step = (max(taken) + 1, 1) if max(taken) + 2 <= LARGEST_PORT else (min(taken) - 1, -1)
@@ -135,8 +135,8 @@ def _services(
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT"):
         require(environ, ("MASTER_ADDR", "MASTER_PORT"), _SOURCE)
         master = Endpoint(environ["MASTER_ADDR"], port(environ, "MASTER_PORT", _SOURCE))
-    if environ.get(_names.RENDEZVOUS_PORT):
-        store = Endpoint(host, port(environ, _names.RENDEZVOUS_PORT, _SOURCE))
+    if environ.get(settings.RENDEZVOUS_PORT):
+        store = Endpoint(host, port(environ, settings.RENDEZVOUS_PORT, _SOURCE))
     return master, store
 
 

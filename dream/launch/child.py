@@ -21,6 +21,7 @@ _LONGEST_REPORT = 1 << 14
 """Bytes: they fit into the pipe, so that a launcher that stands still keeps nobody waiting."""
 
 PARENT = "DREAM_LAUNCHER"
+_TENSORFLOW = "dream.adapters.tensorflow.runtime:set_up_early"
 _VICTIM_TYPES = (
     "ConnectionError",
     "WorkerFailed",
@@ -66,9 +67,7 @@ def main() -> None:
     _tell_of_threads(tell)
     kind, name, *rest = sys.argv[1:]
     if os.environ.get("DREAM_STRATEGY"):
-        from dream.launch.early import watch
-
-        watch()
+        watch_tensorflow()
     try:
         _run(kind, name, rest)
     except SystemExit as error:
@@ -82,25 +81,47 @@ def main() -> None:
         tell("left", 0, "")
 
 
+def watch_tensorflow() -> None:
+    """Under `--strategy`, set up what TensorFlow needs before a script's first op as soon as it is
+    imported; other frameworks may come first, or TensorFlow never."""
+    from dream import _framework, _registry, _spec, cluster
+
+    asked = cluster.requested_framework()
+    if asked == "torch":
+        return
+
+    def imported() -> None:
+        if "tensorflow" not in sys.modules:
+            watch_tensorflow()
+        elif asked or ("torch" not in sys.modules and _framework.imported() == "tensorflow"):
+            request = cluster.requested_strategy()
+            assert request is not None
+            name, given = _spec.parse_request(request)
+            _registry.load(_TENSORFLOW)(name, given)
+
+    _framework.ImportWatch(imported).install()
+
+
 def _run(kind: str, name: str, arguments: list[str]) -> None:
-    """Run it; where it is verified, have what it did written down at its good end."""
-    if not os.environ.get("DREAM_RECORD"):
+    """Run it; where it is observed, tell the observers of its good end."""
+    asked = os.environ.get("DREAM_OBSERVER")
+    if not asked:
         _RUNNERS[kind](name, arguments)
         return
-    from dream.tools import recording
+    from dream import _observers
 
-    recording.begin()
+    _observers.register(asked)
     try:
         _RUNNERS[kind](name, arguments)
     except SystemExit as error:
         if error.code in (None, 0):
-            recording.finish()
+            _observers.finish()
         raise
-    recording.finish()
+    _observers.finish()
 
 
 def _exit_code(given: object) -> tuple[int, str]:
-    """What Python makes of `sys.exit`'s argument: the exit code, and what it prints."""
+    """Return what Python makes of `sys.exit`'s argument: the exit code, and what it prints."""
     if given is None:
         return 0, ""
     return (given & 0xFF, "") if isinstance(given, int) else (1, str(given))
@@ -141,7 +162,7 @@ def _ours(filename: str) -> bool:
 
 
 class Teller:  # @final, less the import of typing
-    """The rank's side of the pipe to its launcher; `report.py` is the other. Never raises."""
+    """The rank's side of the pipe to its launcher; `process.py` is the other. Never raises."""
 
     def __init__(self, descriptor: str) -> None:
         """descriptor: its number; empty where no launcher listens."""
@@ -214,7 +235,7 @@ def _run_function(call: str, rest: list[str]) -> None:
         sys.path[:] = pickle.load(file)
         function, arguments, keywords = pickle.load(file)
     result = function(*arguments, **keywords)
-    from dream.launch.pickles import dump
+    from dream.launch.function import dump
 
     Path(f"{rest[0]}{os.environ['RANK']}").write_bytes(dump(result, "The result"))
 

@@ -1,31 +1,141 @@
-"""`dream run`, once its arguments are parsed."""
+"""`dream run`: its command line, the job run until its end or a signal, and its last message.
+
+Parsed by argparse, unlike the other commands: it is what every start waits for.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from dream._errors import ConfigurationError
-from dream.cluster import _names
+from dream.cluster import PortRange, settings
+from dream.cluster.launchers import PROCESS_COUNTS
 from dream.files.whole import is_file
-from dream.launch.ending import describe, ranks
-from dream.launch.events import Events
+from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
-from dream.launch.job import Job
-from dream.launch.nested import refuse_nested
-from dream.launch.outcome import Outcome
-from dream.launch.screen import SCREEN
+from dream.launch.job import Job, frameworks
+from dream.launch.output import SCREEN
 from dream.launch.start import run
+from dream.launch.watch import Events
+
+DEFAULT_PORT = 29500
+"""Where node 0 serves the rendezvous of several hosts, unless told otherwise."""
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def main(argv: Sequence[str]) -> int:
+    """Run the job, and return its exit code."""
+    return run_command(job(argv))
+
+
+def job(argv: Sequence[str]) -> Job:
+    """Read the job off the arguments."""
+    given = _parser().parse_args(argv)
+    several = given.nnodes > 1
+    environ = dict(os.environ)
+    if given.port_range is not None:
+        within = PortRange.parse(given.port_range, "--port-range")
+        environ[settings.PORT_RANGE] = str(within)
+    return Job(
+        command=script_command(given.target, given.arguments, module=given.module),
+        n=given.n,
+        strategy=given.strategy,
+        frameworks=frameworks(given.framework),
+        nnodes=given.nnodes,
+        node_rank=given.node_rank,
+        master_addr=given.master_addr,
+        master_port=given.master_port or (DEFAULT_PORT if several else None),
+        node_timeout=given.node_timeout,
+        log_dir=given.log_dir,
+        max_restarts=given.max_restarts,
+        grace=given.grace,
+        show="all" if given.all_output else "first",
+        environ=environ,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dream run",
+        usage="dream run -n N [options] SCRIPT [ARGS ...]\n       "
+        "dream run -n N [options] -m MODULE [ARGS ...]",
+        description="Start N ranks of a script, watch them, end them together.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-n", "--nproc-per-node", "--nproc_per_node", type=int, required=True, dest="n",
+        metavar="N", help="ranks on this host")  # fmt: skip
+    add("--strategy", metavar="NAME[:k=v,..]",
+        help="in place of the script's; `dream strategies` lists them")  # fmt: skip
+    add("--framework", metavar="NAME[,NAME]",
+        help="torch or tensorflow; both with a comma are dealt out by rank")  # fmt: skip
+    add("--log-dir", type=Path, metavar="DIR", help="every rank's output in DIR/rankN.log")
+    add("--all-output", action="store_true", help="every rank on screen, not rank 0 alone")
+    add("--max-restarts", "--max_restarts", type=int, default=0, metavar="K",
+        help="start all ranks again, up to K times, where one fails")  # fmt: skip
+    add("--port-range", "--port_range", metavar="LOW-HIGH",
+        help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
+    add("--grace", type=float, default=30.0, metavar="SECONDS",
+        help="how long ranks have to end once the job is stopped by a signal (30)")  # fmt: skip
+    _add_hosts(parser)
+    add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
+    add("target", metavar="SCRIPT", help="a Python file")
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own")
+    return parser
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    hosts = parser.add_argument_group(
+        "several hosts", "start `dream run` on each, with one DREAM_TOKEN in the environment"
+    )
+    add = hosts.add_argument
+    add("--nnodes", type=int, default=1, metavar="K", help="how many hosts")
+    add("--node-rank", "--node_rank", type=int, default=0, metavar="I",
+        help="this host's number, from 0")  # fmt: skip
+    add("--master-addr", "--master_addr", default="127.0.0.1", metavar="HOST",
+        help="host 0's address")  # fmt: skip
+    add("--node-timeout", "--node_timeout", type=float, default=15.0, metavar="SECONDS",
+        help="how long a host may be silent before it counts as lost (15); more where the "
+        "network is slow")  # fmt: skip
+    add("--master-port", "--master_port", type=int, metavar="PORT",
+        help=f"host 0's rendezvous ({DEFAULT_PORT}; on one host any free port)")  # fmt: skip
+
+
+def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
+    """Raise ConfigurationError in a process that is one of several of a job.
+
+    Launchers of several hosts may have been started by another, one on each: then `--nnodes` says
+    so, and no second one is on this host.
+    """
+    ours = bool(environ.get(settings.RENDEZVOUS))
+    for size, local in PROCESS_COUNTS.items():
+        if not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
+            continue
+        if size.startswith("SLURM_") and environ.get("SLURM_PTY_PORT"):
+            continue  # a shell on a terminal, of which there is one
+        if nnodes > 1 and environ.get(local) in (None, "", "0") and not ours:
+            continue
+        told = {name: environ[name] for name in (size, "RANK", local) if environ.get(name)}
+        received = ", ".join(f"{name}={value}" for name, value in told.items())
+        raise ConfigurationError(
+            "`dream run` was started by another launcher, in each of its processes: each would "
+            f"start a job of its own, and they would train copies. Received: {received}"
+            f"{' (of a rank of `dream run`)' if ours else ''}. Have that launcher "
+            "start the script itself, which finds its place; or for one `dream run` a host, give "
+            f"--nnodes and --node-rank. If no launcher is there, unset {size}."
+        )
+
+
 def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[str, ...]:
-    """What each rank's interpreter is given."""
+    """Return what each rank's interpreter is given."""
     if module:
         return ("module", target, *arguments)
     if not is_file(Path(target)):
@@ -37,11 +147,11 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
 
 
 def run_command(job: Job) -> int:
-    """Run a job until its end or a signal, again as often as it may be; the exit code, with the
-    reason on stderr. ConfigurationError inside another launcher's rank."""
+    """Run a job until its end or a signal, again as often as it may be. Return the exit code,
+    with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
     with temporary_folder("dream-job-") as folder:
-        job = replace(job, environ={**job.environ, _names.SNAPSHOTS: str(folder)})
+        job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
         outcome = _run(job)
         while outcome.cause is not None and job.attempt < job.max_restarts:
             job = replace(job, attempt=job.attempt + 1)
@@ -60,7 +170,7 @@ def _run(job: Job) -> Outcome:
 
 @contextmanager
 def _signals(events: Events) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP as events; the last one as far as nohup does not forbid it."""
+    """Take SIGINT, SIGTERM and SIGHUP as events; the last as far as nohup does not forbid it."""
 
     def put(number: int, frame: FrameType | None) -> None:
         del frame
@@ -77,7 +187,7 @@ def _signals(events: Events) -> Iterator[None]:
 
 
 def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
-    """The last message; empty where all ended well. shown: ranks whose words are not quoted."""
+    """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
     if outcome.stopped is not None:
         return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
     if outcome.cause is not None:

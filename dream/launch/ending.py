@@ -1,4 +1,4 @@
-"""How a rank ended, and whose end came first. Pure: no process is touched here."""
+"""How a rank and a job ended, whose end came first, and that in words. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLAMES = re.compile(
     r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)(?:, \d+)* "
     r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Look)"
 )
-"""What `stall`, `communication.board` and the servers' `door` say of a rank that is waited for."""
+"""What `stall`, `collectives.board` and the servers' `door` say of a rank that is waited for."""
 
 _SECONDS_APART = 1.0
 """A peer's connection closes before the launcher hears of its end: ends so close have no order."""
@@ -70,15 +70,15 @@ def _signal_name(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class Blame:
     """The rank to name, and where it did not fail itself, a rank that failed of it."""
 
     first: Ending
     victim: Ending | None = None
 
 
-def find_cause(endings: Sequence[Ending]) -> Cause | None:
-    """Whom to name; None where nobody failed.
+def find_cause(endings: Sequence[Ending]) -> Blame | None:
+    """Find whom to name; None where nobody failed.
 
     The earliest that failed of itself. Where all who failed are victims: the rank that left
     before them with exit code 0, else the one that the earliest of them waited for, else the
@@ -87,18 +87,18 @@ def find_cause(endings: Sequence[Ending]) -> Cause | None:
     failed = sorted((e for e in endings if e.failed), key=lambda e: e.time)
     culprits = [e for e in failed if not e.victim and not _BLAMES.search(e.text)]
     if culprits:
-        return Cause(culprits[0])
+        return Blame(culprits[0])
     if not failed:
         return None
     left = first_left(endings)
     if left is not None and left.time < failed[0].time + _SECONDS_APART:
-        return Cause(left, failed[0])
+        return Blame(left, failed[0])
     absent = _absent(failed[0], endings)
-    return Cause(failed[0]) if absent is None else Cause(absent, failed[0])
+    return Blame(failed[0]) if absent is None else Blame(absent, failed[0])
 
 
 def _absent(failed: Ending, endings: Sequence[Ending]) -> Ending | None:
-    """The rank that one has waited for in vain, by its own last words, where that has not ended."""
+    """Find whom a rank waited for in vain, by its own last words, where that has not ended."""
     found = _BLAMES.findall(failed.text)
     if not found:
         return None
@@ -109,14 +109,14 @@ def _absent(failed: Ending, endings: Sequence[Ending]) -> Ending | None:
 
 
 def first_left(endings: Sequence[Ending]) -> Ending | None:
-    """The rank that was the first to end with exit code 0."""
+    """Return the rank that was the first to end with exit code 0."""
     return min((e for e in endings if not e.failed), key=lambda e: e.time, default=None)
 
 
 def describe(
-    cause: Cause, seconds: float, ended: Sequence[int], shown: Collection[int] = ()
+    cause: Blame, seconds: float, ended: Sequence[int], shown: Collection[int] = ()
 ) -> str:
-    """The last message. seconds: since the start; ended: ranks that had to be ended with it;
+    """Return the last message. seconds: since the start; ended: ranks that had to be ended with it;
     shown: ranks whose own last words are on screen, and not quoted again."""
     first, victim = cause.first, cause.victim
     others = f" Ended with it: {ranks(ended)}." if ended else ""
@@ -145,3 +145,34 @@ def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
         return " Its last words are above."
     cut = ["..."] if len(kept) > lines else []
     return "".join(f"\n  {line}" for line in cut + kept[-lines:])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended on this host.
+
+    seconds: since its ranks started.
+    cause: the rank to name; None where no rank's failure ended the job.
+    ended: ranks of this host that had to be ended.
+    stopped: the signal that ended the job.
+    lost: what else ended it: a time limit, another host.
+    grace: whether ranks may save what they have, since the job was stopped on another host.
+    shown: ranks whose last words are on this host's screen.
+    """
+
+    seconds: float
+    cause: Blame | None = None
+    ended: tuple[int, ...] = ()
+    stopped: signal.Signals | None = None
+    lost: str = ""
+    grace: bool = False
+    shown: frozenset[int] = frozenset()
+
+    @property
+    def exit_code(self) -> int:
+        if self.stopped is not None:
+            return 128 + self.stopped
+        if self.cause is not None:
+            code = self.cause.first.code or 1
+            return code if code > 0 else 128 - code
+        return 1 if self.lost else 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dream._topology import Cluster
-from dream.cluster import _names, horovod_environment, tf_config_text
+from dream.cluster import horovod_environment, settings, tf_config_text
 from dream.launch.job import Job
 from dream.mixed import ranks
 
@@ -23,22 +23,22 @@ _QUIET = {
 
 
 def rank_environment(job: Job, place: Cluster) -> dict[str, str]:
-    """The user's environment with this rank's place in it; what the user set of the rest
+    """Return the user's environment with this rank's place in it; what the user set of the rest
     stays."""
     user = _without_a_place(job.environ)
     return {**_defaults(job, place, user), **user, **_place(place), **_requests(job, place)}
 
 
 def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment for a process that is no rank of any job."""
+    """Return the user's environment for a process that is no rank of any job."""
     places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     user = _without_a_place(os.environ)
     return {**_QUIET, **{name: user[name] for name in user if name not in places}, **extra}
 
 
 def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
-    stale = ("TF_CONFIG", _names.RENDEZVOUS, _names.HOSTS, _names.FRAMEWORK, _names.FRAMEWORKS,
-             _names.STRATEGY)  # fmt: skip
+    stale = {"TF_CONFIG", settings.RENDEZVOUS, settings.HOSTS, settings.FRAMEWORK,
+             settings.FRAMEWORKS, settings.STRATEGY}  # fmt: skip
     tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",
               "HOROVOD_GLOO_RENDEZVOUS_")  # fmt: skip
     return {
@@ -58,9 +58,9 @@ def _place(place: Cluster) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": place.local_world_size,
         "GROUP_RANK": place.node_rank,
         "GROUP_WORLD_SIZE": len(place.hosts),
-        _names.HOSTS: ",".join(place.hosts),
-        _names.RENDEZVOUS: place.rendezvous,
-        _names.TOKEN: place.token,
+        settings.HOSTS: ",".join(place.hosts),
+        settings.RENDEZVOUS: place.rendezvous,
+        settings.TOKEN: place.token,
     }
     if place.master is not None:
         names |= {"MASTER_ADDR": place.master.host, "MASTER_PORT": place.master.port}
@@ -70,14 +70,14 @@ def _place(place: Cluster) -> dict[str, str]:
 
 
 def _requests(job: Job, place: Cluster) -> dict[str, str]:
-    """What `--strategy` and `--framework` asked for."""
+    """Return what `--strategy` and `--framework` asked for."""
     requests = {}
     if job.strategy is not None:
-        requests[_names.STRATEGY] = job.strategy
+        requests[settings.STRATEGY] = job.strategy
     if job.frameworks:
         framework = job.everybody[place.rank]
-        requests[_names.FRAMEWORK] = framework
-        requests[_names.FRAMEWORKS] = ",".join(job.everybody)
+        requests[settings.FRAMEWORK] = framework
+        requests[settings.FRAMEWORKS] = ",".join(job.everybody)
         users = None if ranks.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
         requests["KERAS_BACKEND"] = users or framework  # one for all cannot fit ranks of several
     return requests
@@ -93,7 +93,7 @@ def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, st
 
 
 def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
-    """The cores shared out. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
+    """Share out the cores. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
     threads = user.get("OMP_NUM_THREADS") or str(share)
     # TensorFlow's second pool waits for input and peers more than it computes
     return {
@@ -106,7 +106,7 @@ def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
 
 
 def cores() -> int:
-    """The cores this process may use, by its affinity and its control group's quota."""
+    """Return the cores this process may use, by its affinity and its control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(allowed or 1, _quota(Path("/sys/fs/cgroup/cpu.max"))))
 

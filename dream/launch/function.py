@@ -1,9 +1,18 @@
-"""`dream.launch`: the launcher as a function, for notebooks and tests."""
+"""`dream.launch`: the launcher as a function, for notebooks and tests.
+
+The function, its arguments and results travel by cloudpickle where that is installed, which takes
+functions of `__main__` and lambdas; else by pickle.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
 
 
 def launch(
@@ -24,15 +33,82 @@ def launch(
     env: added to this process's environment for the ranks.
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
-    from dream.launch.calls import call  # on use: `import dream` stays quick
+    from dream.launch.command import explain  # on use: `import dream` stays quick
+    from dream.launch.guard import temporary_folder
+    from dream.launch.job import Job, frameworks
+    from dream.launch.start import run
 
-    return call(
-        function,
-        args,
-        kwargs,
-        n=n,
-        framework=framework,
-        strategy=strategy,
-        timeout=timeout,
-        env=env,
-    )
+    _check(function)
+    packed = dump((function, args, kwargs), "The function or an argument")
+    with temporary_folder("dream-") as folder:
+        file = folder / "call"
+        file.write_bytes(dump(list(sys.path), "sys.path") + packed)
+        job = Job(
+            command=("function", str(file), str(folder / "result")),
+            n=n,
+            strategy=strategy,
+            frameworks=frameworks(framework),
+            timeout=timeout,
+            environ={**os.environ, **(env or {})},
+        )
+        outcome = run(job)
+        if outcome.exit_code != 0:
+            cause = outcome.cause
+            raise WorkerFailed(
+                explain(outcome),
+                rank=cause.first.rank if cause else None,
+                traceback=(cause.victim or cause.first).text if cause else "",
+            )
+        return [_result(folder, rank) for rank in range(n)]
+
+
+def _check(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise ConfigurationError(
+            f"dream.launch calls a function. Received: {function!r}. Give the function itself, "
+            "and its arguments after it."
+        )
+    if getattr(function, "__module__", None) == "__main__" and not _carries_main():
+        raise NotInstalled(
+            f"A function of a notebook or script travels by cloudpickle, which is not installed. "
+            f"Received: {function!r}. Run: pip install cloudpickle; or move it to a module."
+        )
+
+
+def _result(folder: Path, rank: int) -> Any:
+    """Load what a rank returned; None of one that left without returning, as servers do."""
+    import pickle
+
+    file = folder / f"result{rank}"
+    return pickle.loads(file.read_bytes()) if file.exists() else None
+
+
+def dump(value: object, what: str) -> bytes:
+    """Pack a value. ConfigurationError for what cannot travel."""
+    import pickle
+
+    try:
+        data: bytes = _pickler().dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        text = repr(value)
+        received = text if len(text) <= 100 else f"{text[:97]}..."
+        raise ConfigurationError(
+            f"{what} cannot travel between processes. Received: {received} ({error}). Take "
+            "a function of an importable module and values that pickle."
+        ) from error
+    return data
+
+
+def _carries_main() -> bool:
+    """Whether functions written in a notebook or script travel."""
+    return bool(_pickler().__name__ == "cloudpickle")
+
+
+def _pickler() -> Any:
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        import pickle
+
+        return pickle
+    return cloudpickle

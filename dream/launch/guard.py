@@ -45,7 +45,7 @@ class Guard:
         self._tell(str(group))
 
     def add_folder(self, folder: Path) -> None:
-        """An absolute path, to be removed with all that is in it."""
+        """Have an absolute path removed, with all that is in it."""
         if "\n" not in str(folder):  # a line each is all that the shell reads
             self._tell(str(folder))
 
@@ -66,7 +66,7 @@ class Guard:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder that is there while the block lasts, and goes even where this process is killed."""
+    """Make a folder for the block's length, which goes even where this process is killed."""
     guard = Guard()
     try:
         with tempfile.TemporaryDirectory(prefix=prefix) as name:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dream import _framework, _spec
 from dream._errors import ConfigurationError
 from dream._spec import Framework
-from dream.launch.screen import Show
+from dream.launch.output import Show
 from dream.mixed import ranks
 
 LEAST_NODE_TIMEOUT = 5.0

@@ -9,18 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from dream._topology import Cluster, Endpoint
-from dream.cluster import Rendezvous, _names, port_range, reserve, startup_seconds
-from dream.cluster._read import LOOPBACK
+from dream.cluster import Rendezvous, port_range, reserve, settings, startup_seconds
+from dream.cluster.ports import LOOPBACK
 from dream.cluster.rendezvous import serve
 from dream.cluster.store import Store
 from dream.cluster.token import checked
-from dream.launch.hosts.address import reachable_address
 from dream.launch.hosts.hub import Hub
-from dream.launch.hosts.link import Link
-from dream.launch.hosts.meeting import Meeting
-from dream.launch.hosts.nodes import Node, own_node
+from dream.launch.hosts.link import HostLink
+from dream.launch.hosts.meeting import Meeting, Node, own_node, reachable_address
 from dream.launch.job import Job
-from dream.launch.screen import SCREEN
+from dream.launch.output import SCREEN
 
 _SECONDS_PER_STEP = 3.0
 """Of a call of node 0. A connection is asked for again until it comes."""
@@ -32,7 +30,7 @@ class Hosted:
     in the job's store."""
 
     places: tuple[Cluster, ...]
-    link: Link | None
+    link: HostLink | None
     find: Callable[[str], bytes | None]
 
 
@@ -59,54 +57,39 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     token = os.urandom(16).hex()
     *ports, spare = ports
     store = _serve(Endpoint(LOOPBACK, job.master_port or spare), token, held)
-    workers = tuple(Endpoint(LOOPBACK, port) for port in ports[1:])
-    return Hosted(
-        _places(
-            job,
-            workers=workers,
-            hosts=("localhost",),
-            master=Endpoint(LOOPBACK, ports[0]),
-            rendezvous=Endpoint(LOOPBACK, store.port),
-            token=token,
-        ),
-        link=None,
-        find=store.values.get,
-    )
+    master, *workers = (Endpoint(LOOPBACK, port) for port in ports)
+    at = Endpoint(LOOPBACK, store.port)
+    places = _places(job, ("localhost",), at, token, master, tuple(workers))
+    return Hosted(places, link=None, find=store.values.get)
 
 
 def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
-    token = checked(job.environ.get(_names.TOKEN, ""))
+    token = checked(job.environ.get(settings.TOKEN, ""))
     assert job.master_port is not None
     at = Endpoint(job.master_addr, job.master_port)
     store = Rendezvous(at, token, _SECONDS_PER_STEP)
-    link = _first(job, ports, token, held) if job.node_rank == 0 else _further(job, ports, store)
+    if job.node_rank == 0:
+        link = _first(job, ports, token, held)
+    else:
+        link = HostLink(own_node(job, ports), store.stay, str(at), lambda: None)
     held.push(_leave(link))
     nodes = link.agree()
     _say_ports(job, nodes[job.node_rank])
-    return Hosted(
-        _places(
-            job,
-            workers=tuple(worker for node in nodes for worker in node.workers),
-            hosts=tuple(node.name for node in nodes),
-            master=nodes[0].master,
-            rendezvous=at,
-            token=token,
-        ),
-        link=link,
-        find=lambda key: None if link.silent else store.find(key),
-    )
+    workers = tuple(worker for node in nodes for worker in node.workers)
+    hosts = tuple(node.name for node in nodes)
+    places = _places(job, hosts, at, token, nodes[0].master, workers)
+    return Hosted(places, link, find=lambda key: None if link.silent else store.find(key))
 
 
 def _say_ports(job: Job, here: Node) -> None:
-    """What a firewall has to let through to this host."""
+    """Say what a firewall has to let through to this host."""
     within = port_range(job.environ)
     ports = f"from {within}" if within else "that are free; --port-range holds them to some"
     store = f"port {job.master_port} and " if job.node_rank == 0 else ""
-    line = f"node {job.node_rank} listens at {here.master.host} on {store}ports {ports}"
-    SCREEN.say(line)
+    SCREEN.say(f"node {job.node_rank} listens at {here.master.host} on {store}ports {ports}")
 
 
-def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
+def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
     """Node 0's, whose launcher serves the store and the hub. It is held by a pair of sockets: it
     stands though the network does not."""
     assert job.master_port is not None
@@ -125,15 +108,11 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> Link:
         hub.take(theirs)
         return ours
 
-    return Link(own, connect, where, hub.close)
+    return HostLink(own, connect, where, hub.close)
 
 
-def _further(job: Job, ports: list[int], store: Rendezvous) -> Link:
-    return Link(own_node(job, ports), store.stay, str(store.endpoint), lambda: None)
-
-
-def _leave(link: Link) -> Callable[..., None]:
-    """What is done at the end, however it comes."""
+def _leave(link: HostLink) -> Callable[..., None]:
+    """Return what is to be done at the end, however it comes."""
 
     def leave(kind: object, error: BaseException | None, trace: object) -> None:
         del kind, trace
@@ -150,15 +129,8 @@ def _serve(endpoint: Endpoint, token: str, held: ExitStack) -> Store:
     return store
 
 
-def _places(
-    job: Job,
-    *,
-    workers: tuple[Endpoint, ...],
-    hosts: tuple[str, ...],
-    master: Endpoint,
-    rendezvous: Endpoint,
-    token: str,
-) -> tuple[Cluster, ...]:
+def _places(job: Job, hosts: tuple[str, ...], rendezvous: Endpoint, token: str,
+            master: Endpoint, workers: tuple[Endpoint, ...]) -> tuple[Cluster, ...]:  # fmt: skip
     return tuple(
         Cluster(
             source="dream run",

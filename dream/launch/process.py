@@ -1,4 +1,8 @@
-"""One rank's process: started in a group of its own, ended with everything it started."""
+"""A rank's process, and what it reports of its end over a pipe of their own.
+
+It is started in a group of its own, and ended with everything it started. `child.py` is the side
+that reports.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -16,10 +21,91 @@ from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Ending
 from dream.launch.forked import start
 from dream.launch.output import Output
-from dream.launch.report import Report, Reports
 
+_CHUNK = 1 << 16
 CHILD = str(Path(__file__).with_name("child.py"))
 _STREAM_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """How a rank ends, told before it does.
+
+    kind: "left", "error" or "victim"; or "thread": one of its threads raised, and it goes on.
+    code: its exit code to be. time: seconds since the epoch. text: its traceback.
+    came: when it was read, by the monotonic clock.
+    """
+
+    kind: str
+    code: int
+    time: float
+    text: str
+    came: float
+
+
+@final
+class ReportPipe:
+    """The launcher's side of the pipe, read by a thread of its own: a report is known as soon as
+    it is there, and nothing is asked for in the meantime."""
+
+    def __init__(self) -> None:
+        self._source, self.sink = os.pipe()
+        """sink: what the rank inherits."""
+        os.set_blocking(self._source, False)
+        self._over = False
+        self._held = bytearray()
+        self._thread: threading.Thread | None = None
+
+    def listen(self, told: Callable[[RankReport], None]) -> None:
+        """Call `told` from a thread, for each."""
+        self._thread = threading.Thread(target=self._listen, args=(told,), daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The rank has ended: all it told is in the pipe. Return once it has been read."""
+        self._over = True
+        os.write(self.sink, b"\0")  # wakes the thread: children of the rank may hold the pipe open
+        if self._thread is not None:
+            self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._source)
+        os.close(self.sink)
+
+    def _listen(self, told: Callable[[RankReport], None]) -> None:
+        import select
+
+        ready = select.poll()
+        ready.register(self._source, select.POLLIN)
+        while True:
+            over = self._over  # before reading: what comes after is nobody's
+            self._read()
+            while (report := self._next()) is not None:
+                told(report)
+            if over:
+                return
+            if not self._over:  # else what would wake it may have been read already
+                ready.poll()
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._source, _CHUNK):
+                self._held += chunk
+        except BlockingIOError:
+            return
+
+    def _next(self) -> RankReport | None:
+        """Return the first that is whole. Of a rank that was killed in its midst the rest lacks."""
+        head, line, rest = bytes(self._held).partition(b"\n")
+        if not line:
+            return None
+        kind, code, seconds, size = head.decode().split(" ")
+        if len(rest) < int(size):
+            return None
+        self._held = bytearray(rest[int(size) :])
+        text = rest[: int(size)].decode(errors="replace")
+        return RankReport(kind, int(code), float(seconds), text, time.monotonic())
 
 
 @final
@@ -32,8 +118,8 @@ class Process:
         """WorkerFailed where the system starts no more processes."""
         self.rank = rank
         self.output = output
-        self._reports = Reports()
-        self._report: Report | None = None
+        self._reports = ReportPipe()
+        self._report: RankReport | None = None
         self._code: int | None = None
         self._ended_at = 0.0
         self._ending: Ending | None = None
@@ -67,7 +153,7 @@ class Process:
         """Call, from a thread, `changed(rank)` once the process has told how it ends, and once it
         has ended; `thread_failed(rank, traceback)` where an error ended one of its threads."""
 
-        def told(report: Report) -> None:
+        def told(report: RankReport) -> None:
             if report.kind == "thread":
                 if thread_failed is not None:
                     thread_failed(self.rank, report.text)
@@ -89,7 +175,7 @@ class Process:
         changed(self.rank)
 
     def ask(self, number: signal.Signals) -> None:
-        """A signal to the rank's own process while it runs, which may still need its children."""
+        """Signal the rank's own process while it runs, which may still need its children."""
         with self._reaping, contextlib.suppress(ProcessLookupError, PermissionError):
             if self._code is None:
                 os.kill(self.group, number)
@@ -114,7 +200,7 @@ class Process:
         return time.monotonic() - report.came
 
     def ending(self) -> Ending | None:
-        """How it ended, or what it reported before it does; None while all is well."""
+        """Return how it ended, or what it reported before; None while all is well."""
         if self._ending is None:
             code = self._code
             ending = self._ending_of(code)

@@ -1,32 +1,108 @@
-"""Start a host's ranks, and end them together."""
+"""Start a host's ranks, and end them together, each with everything it started."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import final
 
+from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import stall_seconds
+from dream.launch.ending import Outcome, ranks
 from dream.launch.environment import rank_environment
-from dream.launch.events import Events
-from dream.launch.expendable import Expendable
 from dream.launch.guard import Guard
 from dream.launch.job import Job
-from dream.launch.limits import check_descriptors
-from dream.launch.outcome import Outcome
-from dream.launch.output import Output
+from dream.launch.output import SCREEN, Output, finish
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
-from dream.launch.screen import SCREEN
-from dream.launch.stopping import Manner, end
-from dream.launch.watch import Watch
+from dream.launch.survivors import Expendable
+from dream.launch.watch import Events, JobWatch, next_event
 
+_DESCRIPTORS_EACH = 6
+"""Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
+held for it, a log."""
+
+_DESCRIPTORS_COMMON = 32
+"""Guard, store and its callers, what Python opens for a moment."""
+_TERM_SECONDS = 2.0
+"""After a failure, between SIGTERM and SIGKILL. Frameworks catch the first, so the second always
+comes; also, how long the system may take for the second."""
+
+_STREAM_SECONDS = 0.5
 Listen = Callable[[Events], AbstractContextManager[object]]
+
+
+def check_descriptors(n: int) -> None:
+    """Raise ConfigurationError where there are too few for n ranks."""
+    try:
+        import resource
+
+        opened = len(os.listdir("/dev/fd"))  # noqa: PTH208 - names are enough
+    except (ImportError, OSError):
+        return  # a system that tells neither
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = opened + _DESCRIPTORS_EACH * n + _DESCRIPTORS_COMMON
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise ConfigurationError(
+            f"The limit of open files is too low for so many ranks. Received: {n} ranks, which "
+            f"need {needed}, and a limit of {limit}. Run `ulimit -n {max(4096, needed)}` first, or "
+            "start fewer ranks."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How ranks are ended: by a signal, and by SIGKILL those that are left `grace` seconds later.
+
+    grace: given by who stopped the job from outside, for ranks that save what they have.
+    """
+
+    number: signal.Signals = signal.SIGTERM
+    seconds: float = _TERM_SECONDS
+    grace: float = _TERM_SECONDS
+
+
+def end(processes: Sequence[Process], events: Events, manner: Manner) -> None:
+    """Return once they are gone, and their output has been read.
+
+    A rank gets the signal itself, its children go when it is gone. Ctrl-C meanwhile ends the wait
+    at once; another signal means that the job is stopped from outside, and gives ranks the grace.
+    """
+    for process in processes:
+        process.ask(manner.number)
+    _wait(processes, events, manner)
+    for process in processes:
+        process.kill()
+    limit = time.monotonic() + _TERM_SECONDS
+    while any(process.running for process in processes) and time.monotonic() < limit:
+        next_event(events, 0.05)
+    finish([process.output for process in processes], _STREAM_SECONDS)
+
+
+def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
+    start = time.monotonic()
+    seconds, said, extended = manner.seconds, False, False
+    while left := [process.rank for process in processes if process.running]:
+        passed = time.monotonic() - start
+        if passed > seconds:
+            return
+        if passed > _TERM_SECONDS and not said:
+            said = True
+            SCREEN.say(
+                f"{ranks(left).capitalize()} still end. They may take {seconds:g} s (--grace); "
+                "Ctrl-C ends them at once."
+            )
+        event = next_event(events, 0.05)
+        if event is signal.SIGINT:
+            return
+        if isinstance(event, signal.Signals) and not extended:
+            seconds, extended = max(seconds, manner.grace), True
 
 
 def run(job: Job, listen: Listen = nullcontext) -> Outcome:
@@ -43,7 +119,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
         link = place.link
         if link is not None:
             link.listen(queue.put)
-        watch = Watch(
+        watch = JobWatch(
             ranks.processes,
             queue,
             link=link,
@@ -81,7 +157,7 @@ def _wait_for_children() -> None:
 
 @contextmanager
 def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
-    """The running ranks. However the block is left, none is left behind."""
+    """Start the ranks. However the block is left, none is left behind."""
     guard = Guard()
     ranks = _Ranks(job, place, queue, guard)
     try:
@@ -107,13 +183,13 @@ class _Ranks:
         self.processes.append(self._process(cluster, again=self._job.attempt > 0))
 
     def start_again(self, rank: int) -> None:
-        """A rank whose process has ended."""
+        """Start a rank whose process has ended."""
         index = [process.rank for process in self.processes].index(rank)
         self.processes[index].output.finish(0.5)
         self.processes[index] = self._process(self._places[rank], again=True)
 
     def shown(self, outcome: Outcome) -> frozenset[int]:
-        """Of those that the outcome names, the ranks whose last words are on screen."""
+        """Return, of those that the outcome names, the ranks whose last words are on screen."""
         cause = outcome.cause
         named = {} if cause is None else {e.rank: e.text for e in (cause.first, cause.victim) if e}
         return frozenset(p.rank for p in self.processes if p.has_shown(named.get(p.rank, "")))

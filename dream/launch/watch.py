@@ -6,24 +6,26 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import final
 
-from dream.launch.ending import Cause, Ending, find_cause, first_left
-from dream.launch.events import Event, Events, next_event
-from dream.launch.expendable import Expendable
-from dream.launch.hosts.link import DONE, FAULT, Link
-from dream.launch.hosts.verdict import Verdict
-from dream.launch.idle import IdleWatch
-from dream.launch.outcome import Outcome
+from dream.launch.ending import Blame, Ending, Outcome, find_cause, first_left
+from dream.launch.hosts.judge import JobVerdict
+from dream.launch.hosts.link import DONE, FAULT, HostLink
 from dream.launch.process import Process
+from dream.launch.survivors import Expendable, IdleWatch
 
+Event = int | signal.Signals | str | None
+"""A rank that ended or told that it does, a signal that came, what another host tells, or nothing
+for a while."""
+
+Events = SimpleQueue[Event]
 _GRACE_SECONDS = 1.0
 """How long reports are waited for when only victims are known: the first cause may be heard of
 second, since an interpreter takes its time to end."""
 
 _SHORT_GRACE_SECONDS = 0.2
 _TICK_SECONDS = 1.0
-
 _LEAVING_SECONDS = 2.0
 """How long a rank may still run once an error has ended its script: a thread that is no daemon, or
 a function for the exit, would keep it, and all the others with it, for as long as it likes."""
@@ -31,8 +33,15 @@ a function for the exit, would keep it, and all the others with it, for as long 
 _LEAVING_TICK_SECONDS = 0.1
 
 
+def next_event(events: Events, timeout: float) -> Event:
+    try:
+        return events.get(timeout=timeout)
+    except Empty:
+        return None
+
+
 @final
-class Watch:
+class JobWatch:
     """The loop over events. start: when the ranks were started, by the monotonic clock."""
 
     def __init__(
@@ -40,7 +49,7 @@ class Watch:
         processes: Sequence[Process],
         events: Events,
         *,
-        link: Link | None,
+        link: HostLink | None,
         expendable: Expendable,
         start_again: Callable[[int], None],
         timeout: float | None,
@@ -58,7 +67,7 @@ class Watch:
         self._all_done = link is None
 
     def until_the_end(self) -> Outcome:
-        """How the job ended. Ranks that have to be ended still run."""
+        """Return how the job ended. Ranks that have to be ended still run."""
         while self._awaited() or not self._all_done:
             event = next_event(self._events, self._see_out())
             outcome = self._outcome_of(event)
@@ -75,7 +84,7 @@ class Watch:
         return _LEAVING_TICK_SECONDS if any(stay for _, stay in stays) else _TICK_SECONDS
 
     def _outcome_of(self, event: Event) -> Outcome | None:
-        """The end that an event brings, if it does."""
+        """Return the end that an event brings, if it does."""
         if isinstance(event, signal.Signals):
             return self._stopped(event)
         if isinstance(event, int):
@@ -89,7 +98,7 @@ class Watch:
         return self._overdue()
 
     def _look_after(self, rank: int) -> None:
-        """Where the rank has ended: it may be one that the job can do without."""
+        """See whether the rank has ended: it may be one that the job can do without."""
         for process in self._processes:
             ended = process.rank == rank and not process.running
             ending = process.ending() if ended else None
@@ -98,7 +107,7 @@ class Watch:
                 return
 
     def _awaited(self) -> list[Process]:
-        """The running ranks, less those that the others have finished without."""
+        """Return the running ranks, less those that the others have finished without."""
         running = self._running()
         if running and len(running) < len(self._processes):
             given_up = self._expendable.given_up()
@@ -116,7 +125,7 @@ class Watch:
         if left is None or not training or not self._idle.too_long(left, training):
             return None
         self._tell(f"rank {left.rank} left with exit code 0 while others still trained")
-        return self._outcome(cause=Cause(left))
+        return self._outcome(cause=Blame(left))
 
     def _failure(self) -> Outcome:
         """Wait a little for reports, here and from other hosts, then name the first cause."""
@@ -125,7 +134,7 @@ class Watch:
         if stopped is not None:
             return self._stopped(stopped)
         endings = self._endings()
-        verdict = Verdict(find_cause(endings))
+        verdict = JobVerdict(find_cause(endings))
         if self._link is not None:
             verdict = self._link.verdict(endings)
         cause = verdict.cause
@@ -156,7 +165,7 @@ class Watch:
 
     def _outcome(
         self,
-        cause: Cause | None = None,
+        cause: Blame | None = None,
         *,
         stopped: signal.Signals | None = None,
         lost: str = "",

@@ -11,9 +11,8 @@ from dream._errors import Desynchronized, Unsupported
 from dream._layout import Layout
 from dream.collectives import Communicator
 from dream.mixed.consistency import gathered
-from dream.tools.port_check.convert import What, from_canonical, to_canonical
-from dream.tools.port_check.description import Description, Layer
-from dream.tools.port_check.steps import Ops
+from dream.model_description.layers import Description, Layer, What, from_canonical, to_canonical
+from dream.model_description.steps import Ops
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

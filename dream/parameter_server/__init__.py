@@ -2,5 +2,5 @@
 
 Workers compute gradients and servers hold the parameters and run the optimizer. The first server
 also coordinates: it deals the batches, keeps the clocks and counts. No framework is imported here;
-one gives an `Owner` to each server, and drives a `Client` on each worker.
+one gives a `ServerOptimizer` to each server, and a `WorkerState` to each `Worker`.
 """

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from dream import cluster
 from dream._errors import DreamError, WorkerFailed
 from dream._plain import Garbled
-from dream._topology import Cluster
-from dream.parameter_server.answers import FRESH, Answers
 from dream.parameter_server.coordinator import Coordinator
-from dream.parameter_server.door import Door, Purpose, knock
-from dream.parameter_server.frames import Channel, Frame, Kind
-from dream.parameter_server.guests import Guest, Guests
-from dream.parameter_server.holding import Holding, Rules
-from dream.parameter_server.owner import Owner
-from dream.parameter_server.roles import Roles
-from dream.parameter_server.words import garbled, packed_error
+from dream.parameter_server.job import ServerJob, end_process
+from dream.parameter_server.optimizer import ServerOptimizer
+from dream.parameter_server.protocol import (
+    Frame,
+    FrameChannel,
+    FrameKind,
+    Purpose,
+    connect,
+    listen,
+    pack_error,
+    refuse_garbled,
+)
+from dream.parameter_server.sessions import FRESH, RequestHandler, Session, Sessions
+from dream.parameter_server.shard_state import ShardState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,24 +32,28 @@ SILENT_SECONDS = 10.0
 that is shorter."""
 
 
+def serve(job: ServerJob, optimizer: ServerOptimizer) -> NoReturn:
+    """Serve to the end of training, and of this process: nothing of the script runs after it."""
+    Server(job, optimizer).serve()
+    end_process()
+
+
 @final
 class Server:
     """Serves from threads, one for each worker, until all have finished."""
 
-    def __init__(self, place: Cluster, roles: Roles, rules: Rules, owner: Owner) -> None:
-        self._place, self._roles = place, roles
-        first = place.rank == roles.coordinator
-        self._coordinator = Coordinator(roles.workers, rules.bound) if first else None
-        self._guests = Guests(self._coordinator)
-        index = place.rank - roles.workers
-        holding = Holding(owner, rules, index, roles.servers, self._coordinator)
-        split = roles.workers if rules.bound == 0 else 1
-        self._answers = Answers(self._guests, holding, self._coordinator, split)
-        self._watchers: list[Channel] = []
+    def __init__(self, job: ServerJob, optimizer: ServerOptimizer) -> None:
+        self._place, self._roles = job.place, job.roles
+        first = job.place.rank == job.roles.coordinator
+        self._coordinator = Coordinator(job.roles.workers, job.bound) if first else None
+        self._sessions = Sessions(self._coordinator)
+        shard = ShardState(optimizer, job, self._coordinator)
+        self._requests = RequestHandler(self._sessions, shard, self._coordinator, job.parts)
+        self._watchers: list[FrameChannel] = []
 
     def serve(self) -> None:
-        """To the end of training. Raises what went wrong."""
-        door = Door(self._place, range(self._place.world_size), self._welcome)
+        """Serve to the end of training. Raises what went wrong."""
+        door = listen(self._place, self._welcome)
         try:
             if self._coordinator is None:
                 self._follow()
@@ -54,12 +63,12 @@ class Server:
                 self._preside(self._coordinator)
         finally:
             door.close()
-        if self._guests.failure is not None:
-            raise self._guests.failure
+        if self._sessions.failure is not None:
+            raise self._sessions.failure
 
     def _follow(self) -> None:
         """Serve until the coordinating server says that all is done."""
-        first = knock(self._place, self._roles.coordinator, "watch", cluster.stall_seconds())
+        first = connect(self._place, self._roles.coordinator, "watch", cluster.stall_seconds())
         first.settimeout(None)
         try:
             first.receive()
@@ -74,31 +83,35 @@ class Server:
     def _preside(self, coordinator: Coordinator) -> None:
         """Watch the workers until all have finished."""
         silent = min(SILENT_SECONDS, cluster.stall_seconds())
-        guests = self._guests
+        sessions = self._sessions
         began = came = time.monotonic()
-        with guests.changed:
-            while guests.failure is None:
+        with sessions.changed:
+            while sessions.failure is None:
                 now = time.monotonic()
                 late = now - began > cluster.startup_seconds()
-                guests.clock.over()
-                guests.lose_the_silent(silent)
-                if guests:
+                sessions.clock.over()
+                sessions.lose_the_silent(silent)
+                if sessions:
                     came = now
-                elif guests.finished and (guests.seen.issuperset(self._roles.working) or late):
+                elif sessions.finished and (sessions.seen.issuperset(self._roles.working) or late):
                     break
                 elif now - came > cluster.startup_seconds():
-                    raise _nobody(coordinator)
+                    raise WorkerFailed(
+                        "No worker is left, and none came back within "
+                        f"{cluster.startup_seconds():g} s. Received so far: "
+                        f"{coordinator.staleness()}. Look at the workers' own messages."
+                    )
                 if late:
                     for worker in self._roles.working:
                         coordinator.never_came(worker)
-                guests.changed.wait(min(0.5, silent / 4))
-            lost = set(self._roles.working) - guests.finished
+                sessions.changed.wait(min(0.5, silent / 4))
+            lost = set(self._roles.working) - sessions.finished
         cluster.leave_word(self._place, "roles/lost", ",".join(map(str, sorted(lost))).encode())
         for watcher in self._watchers:
-            watcher.send(Frame(Kind.BYE))
+            watcher.send(Frame(FrameKind.BYE))
             watcher.close()
 
-    def _welcome(self, rank: int, purpose: Purpose, channel: Channel) -> None:
+    def _welcome(self, rank: int, purpose: Purpose, channel: FrameChannel) -> None:
         if purpose == "watch":
             self._watchers.append(channel)
         elif rank not in self._roles.working:
@@ -108,67 +121,59 @@ class Server:
         else:
             self._host(rank, channel)
 
-    def _listen_for_beats(self, rank: int, channel: Channel) -> None:
+    def _listen_for_beats(self, rank: int, channel: FrameChannel) -> None:
         try:
             while channel.receive():
-                self._guests.heard_of(rank)
+                self._sessions.heard_of(rank)
         except (OSError, Garbled):
             channel.close()
 
-    def _host(self, rank: int, channel: Channel) -> None:
-        guests = self._guests
-        with guests.changed:
-            guest = guests.add(rank, channel)
+    def _host(self, rank: int, channel: FrameChannel) -> None:
+        sessions = self._sessions
+        with sessions.changed:
+            session = sessions.add(rank, channel)
         try:
-            self._converse(guest)
+            self._converse(session)
         except OSError:
-            with guests.changed:
-                guests.lose(guest, "its connection closed")
+            with sessions.changed:
+                sessions.lose(session, "its connection closed")
         except Garbled as error:
-            with guests.changed:
-                guests.lose(guest, f"what it sent cannot be read ({error})")
+            with sessions.changed:
+                sessions.lose(session, f"what it sent cannot be read ({error})")
         except BaseException as error:
-            with guests.changed:
-                guests.fail(error)
+            with sessions.changed:
+                sessions.fail(error)
             channel.close()
 
-    def _converse(self, guest: Guest) -> None:
+    def _converse(self, session: Session) -> None:
         import numpy as np
 
         buffer: NDArray[Any] = np.empty(0, np.uint8)
         while True:
-            frame = guest.channel.receive()
-            if not self._answers.expects(guest, frame):
-                garbled(f"a frame that {frame.size} bytes follow")
-            if frame.kind == Kind.REGISTER:
-                data = np.frombuffer(guest.channel.receive_long(frame.size), np.uint8)
+            frame = session.channel.receive()
+            if not self._requests.expects(session, frame):
+                refuse_garbled(f"a frame that {frame.size} bytes follow")
+            if frame.kind == FrameKind.REGISTER:
+                data = np.frombuffer(session.channel.receive_long(frame.size), np.uint8)
             else:
                 if frame.size > buffer.nbytes:
                     buffer = np.empty(frame.size, np.uint8)
                 data = buffer[: frame.size]
-                guest.channel.receive_into(data.data)
-            guest.heard = self._guests.clock.passed
-            if frame.kind == Kind.BYE:
-                guest.finished = True
-                with self._guests.changed:
-                    self._guests.lose(guest, "")
+                session.channel.receive_into(data.data)
+            session.heard = self._sessions.clock.passed
+            if frame.kind == FrameKind.BYE:
+                session.finished = True
+                with self._sessions.changed:
+                    self._sessions.lose(session, "")
                 return
-            answer = self._answer(guest, frame, data)
+            answer = self._answer(session, frame, data)
             if answer is not None:
-                guest.channel.send(answer, guest.outgoing if answer.numbers[FRESH] else None)
+                session.channel.send(answer, session.outgoing if answer.numbers[FRESH] else None)
 
-    def _answer(self, guest: Guest, frame: Frame, data: NDArray[Any]) -> Frame | None:
+    def _answer(self, session: Session, frame: Frame, data: NDArray[Any]) -> Frame | None:
         try:
-            with self._guests.changed:
-                self._guests.check(guest)
-                return self._answers.to(guest, frame, data)
+            with self._sessions.changed:
+                self._sessions.check(session)
+                return self._requests.answer(session, frame, data)
         except DreamError as error:
-            return Frame(Kind.ERROR, text=packed_error(error))
-
-
-def _nobody(coordinator: Coordinator) -> WorkerFailed:
-    return WorkerFailed(
-        "No worker is left, and none came back within "
-        f"{cluster.startup_seconds():g} s. Received so far: {coordinator.staleness()}. Look at the "
-        "workers' own messages."
-    )
+            return Frame(FrameKind.ERROR, text=pack_error(error))

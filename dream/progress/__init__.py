@@ -1,1 +1,1 @@
-"""How far a long loop has come: on rank 0, for eyes and for TensorBoard."""
+"""Show how far a long loop has come: on rank 0, for eyes and for TensorBoard."""

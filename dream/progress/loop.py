@@ -1,15 +1,36 @@
-"""The batches of a loop, and what is shown while they are worked on."""
+"""The batches of a loop, and what is shown and written while they are worked on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
+from dream._errors import NotInstalled
 from dream.data.tracked import Tracked
-from dream.progress.board import Board
-from dream.progress.display import Display, display
-from dream.progress.figures import Figures
+from dream.progress.display import Display, Figures, display
+
+
+@final
+class TensorBoardWriter:
+    """Writes figures to a folder as events, by TensorBoard's own package."""
+
+    def __init__(self, folder: str) -> None:
+        try:
+            from tensorboard.summary import Writer
+        except ModuleNotFoundError as error:
+            raise NotInstalled(
+                "TensorBoard's events are written by its own package. Received: "
+                f"tensorboard={folder!r}, and no such package. Install "
+                "dream-systems[tensorboard], or leave tensorboard out."
+            ) from error
+        self._writer: Any = Writer(folder)
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
 
 Open = Callable[[str, int | None], Display]
 
@@ -31,7 +52,7 @@ class Progress:
         parts: int,
         track: Tracked | None,
         loss: Callable[[], Any],
-        board: Board | None,
+        board: TensorBoardWriter | None,
         open_display: Open = display,
     ) -> None:
         self._batches = batches

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dream._errors import Unsupported
 from dream._log import logger
-from dream.cluster.greeting import expect, greet
+from dream.cluster.entrance import expect, greet
 
 TOKEN = 16
 """Bytes at the end of the memory by which a rank knows it is the right one."""

@@ -4,20 +4,16 @@ One policy for every reduction. A rank that has waited for a minute, or for half
 where that is shorter, says for whom, and where that rank is; after DREAM_STALL_SECONDS the wait is
 an error that names it. A rank that is dead is told at once, by the transports themselves.
 
-patience   how long a wait has lasted, less what this process was itself stopped
-marks      what a rank tells of itself as it goes: training steps, waits, files that wait inside
-posture    where this rank is, seen from a thread of its own
-notice     that, laid open in memory for the other ranks of the host
+activity   what this rank does: steps, waits, and where it is, seen from a thread of its own
 stacks     a rank's Python stack, asked for by a signal
-others     where the other ranks are: from memory, /proc and the job's store
-verdict    who waits for whom. Pure
-telling    it in words
+peers      where the other ranks are: from memory that each lays open, /proc and the job's store
+status     where each rank stands, who waits for whom, and that in words. Pure
 watcher    the thread that looks, says and ends
 """
 
-from dream.stall.marks import Waiting, stepped, waiting, waits_inside
-from dream.stall.patience import Patience
-from dream.stall.telling import absence
+from dream.cluster.awake import Patience
+from dream.stall.activity import Waiting, stepped, waiting, waits_inside
+from dream.stall.status import absence
 from dream.stall.watcher import give_up, overdue, watch
 
 __all__ = [

@@ -18,7 +18,7 @@ _LEFT_OUT = ("<frozen", "/dream/launch/child.py")
 
 
 @final
-class Writer:
+class StackWriter:
     """This rank's side. fd: of the memory that its stacks are written to."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Writer:
 
 
 def _free_signal() -> int:
-    """A real-time signal that neither Python nor a library listens to."""
+    """Return a real-time signal that neither Python nor a library listens to."""
     caught = _caught(os.getpid())
     for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN + 2, -1):
         if signal.getsignal(number) is signal.SIG_DFL and not caught >> (number - 1) & 1:
@@ -46,8 +46,8 @@ def _free_signal() -> int:
 
 
 def ask(pid: int, number: int, fd: int) -> list[str]:
-    """The stack of a process whose signal and memory these are, innermost call first; empty where
-    it does not answer. Never sent to a process that would end of it."""
+    """Return the stack of a process whose signal and memory these are, innermost call first; empty
+    where it does not answer. Never sent to a process that would end of it."""
     if not number or not _caught(pid) >> (number - 1) & 1:
         return []
     start = os.fstat(fd).st_size
@@ -65,7 +65,7 @@ def ask(pid: int, number: int, fd: int) -> list[str]:
 
 
 def own(frame: FrameType | None) -> list[str]:
-    """The stack of a thread of this process, as faulthandler writes it."""
+    """Return the stack of a thread of this process, as faulthandler writes it."""
     lines = []
     while frame is not None:
         code = frame.f_code
@@ -83,7 +83,7 @@ def _kept(lines: Iterable[str]) -> list[str]:
 
 
 def _caught(pid: int) -> int:
-    """The signals that a process handles, a bit each."""
+    """Return the signals that a process handles, a bit each."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -19,12 +19,20 @@ from dream import cluster
 from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
-from dream.stall import marks, stacks, telling
-from dream.stall.notice import Notice
-from dream.stall.others import Others
-from dream.stall.posture import Observer, Posture, trained_frame
-from dream.stall.standing import Standing
-from dream.stall.verdict import Verdict, judge, speaker
+from dream.stall import stacks
+from dream.stall.activity import Activity, Observer, progress, trained_frame
+from dream.stall.peers import Peers, StatusPage
+from dream.stall.status import (
+    RankStatus,
+    Standstill,
+    absence,
+    find_standstill,
+    speaker,
+    stack_lines,
+    stuck,
+    warning,
+    whereabouts,
+)
 
 _WARNING_SECONDS = 60.0
 _LONGEST_LOOK = 2.0
@@ -62,13 +70,13 @@ def give_up(ranks: Sequence[int]) -> list[str]:
 
 
 def overdue(call: str, seconds: float) -> Desynchronized:
-    """The error of a wait that has lasted the stall time, and does not know whom it is for."""
+    """Make the error of a wait that has lasted the stall time, without knowing for whom."""
     for watcher in _watchers[:1]:
-        verdict = watcher.verdict()
+        wait = watcher.standstill()
         watcher.give_up([])
-        if verdict is not None:
-            return telling.stuck(verdict, watcher.standings, seconds)
-    return telling.absence(call, [], ["nothing from some ranks"], seconds)
+        if wait is not None:
+            return stuck(wait, watcher.ranks, seconds)
+    return absence(call, [], ["nothing from some ranks"], seconds)
 
 
 @final
@@ -79,16 +87,16 @@ class Watcher:
         self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
-        self._observer, self._writer = Observer(), stacks.Writer()
-        self._notice = Notice(place.rank, self._writer.fd)
-        self._others = Others(place, self._notice, 1.0 + 4 * self._look)
-        self._own = Standing(place.rank)
+        self._observer, self._writer = Observer(), stacks.StackWriter()
+        self._page = StatusPage(place.rank, self._writer.fd)
+        self._peers = Peers(place, self._page, 1.0 + 4 * self._look)
+        self._own = RankStatus(place.rank)
         self._mark: Hashable = None
         self._next_line = self._next_post = self._next_say = 0.0
         self._said: tuple[int, ...] = ()
         self._gave_up = False
         self._ends = math.inf
-        self.standings: dict[int, Standing] = {}
+        self.ranks: dict[int, RankStatus] = {}
 
     def run(self) -> None:
         """For as long as the process lives."""
@@ -111,7 +119,7 @@ class Watcher:
             self._tell()
             atexit.register(self._leave)
         others = [rank for rank in ranks if rank != self.rank]
-        return [telling.whereabouts(self.closely(rank)) for rank in others]
+        return [whereabouts(self.closely(rank)) for rank in others]
 
     def _leave(self) -> None:
         """The interpreter ends, of an error most likely."""
@@ -120,37 +128,37 @@ class Watcher:
 
     def _tell(self) -> None:
         self._own = replace(self._own, gave_up=self._gave_up)
-        self._notice.write(self._own, self._writer.number)
+        self._page.write(self._own, self._writer.number)
 
-    def standing(self, rank: int) -> Standing:
-        return self._own if rank == self.rank else self._others.standing(rank)
+    def status(self, rank: int) -> RankStatus:
+        return self._own if rank == self.rank else self._peers.status(rank)
 
-    def closely(self, rank: int) -> Standing:
+    def closely(self, rank: int) -> RankStatus:
         """With its stack, where it can be had."""
         if rank == self.rank:
             return replace(self._own, stack=tuple(stacks.own(trained_frame())))
-        standing = self.standing(rank)
-        return replace(standing, stack=tuple(self._others.stack(rank)) or standing.stack)
+        status = self.status(rank)
+        return replace(status, stack=tuple(self._peers.stack(rank)) or status.stack)
 
-    def verdict(self) -> Verdict | None:
-        """Who waits for whom, of all ranks, now."""
-        ranks = sorted([self.rank, *self._others.ranks])
-        self.standings = {rank: self.standing(rank) for rank in ranks}
-        return judge(self.standings.values())
+    def standstill(self) -> Standstill | None:
+        """Find who waits for whom, of all ranks, now."""
+        ranks = sorted([self.rank, *self._peers.ranks])
+        self.ranks = {rank: self.status(rank) for rank in ranks}
+        return find_standstill(self.ranks.values())
 
     def _step(self, seconds: float) -> None:
         self._own = self._moved_on(self._observer.look(seconds), seconds)
         self._tell()
-        self._others.meet()
+        self._peers.meet()
         still = max(self._own.waited, self._own.quiet)
         if still < self._warning / 2:
-            self._others.post(None)
+            self._peers.post(None)
             self._next_line = self._next_post = self._next_say = 0.0
             return
-        self._others.look()
-        if self._others.posts and still >= self._next_post:
+        self._peers.look()
+        if self._peers.posts and still >= self._next_post:
             self._next_post = still + self._warning / 2
-            self._others.post(replace(self._own, stack=tuple(stacks.own(trained_frame()))))
+            self._peers.post(replace(self._own, stack=tuple(stacks.own(trained_frame()))))
         if self._own.waited > self._limit + _MARGIN * self._look:
             self._end()
         elif still >= max(self._warning, self._next_say):
@@ -158,56 +166,54 @@ class Watcher:
             if self._speaks():
                 self._say()
 
-    def _moved_on(self, posture: Posture, seconds: float) -> Standing:
-        before, steps = self._own, marks.way.steps
-        same = posture.mark is not None and posture.mark == self._mark
-        if steps != before.steps or (posture.mark is not None and not same):
+    def _moved_on(self, activity: Activity, seconds: float) -> RankStatus:
+        before, steps = self._own, progress.steps
+        same = activity.mark is not None and activity.mark == self._mark
+        if steps != before.steps or (activity.mark is not None and not same):
             self._gave_up = False  # the script has gone on after all
-        self._mark = posture.mark
+        self._mark = activity.mark
         return replace(
             before,
             steps=steps,
-            call=posture.call,
-            ranks=posture.ranks,
+            call=activity.call,
+            ranks=activity.ranks,
             waited=before.waited + seconds if same else 0.0,
             quiet=before.quiet + seconds if steps == before.steps else 0.0,
         )
 
     def _speaks(self) -> bool:
         """Whether none of the ranks before this one can."""
-        return not any(
-            self.standing(rank).answers for rank in self._others.ranks if rank < self.rank
-        )
+        return not any(self.status(rank).answers for rank in self._peers.ranks if rank < self.rank)
 
     def _say(self) -> None:
-        verdict = self.verdict()
-        if verdict is None:
+        wait = self.standstill()
+        if wait is None:
             self._said = ()
-        if verdict is None or speaker(self.standings.values()) != self.rank:
+        if wait is None or speaker(self.ranks.values()) != self.rank:
             return
-        if verdict.culprits != self._said:
-            self._said, self._next_line = verdict.culprits, 0.0
-        if max(self._warning, self._next_line) <= verdict.seconds < self._limit:
-            self._next_line = 2 * verdict.seconds
-            self._look_closely(verdict)
-            logger.warning("%s", telling.line(verdict, self.standings, self._limit))
+        if wait.culprits != self._said:
+            self._said, self._next_line = wait.culprits, 0.0
+        if max(self._warning, self._next_line) <= wait.seconds < self._limit:
+            self._next_line = 2 * wait.seconds
+            self._look_closely(wait)
+            logger.warning("%s", warning(wait, self.ranks, self._limit))
 
     def _end(self) -> None:
         """Nobody else does: the thread that waits is in a framework's core."""
-        verdict = self.verdict()
-        if verdict is None:
+        wait = self.standstill()
+        if wait is None:
             return
-        self._look_closely(verdict)
+        self._look_closely(wait)
         self.give_up([])
-        error = telling.stuck(verdict, self.standings, self._limit)
+        error = stuck(wait, self.ranks, self._limit)
         with suppress(Exception):
             sys.stdout.flush()
         said = f"{type(error).__module__}.{type(error).__name__}: {error}"
-        lines = [said, *telling.stacks_of(verdict, self.standings)]
+        lines = [said, *stack_lines(wait, self.ranks)]
         print("\n".join(lines), file=sys.stderr, flush=True)
         os._exit(1)
 
-    def _look_closely(self, verdict: Verdict) -> None:
+    def _look_closely(self, wait: Standstill) -> None:
         """Have the stacks of those that it is about."""
-        for rank in verdict.culprits or verdict.waiting:
-            self.standings[rank] = self.closely(rank)
+        for rank in wait.named:
+            self.ranks[rank] = self.closely(rank)

@@ -17,8 +17,7 @@ import pytest
 from dream import ConfigurationError
 from dream._topology import Endpoint
 from dream.cluster import Rendezvous, entrance
-from dream.cluster.entrance import MOST_STRANGERS
-from dream.cluster.greeting import expect, greet, new_word
+from dream.cluster.entrance import MOST_STRANGERS, expect, greet, new_word
 from dream.cluster.store import LARGEST_VALUE, Store
 
 TOKEN = "a-token-of-the-job"

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from dream import ConfigurationError
-from dream.cluster import _secret, detect
+from dream.cluster import detect
+from dream.cluster import token as tokens
 
 BY_HAND = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 TORCHRUN = {**BY_HAND, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "host0"}
@@ -66,7 +67,7 @@ def test_nothing_guessable(environ: dict[str, str], runtime: dict[str, str]) -> 
     assert detect({**environ, **runtime}).token == token
     file.unlink()  # as at the user's logout
     assert detect({**environ, **runtime}).token == token
-    _secret._known.clear()
+    tokens._known.clear()
     assert detect({**environ, **runtime}).token != token
 
 
@@ -82,7 +83,7 @@ def test_ranks_agree_and_jobs_differ(runtime: dict[str, str]) -> None:
 def test_ranks_that_start_at_one_time_agree(runtime: dict[str, str]) -> None:
     with ThreadPoolExecutor(16) as pool:
         folder = runtime["XDG_RUNTIME_DIR"]
-        secrets = set(pool.map(lambda _: _secret._users(folder), range(64)))
+        secrets = set(pool.map(lambda _: tokens._read_secret(folder), range(64)))
     assert len(secrets) == 1
     assert [f.name for f in Path(runtime["XDG_RUNTIME_DIR"], "dream").iterdir()] == ["secret"]
 

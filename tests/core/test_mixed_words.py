@@ -8,9 +8,8 @@ import pytest
 from dream import ConfigurationError, Unsupported
 from dream.mixed.order import InOrder, Sum, Targets
 from dream.mixed.ranks import block_words, by_rank, reduction
-from dream.tools.port_check.arrays import OPS
-from dream.tools.port_check.description import Description, Layer, Parameter, Part
-from dream.tools.port_check.steps import Permute
+from dream.model_description.layers import Description, Layer, Parameter, Part
+from dream.model_description.steps import OPS, Permute
 
 
 def test_the_ring_is_taken_where_frameworks_differ() -> None:

@@ -10,12 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
     # `dream.launch`: between a parent and its children, through files in a folder of mode 0700
-    "dream/launch/pickles.py",
     "dream/launch/child.py",
-    "dream/launch/calls.py",
-    # `dream port-check`: between a parent and its children, through a folder of mode 0700
-    "dream/tools/port_check/process.py",
-    "dream/tools/port_check/worker.py",
+    "dream/launch/function.py",
+    # `dream port-check`, `dream plan`: between a parent and its children, through a folder of
+    # mode 0700
+    "dream/tools/model_process.py",
     # torch.load itself, made to wait for rank 0's file; what it reads is the user's
     "adapters/pytorch/saving.py",
     # names of packages, of which none is imported

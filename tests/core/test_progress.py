@@ -11,10 +11,16 @@ import pytest
 from rich.console import Console
 
 from dream._errors import NotInstalled
-from dream.progress.board import Board
-from dream.progress.display import BETWEEN_LINES, Bar, Display, Lines, display
-from dream.progress.figures import Figures, clock
-from dream.progress.loop import Progress
+from dream.progress.display import (
+    BETWEEN_LINES,
+    BarDisplay,
+    Display,
+    Figures,
+    LinesDisplay,
+    clock,
+    display,
+)
+from dream.progress.loop import Progress, TensorBoardWriter
 
 
 class Counted:
@@ -68,8 +74,8 @@ def test_a_bar_on_a_terminal() -> None:
     assert "samples/s" in text.getvalue()
     console = Console(file=io.StringIO(), force_terminal=True)
     bar = display("", 1, console)
-    assert isinstance(bar, Bar)
-    assert isinstance(display("", 1, Console(file=io.StringIO())), Lines)
+    assert isinstance(bar, BarDisplay)
+    assert isinstance(display("", 1, Console(file=io.StringIO())), LinesDisplay)
     bar.close(Figures(None, 1))
 
 
@@ -131,7 +137,7 @@ def test_events_are_written_by_tensorboard(tmp_path: Any) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = Board(str(tmp_path))
+    board = TensorBoardWriter(str(tmp_path))
     progress = _progress(Counted(), io.StringIO(), loss=lambda: 0.5, board=board)
     for _ in range(2):
         list(progress)
@@ -144,4 +150,4 @@ def test_events_are_written_by_tensorboard(tmp_path: Any) -> None:
 def test_without_tensorboard_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.summary", None)
     with pytest.raises(NotInstalled, match=r"dream-systems\[tensorboard\]"):
-        Board("runs")
+        TensorBoardWriter("runs")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from launch_scripts import DREAM, dream, launched, wait_for, write
 
-from dream.launch.output import pieces
-from dream.launch.screen import Screen
+from dream.launch.output import Screen, pieces
 
 MUCH = "for _ in range(2000): print('x' * 500)\n"
 """More than a pipe holds: a rank whose output nobody reads would stand still."""

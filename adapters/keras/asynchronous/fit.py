@@ -1,63 +1,70 @@
-"""Keras's `fit` with steps that are not Keras's: how many there are, the epoch's end tells."""
+"""Keras's `fit` with steps that are not Keras's, as many as the epoch turns out to have, and what
+they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final
 
 import keras
+import numpy as np
 
-from dream._errors import Unsupported
+from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import callbacks, private, start
+from dream.adapters.keras.data.digest import digest_of
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
+from dream.parameter_server.leases import Epoch, Lease
+from dream.parameter_server.protocol import EpochKey
+from dream.parameter_server.worker import Worker
 
 Arguments = dict[str, Any]
 
 
-class Steps(Protocol):
+class WorkerSteps(Protocol):
     """How a worker steps on what it is dealt."""
 
     rank: int
 
     def looping(self) -> AbstractContextManager[Any]:
-        """Around fit, evaluate and predict as a whole."""
+        """Enter what is around fit, evaluate and predict as a whole."""
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
-        """Before the first batch of a fit. A function that steps on a batch of so many samples,
-        and returns its logs."""
+        """Get ready for the first batch of a fit. Returns a function that steps on a batch of so
+        many samples, and returns its logs."""
 
     def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
-        """This worker's batches of an epoch, each with its samples."""
+        """Read this worker's batches of an epoch, each with its samples."""
 
     def refresh(self, model: Any) -> None:
-        """Before figures are taken: the newest parameters."""
+        """Take the newest parameters, before figures are taken."""
 
     def end_epoch(self, model: Any) -> None:
-        """The same after an epoch's batches, before its figures are told."""
+        """Do the same after an epoch's batches, before its figures are told."""
 
     def told(self, model: Any) -> None:
-        """The callbacks have been told of an epoch; one may have asked to stop."""
+        """Note that the callbacks have been told of an epoch; one may have asked to stop."""
 
     def finish(self, model: Any) -> None:
-        """After the last epoch."""
+        """End a fit after its last epoch."""
 
 
 @dataclass
-class Fit:
+class FitCall:
     """One call of fit. offset: of the passes over the data before it."""
 
     model: Any
-    steps: Steps
+    steps: WorkerSteps
     source: Arrays | Batches
     validation: Arguments | None
     offset: int
     passes: Passes
 
 
-def fit(model: Any, steps: Steps, passes: Passes, seed: int, given: Arguments) -> Any:
-    """Keras's own `fit`, step by step. given: its arguments."""
+def fit(model: Any, steps: WorkerSteps, passes: Passes, seed: int, given: Arguments) -> Any:
+    """Do what Keras's own `fit` does, step by step. given: its arguments."""
     start.check_compiled(model)
     _check(model, given)
     if given["validation_split"] and given["validation_data"] is None:
@@ -71,7 +78,7 @@ def fit(model: Any, steps: Steps, passes: Passes, seed: int, given: Arguments) -
     )  # fmt: skip
     first = given["initial_epoch"]
     passes.next = max(passes.next, first)
-    run = Fit(model, steps, source, _validation(given), passes.next - first, passes)
+    run = FitCall(model, steps, source, _validation(given), passes.next - first, passes)
     listed = _listed(model, source, steps.rank, given)
     model.stop_training = False
     listed.on_train_begin()
@@ -86,7 +93,9 @@ def fit(model: Any, steps: Steps, passes: Passes, seed: int, given: Arguments) -
     return model.history
 
 
-def _epoch(run: Fit, epoch: int, step: Callable[[Any, int], Any], listed: Any, every: Any) -> Any:
+def _epoch(
+    run: FitCall, epoch: int, step: Callable[[Any, int], Any], listed: Any, every: Any
+) -> Any:
     model = run.model
     model.reset_metrics()
     listed.on_epoch_begin(epoch)
@@ -111,7 +120,7 @@ def _epoch(run: Fit, epoch: int, step: Callable[[Any, int], Any], listed: Any, e
 
 
 def _listed(model: Any, source: Arrays | Batches, rank: int, given: Arguments) -> Any:
-    """The callbacks, the progress bar among them on rank 0."""
+    """List the callbacks, the progress bar among them on rank 0."""
     own = callbacks.of_rank(given["callbacks"], rank)
     if isinstance(own, keras.callbacks.CallbackList):
         return own
@@ -157,3 +166,124 @@ def _check(model: Any, given: Arguments) -> None:
         raise Unsupported(
             f"Replicas that step alone cannot do this. Received: {what[0]}. {what[1]}."
         )
+
+
+class LeasedFeed(ABC):
+    """The batches of one pass."""
+
+    epoch: Epoch
+
+    @abstractmethod
+    def batch(self, lease: Lease) -> tuple[Any, int]:
+        """Read what was leased, and count its samples."""
+
+    def close(self) -> None:
+        """End the pass."""
+        return
+
+
+@final
+class ArrayFeed(LeasedFeed):
+    """Arrays in the order of the pass. backend: Keras's, which slices them."""
+
+    def __init__(self, source: Arrays, backend: str) -> None:
+        self.epoch = Epoch(source.samples, source.batch_size, drop_last=False)
+        self._order = source.order()
+        self._inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, backend))
+        first, _ = self.batch(Lease((0, 0), 0, 0, 0, 1))
+        self.epoch = replace(self.epoch, mark=_mark(first))
+
+    def batch(self, lease: Lease) -> tuple[Any, int]:
+        size = self.epoch.batch_size
+        places = self._order[lease.index * size : (lease.index + 1) * size]
+        mine = places[lease.part :: lease.parts]
+        return private.tree.map_structure(lambda a: _taken(a, mine), self._inputs), len(mine)
+
+
+@final
+class WalkFeed(LeasedFeed):
+    """A source of batches that is read in order on every worker. Batches that others have are
+    kept to the end of the pass, since they may be dealt again. ended: called then."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        count: int | None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        if count is None or count < 0:
+            raise Unsupported(
+                "Servers deal batches by their numbers. Received: data of unknown length. Say it "
+                "with dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass arrays."
+            )
+        self._batches = iter(source)
+        self._ended = ended
+        self._read: list[Any] = []
+        self.epoch = Epoch(count, 1, drop_last=False)
+        if count:
+            size = _samples(self._at(0))
+            self.epoch = Epoch(count * size, size, False, _mark(self._at(0)))
+
+    def batch(self, lease: Lease) -> tuple[Any, int]:
+        whole = self._at(lease.index)
+        mine = private.tree.map_structure(
+            lambda a: None if a is None else a[lease.part :: lease.parts], whole
+        )
+        return mine, _samples(mine)
+
+    def close(self) -> None:
+        self._ended()
+
+    def _at(self, index: int) -> Any:
+        while len(self._read) <= index:
+            try:
+                self._read.append(next(self._batches))
+            except StopIteration:
+                raise Desynchronized(
+                    "The data has fewer batches than it said. Received: batch "
+                    f"{index} of {len(self._read)}. Read the same data on every rank."
+                ) from None
+        return self._read[index]
+
+
+def feed_of(source: Arrays | Batches) -> LeasedFeed:
+    """Begin a pass over what `fit` was given."""
+    if isinstance(source, Arrays):
+        return ArrayFeed(source, keras.backend.backend())
+    if source.ordered is not None:
+        source.ordered.begin_pass()
+    adapter = source.adapter
+    adapter.on_epoch_begin()
+    torch = keras.backend.backend() == "torch"
+    batches = adapter.get_torch_dataloader() if torch else adapter.get_tf_dataset()
+    return WalkFeed(batches, adapter.num_batches, adapter.on_epoch_end)
+
+
+def leased(worker: Worker, key: EpochKey, feed: LeasedFeed) -> Iterator[tuple[Any, int]]:
+    """Read the batches of a pass that this worker is dealt, each with its samples."""
+    current = worker.begin(key, feed.epoch, ahead=False)
+    try:
+        for lease in current.leases():
+            yield feed.batch(lease)
+    finally:
+        current.abandon()
+        feed.close()
+
+
+def _taken(array: Any, places: Any) -> Any:
+    if array is None or isinstance(array, np.ndarray):
+        return None if array is None else array[places]
+    if isinstance(array, private.Sliceable):  # what Keras makes of arrays for torch
+        return array.convert_to_torch_compatible(array[places])
+    return keras.ops.take(array, places, axis=0)
+
+
+def _mark(batch: Any) -> int:
+    """Return a number that tells batches of other content apart."""
+    flat = [np.asarray(a) for a in private.tree.flatten(batch) if a is not None]
+    return digest_of(a for a in flat if a.dtype.kind in "fiub")
+
+
+def _samples(batch: Any) -> int:
+    first = next(a for a in private.tree.flatten(batch) if a is not None)
+    return int(np.shape(first)[0])

@@ -12,7 +12,7 @@ import keras
 from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.model_description.calls import Call
-from dream.tools.port_check.steps import Shape
+from dream.model_description.steps import Shape
 
 _layers = keras.layers
 _NORMS = (_layers.BatchNormalization, _layers.LayerNormalization, _layers.RMSNormalization)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from dream._errors import Unsupported
 from dream.adapters.keras import private
-from dream.tools.port_check.description import Part
+from dream.model_description.layers import Part
 
 
 @final

@@ -10,8 +10,8 @@ import keras
 
 from dream.adapters.keras.model_description import sequences
 from dream.adapters.keras.model_description.found import Found, whole
-from dream.tools.port_check.description import Part
-from dream.tools.port_check.steps import Reshape, Shape
+from dream.model_description.layers import Part
+from dream.model_description.steps import Reshape, Shape
 
 layers = keras.layers
 

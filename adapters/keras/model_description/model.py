@@ -15,8 +15,8 @@ from dream.adapters.keras.model_description import layers as kinds
 from dream.adapters.keras.model_description.calls import Call, recorded
 from dream.adapters.keras.model_description.flattening import Orders
 from dream.adapters.keras.model_description.found import Found
-from dream.tools.port_check.description import OTHER, Description, Layer, Parameter, Part
-from dream.tools.port_check.steps import Shape, Steps, dense_order
+from dream.model_description.layers import OTHER, Description, Layer, Parameter, Part
+from dream.model_description.steps import Shape, Steps, dense_order
 
 _ops = keras.ops
 

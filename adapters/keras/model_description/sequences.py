@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from dream.adapters.keras.model_description.found import Found, whole
-from dream.tools.port_check.description import Part
-from dream.tools.port_check.steps import Reshape
+from dream.model_description.layers import Part
+from dream.model_description.steps import Reshape
 
 
 def attention(layer: Any) -> Found:

@@ -14,17 +14,13 @@ from dream.adapters.keras.model_description import model as canonical
 from dream.adapters.keras.model_description.between import between
 from dream.adapters.keras.model_description.calls import Call, recorded
 from dream.adapters.keras.private import tree
-from dream.tools.port_check import placing
-from dream.tools.port_check.arrays import OPS
-from dream.tools.port_check.convert import to_canonical
-from dream.tools.port_check.description import Layer
-from dream.tools.port_check.loss import Loss
-from dream.tools.port_check.probe import Array, Facts, Inputs, Passes, Probe
+from dream.tools.port_check import probe
+from dream.tools.port_check.probe import Array, Facts, Inputs, Loss, ModelPasses, Probe, called_with
 
 
 @final
 class KerasProbe(Probe):
-    """as_is: inputs and outputs have the layout of the batch's file."""
+    channels_first = False
 
     def __init__(self, model: Any, inputs: Inputs, *, as_is: bool) -> None:
         self._backend = str(keras.backend.backend())
@@ -34,23 +30,18 @@ class KerasProbe(Probe):
                 "Set KERAS_BACKEND, or name --old-backend or --new-backend."
             )
         self._model = model
-        self._as_is = as_is
+        self.as_is = as_is
         defined = canonical.describe(model).layers if model.built and _known_inputs(model) else ()
-        self._given = {
-            name: placing.turned(array)
-            if not as_is and placing.turns(array.ndim, defined, channels_first=False)
-            else array
-            for name, array in inputs.items()
-        }
+        self._given = {name: self._given_to_model(array, defined) for name, array in inputs.items()}
         with recorded() as calls:
             self._call()
         self._calls = calls
-        self._description = canonical.description(model, calls)
+        self.description = canonical.description(model, calls)
         self._layers = canonical.layers(model)
 
     def facts(self) -> Facts:
         return Facts(
-            description=self._description,
+            description=self.description,
             between=between(self._calls, self._layers),
             dropouts=[float(c.layer.rate) for c in self._calls
                       if isinstance(c.layer, keras.layers.Dropout) and not c.inner],
@@ -66,15 +57,15 @@ class KerasProbe(Probe):
         for name, array in arrays.items():
             held[name].assign(array)
 
-    def passes(self, loss: Loss) -> Passes:
+    def passes(self, loss: Loss) -> ModelPasses:
         held = canonical.variables(self._model)
-        trained = {p.name: held[p.name] for layer in self._description.layers
+        trained = {p.name: held[p.name] for layer in self.description.layers
                    for p in layer.parameters if p.trainable}  # fmt: skip
         values: list[float] = []
         shown: list[Array] = []
 
         def slopes(outputs: Sequence[Array]) -> list[Array]:
-            arrays = [self._placed(output) for output in outputs]
+            arrays = [self._given_by_model(output) for output in outputs]
             shown.extend(arrays)
             floats = [np.issubdtype(array.dtype, np.floating) for array in arrays]
             value, found = loss([array for array, is_float in zip(arrays, floats, strict=True)
@@ -91,52 +82,32 @@ class KerasProbe(Probe):
             )
         found = {n: g for n, g in zip(trained, gradients, strict=True) if g is not None}
         given, gave = self._records(calls)
-        by_role = {layer.name: _by_role(layer, found) for layer in self._description.layers}
-        return Passes(shown, values[0], given, gave, by_role)
+        return ModelPasses(shown, values[0], given, gave, self._gradients_by_role(found))
 
     def _call(self) -> Any:
-        if self._given.keys() == {"x"}:
-            return self._model(self._given["x"], training=False)
-        if all(name[0] == "x" and name[1:].isdigit() for name in self._given):
-            return self._model([self._given[name] for name in sorted(self._given)], training=False)
-        return self._model(dict(self._given), training=False)
+        inputs, named = called_with(self._given)
+        if named:
+            return self._model(named, training=False)
+        return self._model(inputs[0] if "x" in self._given else inputs, training=False)
 
     def _records(self, calls: Sequence[Call]) -> tuple[dict[str, Array], dict[str, Array]]:
         given: dict[str, Array] = {}
         gave: dict[str, Array] = {}
         first = {id(call.layer): call for call in reversed(calls)}
-        for layer in self._description.layers:
+        for layer in self.description.layers:
             call = first.get(id(self._layers[layer.name]))
             if call is not None and call.whole and layer.records:
-                given[layer.name] = placing.given_to(layer, _array(call.given))
-                gave[layer.name] = placing.given_by(layer, _array(call.before))
+                given[layer.name] = probe.given_to(layer, _array(call.given))
+                gave[layer.name] = probe.given_by(layer, _array(call.before))
         return given, gave
-
-    def _placed(self, output: Array) -> Array:
-        """An output in the batch's layout."""
-        return placing.turned_back(output) if self._turns(output.ndim) else output
-
-    def _slope(self, slope: Array) -> Array:
-        return placing.turned(slope) if self._turns(slope.ndim) else slope
-
-    def _turns(self, rank: int) -> bool:
-        layers = self._description.layers[::-1]
-        return not self._as_is and placing.turns(rank, layers, channels_first=False)
 
 
 def _known_inputs(model: Any) -> bool:
     return bool(getattr(model, "inputs", None))
 
 
-def _by_role(layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """None for the roles that are trained and have no gradient."""
-    wanted = {part.role for p in layer.parameters if p.trainable for part in p.parts}
-    found = to_canonical(layer, arrays, OPS, "gradient")
-    return {role: found.get(role) for role in sorted(wanted)}
-
-
 def _array(x: Any) -> Array:
-    """A copy; what NumPy has no dtype for, in float32."""
+    """Copy to NumPy; what it has no dtype for, in float32."""
     if keras.backend.standardize_dtype(x.dtype) == "bfloat16":
         x = keras.ops.cast(x, "float32")
     return np.array(keras.ops.convert_to_numpy(x))

@@ -11,7 +11,7 @@ from torch import nn
 
 from dream.adapters.pytorch.model_description import sequences
 from dream.adapters.pytorch.model_description.found import Found, part, whole
-from dream.tools.port_check.steps import Permute
+from dream.model_description.steps import Permute
 
 
 def describe(module: nn.Module) -> list[Found] | None:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.model_description import layers as kinds
 from dream.adapters.pytorch.model_description.found import Found
-from dream.tools.port_check.description import OTHER, Description, Layer, Parameter, Part
+from dream.model_description.layers import OTHER, Description, Layer, Parameter, Part
 
 
 @final

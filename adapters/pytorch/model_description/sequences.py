@@ -8,8 +8,8 @@ import torch
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.model_description.found import Found, part, whole
-from dream.tools.port_check.description import Part
-from dream.tools.port_check.steps import Permute, Reorder, Reshape, Shape, Steps
+from dream.model_description.layers import Part
+from dream.model_description.steps import Permute, Reorder, Reshape, Shape, Steps
 
 
 def attention(module: Any) -> list[Found]:

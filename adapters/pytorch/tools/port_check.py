@@ -13,32 +13,29 @@ from torch.utils import _pytree as pytree
 
 from dream.adapters.pytorch.model_description import model as canonical
 from dream.adapters.pytorch.model_description.calls import called, whole_attention
-from dream.tools.port_check import placing
-from dream.tools.port_check.arrays import OPS
-from dream.tools.port_check.convert import to_canonical
-from dream.tools.port_check.description import Layer
-from dream.tools.port_check.loss import Loss
-from dream.tools.port_check.probe import Array, Facts, Inputs, Passes, Probe
+from dream.model_description.layers import Layer
+from dream.tools.port_check import probe
+from dream.tools.port_check.probe import Array, Facts, Inputs, Loss, ModelPasses, Probe, called_with
 
 
 @final
 class TorchProbe(Probe):
-    """as_is: inputs and outputs have the layout of the batch's file."""
+    channels_first = True
 
     def __init__(self, model: nn.Module, inputs: Inputs, *, as_is: bool) -> None:
         self._model = model.eval()
-        self._as_is = as_is
+        self.as_is = as_is
         self._defined = canonical.describe(model).layers
         self._given = {name: self._tensor(array) for name, array in inputs.items()}
         with whole_attention(), torch.no_grad(), called() as modules:
             self._call()
-        self._description = canonical.describe(model, modules)
+        self.description = canonical.describe(model, modules)
         self._modules = canonical.layer_modules(model)
         self._order = modules
 
     def facts(self) -> Facts:
         return Facts(
-            description=self._description,
+            description=self.description,
             between=self._between(),
             dropouts=[m.p for m in self._order if isinstance(m, nn.modules.dropout._DropoutNd)],
             given={name: tuple(x.shape) for name, x in self._given.items()},
@@ -54,62 +51,48 @@ class TorchProbe(Probe):
             for name, array in arrays.items():
                 held[name].copy_(torch.from_numpy(np.array(array)))
 
-    def passes(self, loss: Loss) -> Passes:
+    def passes(self, loss: Loss) -> ModelPasses:
         given: dict[str, Array] = {}
         gave: dict[str, Array] = {}
         with whole_attention(), ExitStack() as hooks:
-            for layer in self._description.layers:
+            for layer in self.description.layers:
                 if layer.records:
                     hook = _recorder(layer, given, gave)
                     handle = self._modules[layer.name].register_forward_hook(hook, with_kwargs=True)
                     hooks.callback(handle.remove)
             outputs = [x for x in pytree.tree_leaves(self._call()) if isinstance(x, torch.Tensor)]
-        arrays = [self._placed(_array(x)) for x in outputs]
+        arrays = [self._given_by_model(_array(x)) for x in outputs]
         floats = [place for place, x in enumerate(outputs) if x.is_floating_point()]
         value, slopes = loss([arrays[place] for place in floats])
         gradients = self._gradients([outputs[place] for place in floats], slopes)
-        return Passes(arrays, value, given, gave, gradients)
+        return ModelPasses(arrays, value, given, gave, gradients)
 
     def _call(self) -> Any:
-        if self._given.keys() == {"x"}:
-            return self._model(self._given["x"])
-        if all(name[0] == "x" and name[1:].isdigit() for name in self._given):
-            return self._model(*(self._given[name] for name in sorted(self._given)))
-        return self._model(**self._given)
+        inputs, named = called_with(self._given)
+        return self._model(*inputs, **named)
 
     def _tensor(self, array: Array) -> torch.Tensor:
-        if not self._as_is and placing.turns(array.ndim, self._defined, channels_first=True):
-            array = placing.turned(array)
-        tensor = torch.from_numpy(np.array(array))
+        tensor = torch.from_numpy(np.array(self._given_to_model(array, self._defined)))
         first = next((p for p in self._model.parameters() if p.is_floating_point()), None)
         if first is None:
             return tensor
         return tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
 
-    def _placed(self, output: Array) -> Array:
-        """An output in the batch's layout."""
-        return placing.turned_back(output) if self._turns(output.ndim) else output
-
-    def _turns(self, rank: int) -> bool:
-        layers = self._description.layers[::-1]
-        return not self._as_is and placing.turns(rank, layers, channels_first=True)
-
     def _gradients(
         self, outputs: Sequence[torch.Tensor], slopes: Sequence[Array]
     ) -> dict[str, dict[str, Array | None]]:
         held = {n: x for n, x in canonical.tensors(self._model).items() if x.requires_grad}
-        turned = [self._slope(slope, x) for slope, x in zip(slopes, outputs, strict=True)]
+        turned = [
+            torch.from_numpy(np.array(self._slope(slope))).to(x)
+            for slope, x in zip(slopes, outputs, strict=True)
+        ]
         flowing = [(x, s) for x, s in zip(outputs, turned, strict=True) if x.requires_grad]
         found: Sequence[torch.Tensor | None] = [None] * len(held)
         if held and flowing:
             xs, grads = zip(*flowing, strict=True)
             found = torch.autograd.grad(xs, list(held.values()), grads, allow_unused=True)
         arrays = {n: _array(g) for n, g in zip(held, found, strict=True) if g is not None}
-        return {layer.name: _by_role(layer, arrays) for layer in self._description.layers}
-
-    def _slope(self, slope: Array, output: torch.Tensor) -> torch.Tensor:
-        placed = placing.turned(slope) if self._turns(slope.ndim) else slope
-        return torch.from_numpy(np.array(placed)).to(output)
+        return self._gradients_by_role(arrays)
 
     def _between(self) -> dict[str, list[str]]:
         names = {id(module): name for name, module in reversed(list(self._modules.items()))}
@@ -125,19 +108,12 @@ class TorchProbe(Probe):
         return found
 
 
-def _by_role(layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """None for the roles that are trained and have no gradient."""
-    wanted = {part.role for p in layer.parameters if p.trainable for part in p.parts}
-    found = to_canonical(layer, arrays, OPS, "gradient")
-    return {role: found.get(role) for role in sorted(wanted)}
-
-
 def _recorder(layer: Layer, given: dict[str, Array], gave: dict[str, Array]) -> Callable[..., None]:
     def record(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, after = _first((args, kwargs)), _first(output)
         if layer.name not in gave and before is not None and after is not None:
-            given[layer.name] = placing.given_to(layer, _array(before))
-            gave[layer.name] = placing.given_by(layer, _array(after))
+            given[layer.name] = probe.given_to(layer, _array(before))
+            gave[layer.name] = probe.given_by(layer, _array(after))
 
     return record
 
@@ -147,6 +123,6 @@ def _first(nest: Any) -> torch.Tensor | None:
 
 
 def _array(x: torch.Tensor) -> Array:
-    """A copy; what NumPy has no dtype for, in float32."""
+    """Copy to NumPy; what it has no dtype for, in float32."""
     plain = x.detach().cpu()
     return np.array(plain.float() if plain.dtype == torch.bfloat16 else plain)

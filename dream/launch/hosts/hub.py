@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, final
 
-from dream.cluster.store import Standing
-from dream.launch.hosts.awake import AwakeClock
-from dream.launch.hosts.channel import Channel
-from dream.launch.hosts.judge import Judge
-from dream.launch.hosts.meeting import Meeting
-from dream.launch.hosts.nodes import Node
-from dream.launch.hosts.verdict import Report
-from dream.launch.screen import SCREEN
+from dream.cluster.awake import AwakeClock
+from dream.cluster.store import JoinHandler
+from dream.launch.hosts.connection import JsonChannel
+from dream.launch.hosts.judge import HostReport, Judge
+from dream.launch.hosts.meeting import Meeting, Node
+from dream.launch.output import SCREEN
 
 _LOOK_SECONDS = 0.2
 _FAREWELL_SECONDS = 3.0
@@ -38,13 +36,13 @@ _QUIET_SECONDS = 2.5
 class _Guest:
     """A connection, and whose it is once that was said."""
 
-    channel: Channel
+    channel: JsonChannel
     node: Node | None = None
     heard: float = 0.0
 
 
 @final
-class Hub(Standing):
+class Hub(JoinHandler):
     """Serves from a thread of its own until closed. where: its address, for messages."""
 
     def __init__(self, meeting: Meeting, where: str, seconds: float) -> None:
@@ -114,7 +112,7 @@ class Hub(Standing):
     def _arrived(self) -> Iterator[_Guest]:
         with contextlib.suppress(Empty):
             while True:
-                yield _Guest(Channel(self._arrivals.get_nowait()))
+                yield _Guest(JsonChannel(self._arrivals.get_nowait()))
 
     def _over(self) -> bool:
         if self._leaving is None:
@@ -159,9 +157,9 @@ class Hub(Standing):
             self._meeting.leave(number)
             self._forget(guest)
         elif kind == "done" and self._judge is not None:
-            self._judge.done(number, Report.read(content))
+            self._judge.done(number, HostReport.read(content))
         elif kind == "report" and self._judge is not None:
-            self._judge.report(number, Report.read(content), now)
+            self._judge.report(number, HostReport.read(content), now)
 
     def _join(self, guest: _Guest, content: Any) -> None:
         node = self._meeting.join(content)
@@ -212,7 +210,7 @@ class Hub(Standing):
     def _look_at_job(self, judge: Judge, now: float) -> None:
         left = judge.left
         if left is not None and "left" not in self._state:
-            self._tell("left", Report.of([left]).write())
+            self._tell("left", HostReport.of([left]).write())
         if judge.all_done:
             self._tell("done", None)
             return

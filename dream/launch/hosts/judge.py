@@ -7,19 +7,98 @@ last for the node timeout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, final
 
-from dream.launch.ending import Ending, find_cause, first_left
-from dream.launch.hosts.verdict import Report, Verdict, killed, patience, silent
+from dream.launch.ending import Blame, Ending, find_cause, first_left
 
+_PATIENCE = 5
+"""A part of the node timeout: how long a host may say nothing once ranks fail as those do that
+lost a peer."""
+
+_LEAST_PATIENCE = 2.0
+"""Two beats."""
+
+_LONGEST_TEXT = 16_000
 _CULPRIT_SECONDS = 1.0
 """How long other hosts' reports are waited for where one names a rank that failed of itself."""
 
 _RETURN = 0.5
 """How much of the patience one has to come back in whose connection has closed: by the system of
 its host as a rule, since its process is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What a host's launcher knows of the end. told: what ended the job there, where it was no
+    rank's failure; stopped: whether that was a signal from outside."""
+
+    endings: tuple[Ending, ...] = ()
+    told: str = ""
+    stopped: bool = False
+
+    @classmethod
+    def of(cls, endings: Sequence[Ending], told: str = "", *, stopped: bool = False) -> HostReport:
+        """No more than what a cause is found by: its size does not grow with the ranks."""
+        cause, left = find_cause(endings), first_left(endings)
+        known = [*((cause.first, cause.victim) if cause else ()), left]
+        kept = dict.fromkeys(_short(e) for e in known if e is not None and not e.absent)
+        return cls(tuple(kept), told, stopped)
+
+    @classmethod
+    def read(cls, content: Any) -> HostReport:
+        endings = tuple(Ending(**e) for e in content["endings"])
+        return cls(endings, str(content["told"]), bool(content["stopped"]))
+
+    def write(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def fault(self) -> bool:
+        """Whether something has ended the job there, or has to."""
+        return bool(self.told) or any(ending.failed for ending in self.endings)
+
+
+def _short(ending: Ending) -> Ending:
+    return replace(ending, text=ending.text[-_LONGEST_TEXT:])
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerdict:
+    """cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
+    signal from outside did, which gives ranks of every host the grace."""
+
+    cause: Blame | None = None
+    lost: str = ""
+    stopped: bool = False
+
+    @classmethod
+    def read(cls, content: Any) -> JobVerdict:
+        cause = content["cause"]
+        if cause is None:
+            return cls(lost=str(content["lost"]), stopped=bool(content["stopped"]))
+        victim = cause["victim"]
+        return cls(Blame(Ending(**cause["first"]), Ending(**victim) if victim else None))
+
+    def write(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def patience(node_timeout: float) -> float:
+    """Seconds that are enough to hear of a host that is there."""
+    return max(node_timeout / _PATIENCE, _LEAST_PATIENCE)
+
+
+def killed(host: str) -> str:
+    return f"{host} is gone: its launcher was killed, or the host went down"
+
+
+def silent(host: str, seconds: float) -> str:
+    return (
+        f"{host} cannot be reached: its launcher has said nothing for {seconds:.0f} s. It is "
+        "stopped, or the host or the network between is down"
+    )
 
 
 @dataclass(slots=True)
@@ -29,7 +108,7 @@ class _Host:
     name: str
     heard: float
     closed: float | None = None
-    report: Report | None = None
+    report: HostReport | None = None
     done: bool = False
 
     @property
@@ -48,7 +127,7 @@ class Judge:
         self._patience = patience(node_timeout)
         self._return = self._patience * _RETURN
         self._asked: float | None = None
-        self._first = Report()
+        self._first = HostReport()
 
     @property
     def asking(self) -> bool:
@@ -72,61 +151,61 @@ class Judge:
         """Its connection has ended. It may come back by another."""
         self._hosts[node].closed = now
 
-    def done(self, node: int, report: Report) -> None:
+    def done(self, node: int, report: HostReport) -> None:
         self._hosts[node].report, self._hosts[node].done = report, True
 
-    def report(self, node: int, report: Report, now: float) -> None:
-        """Of a fault there, or what there is to say to the question."""
+    def report(self, node: int, report: HostReport, now: float) -> None:
+        """Take a report: of a fault there, or what there is to say to the question."""
         self._hosts[node].report = report
         if self._asked is None and report.fault:
             self._asked, self._first = now, report
 
-    def verdict(self, now: float) -> Verdict | None:
+    def verdict(self, now: float) -> JobVerdict | None:
         """None while the job runs, and while hosts may still tell more."""
         if self._asked is None:
             return self._lost_by_itself(now)
         if self._first.told:
-            return Verdict(lost=self._first.told, stopped=self._first.stopped)
+            return JobVerdict(lost=self._first.told, stopped=self._first.stopped)
         return self._of_reports(self._asked, now)
 
-    def _lost_by_itself(self, now: float) -> Verdict | None:
+    def _lost_by_itself(self, now: float) -> JobVerdict | None:
         for host in self._hosts.values():
             if host.done:
                 continue
             if host.closed is not None and now - host.closed > self._return:
-                return Verdict(lost=killed(host.name))
+                return JobVerdict(lost=killed(host.name))
             if now - host.heard > self._timeout:
-                return Verdict(lost=silent(host.name, now - host.heard))
+                return JobVerdict(lost=silent(host.name, now - host.heard))
         return None
 
-    def _of_reports(self, asked: float, now: float) -> Verdict | None:
+    def _of_reports(self, asked: float, now: float) -> JobVerdict | None:
         owing = [host for host in self._hosts.values() if host.owes]
         before = [h.closed for h in owing if h.closed is not None and h.closed <= asked]
         if before and now - min(before) <= self._return:
             return None  # gone before any rank failed: what these ranks failed of, if it stays so
         if before:
-            return next(Verdict(lost=killed(h.name)) for h in owing if h.closed == min(before))
+            return next(JobVerdict(lost=killed(h.name)) for h in owing if h.closed == min(before))
         cause = find_cause([ending for host in self._hosts.values() for ending in _of(host)])
         clear = cause is not None and not cause.first.victim and cause.first.failed
         there = [host for host in owing if now - host.heard <= self._patience]
         if there and now - asked <= (_CULPRIT_SECONDS if clear else self._patience):
             return None
         if clear:
-            return Verdict(cause)
-        return self._missing(owing, asked, now) or self._told_later() or Verdict(cause)
+            return JobVerdict(cause)
+        return self._missing(owing, asked, now) or self._told_later() or JobVerdict(cause)
 
-    def _missing(self, owing: list[_Host], asked: float, now: float) -> Verdict | None:
+    def _missing(self, owing: list[_Host], asked: float, now: float) -> JobVerdict | None:
         for host in owing:
             if host.closed is not None:
-                return Verdict(lost=killed(host.name))
+                return JobVerdict(lost=killed(host.name))
             if host.heard <= asked or now - host.heard > self._patience:
-                return Verdict(lost=silent(host.name, now - host.heard))
+                return JobVerdict(lost=silent(host.name, now - host.heard))
         return None
 
-    def _told_later(self) -> Verdict | None:
+    def _told_later(self) -> JobVerdict | None:
         for host in self._hosts.values():
             if host.report is not None and host.report.told:
-                return Verdict(lost=host.report.told, stopped=host.report.stopped)
+                return JobVerdict(lost=host.report.told, stopped=host.report.stopped)
         return None
 
 

@@ -11,13 +11,11 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError, DreamError, WorkerFailed
 from dream.cluster import startup_seconds
-from dream.cluster._read import LOOPBACK, is_loopback
+from dream.cluster.ports import LOOPBACK, is_loopback
 from dream.launch.ending import Ending, find_cause
-from dream.launch.hosts.channel import Message
-from dream.launch.hosts.judge import Judge
-from dream.launch.hosts.line import Connect, Line, Listener
-from dream.launch.hosts.nodes import Node, absent
-from dream.launch.hosts.verdict import Report, Verdict, patience
+from dream.launch.hosts.connection import Connect, Line, Listener, Message
+from dream.launch.hosts.judge import HostReport, JobVerdict, Judge, patience
+from dream.launch.hosts.meeting import Node, absent
 
 FAULT = "fault"
 DONE = "done"
@@ -27,7 +25,7 @@ _QUIET_SECONDS = 2.5
 
 
 @final
-class Link(Listener):
+class HostLink(Listener):
     """connect: a connection to node 0's hub. where: its address, for messages. farewell: what is
     left to do once this side has said goodbye."""
 
@@ -101,29 +99,29 @@ class Link(Listener):
     def tell(self, told: str, endings: Sequence[Ending], *, stopped: bool = False) -> None:
         """Tell the other hosts what ended the job here, where no rank's failure did. stopped: a
         signal from outside."""
-        self._say("report", Report.of(endings, told, stopped=stopped).write())
+        self._say("report", HostReport.of(endings, told, stopped=stopped).write())
 
     def finished(self, endings: Sequence[Ending]) -> None:
         """Tell the other hosts that every rank here has ended well."""
-        self._say("done", Report.of(endings).write())
+        self._say("done", HostReport.of(endings).write())
 
-    def verdict(self, endings: Sequence[Ending]) -> Verdict:
+    def verdict(self, endings: Sequence[Ending]) -> JobVerdict:
         """Tell what is known here, and wait for what every host is told: some seconds at most."""
         limit = time.monotonic() + 3 * self._patience + _ANSWER_SECONDS
-        self._say("report", Report.of(endings).write())
+        self._say("report", HostReport.of(endings).write())
         with self._news:
             while "verdict" not in self._told and time.monotonic() < limit:
                 self.look()  # the line's thread may be trying to connect
                 self._news.wait(0.2)
             if "verdict" in self._told:
-                return Verdict.read(self._told["verdict"])
+                return JobVerdict.read(self._told["verdict"])
         cause = find_cause(endings)
-        return Verdict(cause, "" if cause else "another host's ranks failed")
+        return JobVerdict(cause, "" if cause else "another host's ranks failed")
 
     def left(self) -> list[Ending]:
-        """The rank that left first, of hosts where every rank has ended well."""
+        """Return the rank that left first, of hosts where every rank has ended well."""
         told = self._told.get("left")
-        return [] if told is None else list(Report.read(told).endings)
+        return [] if told is None else list(HostReport.read(told).endings)
 
     def failed(self, error: BaseException) -> None:
         """Tell the other hosts that this launcher gives up, if they do not know why yet."""
@@ -190,7 +188,7 @@ class Link(Listener):
                 return self._patience
             self._told["verdict"] = verdict.write()
             self._news.notify_all()
-        self._say("report", Report((), verdict.lost).write())  # for a launcher that was stopped
+        self._say("report", HostReport((), verdict.lost).write())  # for a launcher that was stopped
         self._pass_on("verdict")
         return None
 
@@ -202,7 +200,7 @@ class Link(Listener):
         with self._news:
             self._mine[kind] = content
             if self._judge is not None and kind == "report":
-                self._judge.report(self._node.number, Report.read(content), self._line.now)
+                self._judge.report(self._node.number, HostReport.read(content), self._line.now)
         self._line.send(kind, content)
 
     def _pass_on(self, kind: str) -> None:

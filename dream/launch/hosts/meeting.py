@@ -1,10 +1,157 @@
-"""Who has come to a job of several hosts, until all have or one cannot be taken. Pure."""
+"""How hosts meet: what each tells of itself, who has come, and why some cannot go together."""
 
 from __future__ import annotations
 
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, final
 
-from dream.launch.hosts.nodes import Node, absent, disagreement, numbers
+from dream._errors import ConfigurationError
+from dream._topology import Endpoint
+from dream.cluster import settings, startup_seconds
+from dream.cluster.ports import LOOPBACK, is_loopback
+from dream.launch.job import Job
+
+_COMPARED = {
+    "dream": ("dream-systems",),
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "keras": ("keras",),
+    "horovod": ("horovod",),
+}
+"""The packages that ranks of several hosts must have of one version, and who distributes them."""
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a host's launcher tells the others.
+
+    number: its --node-rank. launcher: drawn at its start, so that one that comes back is told
+    from another that was given the same number. address: where the others reach it. ports:
+    torch's store, should this be node 0; then a port for each rank. node_timeout: what it was
+    given; the largest counts.
+    """
+
+    number: int
+    nnodes: int
+    n: int
+    name: str
+    launcher: str
+    ports: tuple[int, ...]
+    versions: dict[str, str]
+    node_timeout: float
+    address: str = ""
+
+    @property
+    def master(self) -> Endpoint:
+        return Endpoint(self.address, self.ports[0])
+
+    @property
+    def workers(self) -> tuple[Endpoint, ...]:
+        return tuple(Endpoint(self.address, port) for port in self.ports[1:])
+
+    def __str__(self) -> str:
+        return f"node {self.number} ({self.name})"
+
+    @classmethod
+    def read(cls, content: Any) -> Node:
+        """KeyError, TypeError or ValueError where another version of dream wrote it otherwise."""
+        return cls(**{**content, "ports": tuple(map(int, content["ports"]))})
+
+    def write(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def own_node(job: Job, ports: Sequence[int]) -> Node:
+    return Node(
+        number=job.node_rank,
+        nnodes=job.nnodes,
+        n=job.n,
+        name=socket.gethostname(),
+        launcher=os.urandom(8).hex(),
+        ports=tuple(ports),
+        versions=versions(),
+        node_timeout=job.node_timeout,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return those of Python and of packages that have to be alike; nothing is imported."""
+    import platform
+    from importlib import metadata
+
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for name, distributions in _COMPARED.items():
+        for distribution in distributions:
+            try:
+                found[name] = metadata.version(distribution).partition("+")[0]
+                break
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def disagreement(nodes: Iterable[Node]) -> str:
+    """Say why these hosts cannot go together; empty where they can. A package that a host does not
+    have is not compared: ranks there may need another."""
+    known = sorted(nodes, key=lambda node: node.number)
+    alike = "Give every host the same."
+    found = (
+        _differ(known, "--nnodes", lambda node: str(node.nnodes), alike),
+        _twice(known),
+        _differ(known, "-n", lambda node: str(node.n), alike),
+        *(_versions_differ(known, name) for name in ("Python", *_COMPARED)),
+    )
+    return next(filter(None, found), "")
+
+
+def _versions_differ(nodes: list[Node], name: str) -> str:
+    having = [node for node in nodes if name in node.versions]
+    remedy = "Install the same version on every host."
+    return _differ(having, name, lambda node: node.versions[name], remedy)
+
+
+def _twice(nodes: list[Node]) -> str:
+    for one, other in pairwise(nodes):
+        if one.number == other.number:
+            return (
+                f"A node rank was given twice. Received: --node-rank {one.number} on hosts "
+                f"{one.name} and {other.name}. Give every host its own."
+            )
+    return ""
+
+
+def _differ(nodes: list[Node], what: str, of: Callable[[Node], str], remedy: str) -> str:
+    having: dict[str, list[str]] = {}
+    for node in nodes:
+        having.setdefault(of(node), []).append(str(node))
+    if len(having) < 2:
+        return ""
+    told = "; ".join(f"{what} {value} on {_some(names)}" for value, names in having.items())
+    return f"The hosts of a job differ in {what}. Received: {told}. {remedy}"
+
+
+def _some(names: list[str], shown: int = 4) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def numbers(nodes: Iterable[int], shown: int = 16) -> str:
+    return _some([str(node) for node in sorted(nodes)], shown)
+
+
+def absent(missing: str, nnodes: int, seconds: float, detail: str = "") -> str:
+    """missing: the numbers of the hosts that did not come."""
+    return (
+        f"Of {nnodes} hosts, the launchers of these nodes did not come within {seconds:g} s: "
+        f"{missing}. {detail}Start `dream run --node-rank` on each, or raise "
+        f"{settings.STARTUP_SECONDS}."
+    )
 
 
 @final
@@ -32,8 +179,8 @@ class Meeting:
         return numbers(set(range(self.nnodes)) - self.nodes.keys())
 
     def join(self, content: Any) -> Node | None:
-        """The host that says this of itself; None where it cannot be taken: then either all have
-        been refused, or the job runs and it came too late. One that comes back is as it was."""
+        """Take the host that says this of itself; None where it cannot be taken: then either all
+        have been refused, or it came too late. One that comes back is as it was."""
         try:
             node = Node.read(content)
         except (KeyError, TypeError, ValueError):
@@ -75,3 +222,45 @@ class Meeting:
         knocked = f"Without the token of node 0, one came from: {strangers}. " if strangers else ""
         detail = f"Received at {where}. {knocked}"
         self.refuse(absent(self.missing, self.nnodes, self._seconds, detail), late=True)
+
+
+def reachable_address(job: Job) -> str:
+    """Return the address that --master-addr means on host 0, once its name is known.
+    ConfigurationError where only this host itself could reach it."""
+    host = job.master_addr
+    if is_loopback(host):
+        return LOOPBACK
+    address = _resolved(host)
+    if is_loopback(address):
+        raise ConfigurationError(
+            "Other hosts cannot reach this one by --master-addr, which is a loopback address here. "
+            f"Received: {host}, which this host resolves to {address} (look at /etc/hosts). Give "
+            f"{_example()} as --master-addr on every host."
+        )
+    return address
+
+
+def _resolved(host: str) -> str:
+    limit = time.monotonic() + startup_seconds()
+    while True:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            return str(found[0][4][0])
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise ConfigurationError(
+                    "The name of host 0 is not known to itself. Received: --master-addr "
+                    f"{host} ({error.strerror}). Give an address of this host."
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _example() -> str:
+    """Return an address of this host that others may reach. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address of nobody: it only picks the route
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "its address in the network"
+    return f"its address in the network, such as {address},"

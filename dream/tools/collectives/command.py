@@ -35,19 +35,19 @@ def command(
 ) -> None:
     """Time every collective over every transport here, beside memcpy on all ranks at once."""
     from dream.launch.job import frameworks
-    from dream.tools.collectives import sizes as written
-    from dream.tools.collectives.main import Asked, main
-    from dream.tools.collectives.settings import Settings
+    from dream.tools.collectives.figures import TimingSettings
+    from dream.tools.collectives.main import Selection, main
+    from dream.tools.sizes import parse as parse_size
 
-    settings = Settings(
+    settings = TimingSettings(
         n,
         _items([operations]),
-        [written.parse(size) for size in _items([sizes])],
+        [parse_size(size) for size in _items([sizes])],
         _items(algorithm or []),
         rounds,
         timeout,
     )
-    main(Asked(frameworks(framework or None), _items(reduction or []), json, plot), settings)
+    main(Selection(frameworks(framework or None), _items(reduction or []), json, plot), settings)
 
 
 def _items(texts: list[str]) -> list[str]:

@@ -1,28 +1,117 @@
-"""Times into figures."""
+"""Check what is to be measured, and turn times into figures.
+
+Bus bandwidth is that of NCCL's tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): bytes by
+second, times a factor for the operation which makes it the speed that the links between P ranks
+must have had, whatever P is. The size there is that of the larger side: what a rank gives to
+all_reduce, reduce, broadcast, reduce_scatter, scatter and all_to_all, what comes of all_gather
+and gather.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from statistics import quantiles
 
-from dream.tools.collectives.cost import SENT, bus_bandwidth
+from dream._errors import ConfigurationError, unknown
+
+ELEMENT = 4
+"""Bytes of a float32, which is what is measured."""
+
+FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda _: 1.0,
+    "reduce": lambda _: 1.0,
+    "gather": lambda ranks: (ranks - 1) / ranks,
+    "scatter": lambda ranks: (ranks - 1) / ranks,
+}
+"""By operation."""
+
+
+def bus_bandwidth(operation: str, size: int, seconds: float, ranks: int) -> float:
+    """Return bytes a second. size: in bytes, of the larger side."""
+    return size / seconds * FACTORS[operation](ranks)
+
+
+def naive(size: int, ranks: int) -> Sequence[float]:
+    """N(P-1) at the master, N elsewhere."""
+    return [size * (ranks - 1), *[size] * (ranks - 1)]
+
+
+def ring(size: int, ranks: int) -> Sequence[float]:
+    """2N(P-1)/P everywhere, where P divides the elements."""
+    return [2 * size * (ranks - 1) / ranks] * ranks
+
+
+def halving_doubling(size: int, ranks: int) -> Sequence[float]:
+    """Rabenseifner's: 2N(C-1)/C within C ranks, the largest power of two, where C divides the
+    elements. Ranks beyond it hand theirs to a partner, which returns the result: N more each."""
+    core = 1 << (ranks.bit_length() - 1)
+    within = 2 * size * (core - 1) / core
+    extra = ranks - core
+    return [within + size * (rank < extra) for rank in range(core)] + [size] * extra
+
+
+SENT: Mapping[str, Callable[[int, int], Sequence[float]]] = {
+    "naive": naive,
+    "ring": ring,
+    "halving_doubling": halving_doubling,
+}
+"""Algorithm of all_reduce -> (bytes, ranks) -> what each rank sends, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimingSettings:
+    """sizes: in bytes; algorithms: of all_reduce, beside the transports' own; rounds: how often
+    each is read; timeout: seconds that one framework's job may take."""
+
+    n: int
+    operations: Sequence[str]
+    sizes: Sequence[int]
+    algorithms: Sequence[str]
+    rounds: int
+    timeout: float
+
+    def __post_init__(self) -> None:
+        if self.n < 2:
+            raise ConfigurationError(
+                f"A collective needs two ranks. Received: n={self.n}. Give -n 2 or more."
+            )
+        for what, value in (("rounds", self.rounds), ("timeout", self.timeout)):
+            if value < 1:
+                raise ConfigurationError(
+                    f"Too little to measure. Received: {what}={value}. Give at least 1."
+                )
+        for operation in self.operations:
+            if operation not in FACTORS:
+                raise unknown("operation", operation, FACTORS)
+        for algorithm in self.algorithms:
+            if algorithm not in SENT:
+                raise unknown("algorithm of all_reduce", algorithm, SENT)
+        if self.algorithms and "all_reduce" not in self.operations:
+            raise ConfigurationError(
+                "Only all_reduce has algorithms to choose from. Received: --algorithm "
+                f"{','.join(self.algorithms)}, --operations {','.join(self.operations)}. Add "
+                "all_reduce to the operations."
+            )
+
+    def elements(self, size: int) -> int:
+        """float32 elements of at least so many bytes: a multiple of the ranks, and of the largest
+        power of two among them, so that every formula is exact."""
+        step = lcm(self.n, 1 << (self.n.bit_length() - 1))
+        return -(-size // (ELEMENT * step)) * step
+
 
 MEMCPY = "memcpy"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What speeds depend on. cores: that we may use; load: processes that wanted one before the
-    first rank started, the mean over a minute."""
-
-    cores: int
-    load: float
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
-    """What the ranks read of one contender.
+    """The ranks' reading of one contender.
 
     contender: a transport, an algorithm, or memcpy. seconds: of one call on the slowest rank,
     one figure a round. sent: bytes that each rank counted in one call, of an algorithm.
@@ -37,7 +126,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Quartiles:
     """A median and the quartiles around it."""
 
     low: float
@@ -46,7 +135,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Timing:
     """One line.
 
     contender: a transport or an algorithm. size: bytes, as in cost. bus_bandwidth, memcpy: bytes
@@ -58,7 +147,7 @@ class Row:
     operation: str
     size: int
     contender: str
-    seconds: Spread
+    seconds: Quartiles
     bus_bandwidth: float
     memcpy: float
     calls: int
@@ -74,15 +163,15 @@ class Row:
         return self.formula is not None
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Quartiles:
     """Of at least one value."""
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
-    return Spread(*quantiles(values, n=4, method="inclusive"))
+        return Quartiles(values[0], values[0], values[0])
+    return Quartiles(*quantiles(values, n=4, method="inclusive"))
 
 
-def rows(framework: str, ranks: int, readings: Sequence[Reading]) -> list[Row]:
-    """Every contender but memcpy, each held against the memcpy of its own case."""
+def rows(framework: str, ranks: int, readings: Sequence[Reading]) -> list[Timing]:
+    """Return every contender but memcpy, each held against the memcpy of its own case."""
     copied = {
         (one.operation, one.size): one.size / spread(one.seconds).median
         for one in readings
@@ -95,10 +184,10 @@ def rows(framework: str, ranks: int, readings: Sequence[Reading]) -> list[Row]:
     ]
 
 
-def _row(framework: str, ranks: int, one: Reading, memcpy: float) -> Row:
+def _row(framework: str, ranks: int, one: Reading, memcpy: float) -> Timing:
     seconds = spread(one.seconds)
     formula = SENT[one.contender](one.size, ranks) if one.contender in SENT else None
-    return Row(
+    return Timing(
         framework,
         one.operation,
         one.size,

@@ -1,13 +1,88 @@
-"""What a row of the comparison is: framework x strategy x processes x devices."""
+"""The rows of a comparison: framework x strategy x processes x devices."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
 
-from dream import _placing, _spec
-from dream.tools.compare.kinds import KINDS, MIXED, Kind
-from dream.tools.compare.slow import Slow
+from dream import _placing, _registry, _spec
+from dream._errors import ConfigurationError, unknown
+from dream._spec import FRAMEWORKS, Framework
+from dream.launch.environment import cores
+from dream.tools.compare.settings import Slow
+from dream.tools.verify.runs import Placement, place
+
+Flavour = Literal["torch", "keras", "step"]
+"""Which of a task's programs a rank runs: a loop of torch's, Keras's fit, TensorFlow's steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankKind:
+    """A framework and program that ranks of a row run. backend: what dream calls it, and
+    KERAS_BACKEND."""
+
+    backend: Framework
+    flavour: Flavour
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkKind:
+    """A framework as the table names it, or two on one ring.
+
+    sides: dealt out by rank; packages: what must be installed; install: what brings them.
+    oracle: the framework whose `single` it is held against; empty for its own.
+    """
+
+    sides: tuple[RankKind, ...]
+    packages: tuple[str, ...]
+    install: str
+    oracle: str = ""
+
+    @property
+    def backends(self) -> tuple[Framework, ...]:
+        return tuple(side.backend for side in self.sides)
+
+    @property
+    def mixed(self) -> bool:
+        return len(self.sides) > 1
+
+
+_TORCH, _KERAS_TORCH = RankKind("torch", "torch"), RankKind("torch", "keras")
+_TENSORFLOW, _STEP = RankKind("tensorflow", "keras"), RankKind("tensorflow", "step")
+_BOTH = ("torch", "tensorflow", "keras")
+_BOTH_BY = "pip install 'dream-systems[torch,tensorflow]'"
+
+KINDS: Mapping[str, FrameworkKind] = MappingProxyType(
+    {
+        "torch": FrameworkKind((_TORCH,), ("torch",), "pip install 'dream-systems[torch]'"),
+        "tensorflow": FrameworkKind(
+            (_TENSORFLOW,), ("tensorflow", "keras"), "pip install 'dream-systems[tensorflow]'"
+        ),
+        "keras-torch": FrameworkKind(
+            (_KERAS_TORCH,), ("torch", "keras"), "pip install 'dream-systems[torch]' keras"
+        ),
+    }
+)
+
+MIXED: Mapping[str, FrameworkKind] = MappingProxyType(
+    {
+        "torch+tensorflow": FrameworkKind((_TORCH, _STEP), _BOTH, _BOTH_BY, oracle="torch"),
+        "keras-torch+tensorflow": FrameworkKind(
+            (_KERAS_TORCH, _TENSORFLOW), _BOTH, _BOTH_BY, oracle="keras-torch"
+        ),
+    }
+)
+"""What `--mixed` adds."""
+
+
+def check_framework(name: str) -> FrameworkKind:
+    if name not in KINDS:
+        raise unknown("framework", name, KINDS)
+    return KINDS[name]
+
 
 SINGLE = "single"
 
@@ -29,8 +104,13 @@ class Cell:
     slow: Slow | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FrameworkKind:
         return KINDS[self.framework] if self.framework in KINDS else MIXED[self.framework]
+
+    @property
+    def placement(self) -> Placement:
+        """As `dream verify` places it."""
+        return Placement(self.strategy, self.processes, self.devices, self.servers)
 
     @property
     def oracle(self) -> str:
@@ -85,3 +165,118 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.framework} {self.title} x {self.replicas}"
+
+
+_ALL, _TWO = ("torch", "tensorflow", "keras-torch"), ("torch", "tensorflow")
+
+DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "mirrored": _ALL,
+        "horovod": _ALL,
+        "data_parallel": ("torch",),
+        "sharded": _TWO,
+        "model_parallel:split=tensor": _TWO,
+        "model_parallel:split=pipeline": _TWO,
+        "local_sgd": _TWO,
+        "parameter_server": _TWO,
+    }
+)
+"""Strategies that are compared where none is named, and in which frameworks. Not among them: what
+is `mirrored` by another name (`data_parallel` too on TensorFlow), and `hybrid`, which takes
+four."""
+
+
+def check_cells(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> None:
+    """Refuse what no cell could be. frameworks, strategies: empty for those that are not known
+    yet."""
+    for framework in frameworks:
+        check_framework(framework)
+    if n < 1:
+        raise ConfigurationError(
+            f"There must be a replica. Received: n={n}. Give -n 2, or another number from 1 up."
+        )
+    for request in [*strategies] or ["mirrored"]:
+        for backend in FRAMEWORKS:
+            _placing.check_room(_placing.places(request, n, backend), cores())
+
+
+def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:
+    """Return every cell in the order it is run; `single` comes first in every framework, named or
+    not, for it is what the others are held against."""
+    given = list(dict.fromkeys(frameworks))
+    asked = list(dict.fromkeys(strategies))
+    check_cells(given, asked, n)
+    requests = [SINGLE, *(name for name in asked if name != SINGLE)]
+    return [
+        cell
+        for framework in given
+        for request in requests
+        for cell in _cells_of(framework, request, n)
+    ]
+
+
+def offered(framework: str) -> list[str]:
+    """Return what a framework is shown under where no strategy is named: what it has of DEFAULT."""
+    backend = check_framework(framework).backends[0]
+    return [
+        request
+        for request, among in DEFAULT.items()
+        if framework in among and (backend, request.partition(":")[0]) in _registry.STRATEGIES
+    ]
+
+
+def scaled(
+    frameworks: Sequence[str], strategies: Sequence[str], counts: Sequence[int]
+) -> list[Cell]:
+    """Return the grid at every count of replicas, framework by framework. strategies: empty for
+    those that each is shown under."""
+    return list(
+        dict.fromkeys(
+            cell
+            for framework in frameworks
+            for n in counts
+            for cell in grid([framework], strategies or offered(framework), n)
+        )
+    )
+
+
+def mixed_cells(frameworks: Iterable[str], n: int) -> list[Cell]:
+    """Return the rows of two frameworks on one ring, held against those of `frameworks`."""
+    given = list(frameworks)
+    if n < 2:
+        raise ConfigurationError(
+            f"Two frameworks need a rank each. Received: --mixed, n={n}. Give -n 2 or more."
+        )
+    cells = [Cell(name, "horovod", n) for name, kind in MIXED.items() if kind.oracle in given]
+    if not cells:
+        oracles = ", ".join(kind.oracle for kind in MIXED.values())
+        raise ConfigurationError(
+            "Rows of two frameworks are held against the single of their rank 0's. Received: "
+            f"--mixed, frameworks={','.join(given)}. Add one of: {oracles}."
+        )
+    return cells
+
+
+def slowed(cells: Iterable[Cell], slow: Slow) -> list[Cell]:
+    """Return the rows once more whose replicas are processes, one of which is slow."""
+    able = [cell for cell in cells if cell.trained > 1 and not cell.kind.mixed]
+    found = [replace(cell, slow=slow) for cell in able if slow.rank < cell.trained]
+    if not found:
+        raise ConfigurationError(
+            "No row has such a worker. Received: --slow "
+            f"{slow.rank}:{slow.factor:g}, and no row whose replicas are {slow.rank + 1} processes "
+            "or more. Name a lower rank, give a larger -n, or other strategies."
+        )
+    return found
+
+
+def _cells_of(framework: str, request: str, n: int) -> list[Cell]:
+    cells = [_cell(framework, request, n)]
+    if framework == "tensorflow" and request == "mirrored" and n > 1:
+        cells.append(_cell(framework, f"mirrored:devices={n}", n))
+    return cells
+
+
+def _cell(framework: str, request: str, n: int) -> Cell:
+    found = place(request, n, KINDS[framework].backends[0])
+    return Cell(framework, found.strategy, found.processes, found.devices, found.servers)

@@ -71,24 +71,24 @@ def command(
 
     The exit code is 1 where a row broke a law or did not finish.
     """
-    from dream.tools.compare import asked, tasks
+    from dream.tools.compare import settings, tasks
     from dream.tools.compare.main import main
-    from dream.tools.compare.settings import PROGRAMS, Job, Settings
-    from dream.tools.compare.slow import Slow
+    from dream.tools.compare.settings import Settings, Slow, TaskJob
+    from dream.tools.frameworks import TASKS
 
-    given = asked.script(
+    given = settings.script_asked(
         script or [], task=task, epochs=epochs, batch_size=batch_size, mixed=mixed, slow=slow
     )
     name = tasks.DEFAULT if task is None else task
     passes = tasks.find(name).epochs if epochs is None else epochs
     turns = (_MANY_ROUNDS if thorough else _ROUNDS) if rounds is None else rounds
     within = _WITHIN if rounds is None and not thorough else inf
-    job = Job(passes, _BATCH if batch_size is None else batch_size, task=name)
+    job = TaskJob(passes, _BATCH if batch_size is None else batch_size, task=name)
     good = main(
         sorted({n, 2, 4}) if thorough else n,
-        asked.names("--frameworks", frameworks),
-        asked.names("--strategies", strategies),
-        Settings(job, PROGRAMS, timeout, turns, given, within, Slow.of(slow) if slow else None),
+        settings.named_items("--frameworks", frameworks),
+        settings.named_items("--strategies", strategies),
+        Settings(job, TASKS, timeout, turns, given, within, Slow.of(slow) if slow else None),
         json,
         report,
         mixed=mixed,

@@ -1,35 +1,78 @@
-"""The comparison for programs."""
+"""Write a comparison for programs, with the bytes that a step has to send by the book.
+
+N is the bytes of all gradients, P the ranks; what each rank sends at least. All-reduce: P.
+Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+"""
 
 from __future__ import annotations
 
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-from dream import _here
+from dream import _here, _spec
 from dream._figures import finite
-from dream.tools.compare import cost, notes, summary, verdict
+from dream.tools.compare import judge, notes
 from dream.tools.compare.cells import SINGLE, Cell
 from dream.tools.compare.judge import Row, between_frameworks
-from dream.tools.compare.machine import Machine
-from dream.tools.compare.outcome import Finished
-from dream.tools.compare.record import RankRecord
+from dream.tools.compare.outcome import Finished, RankRecord
 from dream.tools.compare.settings import Settings
-from dream.tools.verify.tolerance import LIMIT
+from dream.tools.machine import Machine
+from dream.tools.verify.judge import LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """text: for people; sent: (N, P) -> bytes."""
+
+    text: str
+    sent: Callable[[int, int], float]
+
+
+def _all_reduces(text: str, times: float) -> Formula:
+    return Formula(text, lambda size, ranks: times * 2 * size * (ranks - 1) / ranks)
+
+
+_EXACT = _all_reduces("2N(P-1)/P", 1)
+_SHARDED = {1: _all_reduces("3N(P-1)/P", 1.5), 2: _EXACT, 3: _all_reduces("3N(P-1)/P", 1.5)}
+"""1: gradients are added up everywhere, and what each stepped is gathered. 2, 3: parameters are
+gathered, for 3 once more on the way back, and gradients scattered."""
+_TOLD = ("zero", "data", "every")
+UNSEEN = ("shared_memory", "in process")
+"""Reductions whose bytes are in no socket."""
+
+
+def sent_formula(cell: Cell) -> Formula | None:
+    """Return None where nothing is sent, or what is sent does not depend on N and P alone:
+    strategies that split the model send what its layers yield."""
+    if cell.processes == 1 or cell.splits:
+        return None
+    given = _spec.parse_request(cell.strategy)[1]
+    options = _spec.find(cell.name).resolve({k: v for k, v in given.items() if k in _TOLD})
+    match cell.name:
+        case "sharded":
+            return None if options["data"] not in (None, 1) else _SHARDED[int(str(options["zero"]))]
+        case "local_sgd":
+            every = int(str(options["every"]))
+            return _EXACT if every == 1 else _all_reduces(f"2N(P-1)/P/{every}", 1 / every)
+        case "parameter_server":
+            return Formula("N", lambda size, _: float(size))
+        case _:
+            return _EXACT
+
 
 Figures = dict[str, object]
 
 
 def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
-    """What `--json` writes. A figure that is nan or infinite, or was not read, is null. Figures of
-    several rounds: the median, and in a list every round's."""
+    """Return what `--json` writes. A figure that is nan or infinite, or was not read, is null.
+    Figures of several rounds: the median, and in a list every round's."""
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": asdict(machine)
-        | {"busy": machine.busy or None, "system": platform.system(), "arch": platform.machine()},
+        "machine": machine.figures,
         "python": platform.python_version(),
         "versions": _here.versions(),
         "title": settings.script[1] if settings.script else settings.job.task,
@@ -37,7 +80,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "rounds": settings.rounds,
         "limit": LIMIT,
         "score_aimed_at": _aims(rows),
-        "summary": summary.answers(rows, machine, settings.unit),
+        "summary": notes.answers(rows, machine, settings.unit),
         "unit": settings.unit,
         "notes": {
             "trained": notes.trained(rows, settings),
@@ -56,7 +99,7 @@ def _aims(rows: Sequence[Row]) -> Figures:
     """framework -> the score whose time is told."""
     singles = [row for row in rows if row.cell.name == SINGLE]
     return {
-        row.cell.framework: row.outcome.first.score - verdict.POINT
+        row.cell.framework: row.outcome.first.score - judge.POINT
         for row in singles
         if isinstance(row.outcome, Finished) and row.outcome.first.score is not None
     }
@@ -93,7 +136,7 @@ def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:
 
 def _finished(cell: Cell, done: Finished) -> Figures:
     first, ranks = done.first, done.records
-    book = cost.formula(cell)
+    book = sent_formula(cell)
     return {
         "samples_per_second": finite(done.speed.median),
         "samples_per_second_by_round": [finite(r.rate) for r in done.rounds],
@@ -105,9 +148,9 @@ def _finished(cell: Cell, done: Finished) -> Figures:
         "steps": first.steps,
         "batches_per_step": done.batches,
         "step_seconds": finite(done.over_rounds(lambda r: r.first.step_seconds).median),
-        "feeding_seconds": _read(done, lambda record: record.feeding_seconds),
+        "feeding_seconds": _median_read(done, lambda record: record.feeding_seconds),
         "reducing_seconds": (
-            None if cell.splits else _read(done, lambda record: record.reducing_seconds)
+            None if cell.splits else _median_read(done, lambda record: record.reducing_seconds)
         ),
         "start_up_seconds": finite(done.over_rounds(lambda r: r.start_up).median),
         "start_up_seconds_by_round": [finite(r.start_up) for r in done.rounds],
@@ -132,8 +175,8 @@ def _staleness(done: Finished) -> Figures | None:
     return {"mean": told.mean, "max": told.max, "updates": told.updates} | said
 
 
-def _read(done: Finished, figure: Callable[[RankRecord], float | None]) -> float | None:
-    """The median over the rounds of rank 0's."""
+def _median_read(done: Finished, figure: Callable[[RankRecord], float | None]) -> float | None:
+    """Return the median over the rounds of rank 0's."""
     found = [figure(each.first) for each in done.rounds]
     known = [value for value in found if value is not None]
     return finite(median(known)) if known else None

@@ -1,4 +1,4 @@
-"""What a task tells while it trains, and the clock that goes with it."""
+"""Meter a task while it trains: losses, scores, samples, and when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a task returns.
+    """A task's result.
 
     parameters: named and laid out alike in every framework (kernels (inputs, outputs)).
     communicator: what adds the gradients up among the ranks; None where servers do.

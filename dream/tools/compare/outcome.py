@@ -1,20 +1,130 @@
-"""What came of a cell."""
+"""The outcome of a cell: what each rank left behind, and figures of several rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, TypeVar
 
-from dream._errors import ConfigurationError, Unsupported, said
 from dream.parameter_server.staleness import Staleness
-from dream.tools.compare.record import RankRecord
-from dream.tools.compare.spread import Spread, spread
+from dream.tools import record
+from dream.tools.verify.runs import Broken, Ran
 
 if TYPE_CHECKING:
-    from dream.tools.compare.record import Parameters
-    from dream.tools.verify.runs import Ran
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Parameters = Mapping[str, NDArray[np.float32]]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpread:
+    """The median of all rounds between the least and the most of any."""
+
+    low: float
+    median: float
+    high: float
+    rounds: int
+
+    def overlaps(self, other: RoundSpread) -> bool:
+        """Return whether some round of one reads as some round of the other might have. A single
+        round has no spread: nothing is told apart by it, nor by what was not read, which is nan."""
+        if min(self.rounds, other.rounds) < 2:
+            return True
+        return not (self.low > other.high or other.low > self.high)
+
+
+def spread(values: Iterable[float]) -> RoundSpread:
+    """Of at least one value."""
+    found = sorted(values)
+    return RoundSpread(found[0], median(found), found[-1], len(found))
+
+
+def number(value: float) -> str:
+    """For people: whole where it is large; empty where nothing was read."""
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def best(
+    items: Iterable[T], of: Callable[[T], RoundSpread], *, most: bool
+) -> tuple[T, list[T]] | None:
+    """Return the item of the best median, and the others that cannot be told from it, best first.
+
+    most: whether more is better. None where there are no items of which something was read.
+    """
+    read = [item for item in items if of(item).median == of(item).median]
+    ordered = sorted(read, key=lambda item: of(item).median, reverse=most)
+    if not ordered:
+        return None
+    first, *others = ordered
+    return first, [item for item in others if of(item).overlaps(of(first))]
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """A rank's figures.
+
+    losses: global, one per epoch, or of a script one per step; scores: on the test set, one per
+    epoch, none for a script; epoch_seconds: from the first step's beginning to the end of each
+    epoch. window: when the warm-up ended and the training, by a clock that all ranks share, and the
+    samples that the whole job trained on between; of a script, steps. first_step: seconds since
+    1970. steps: of this rank in all; step_seconds, sent_per_step (bytes over sockets, None where
+    nobody counts): after the warm-up.
+    feeding_seconds, reducing_seconds: a step's parts, as in probe.Parts; None where they were not
+    read. gradient_bytes: of all gradients together. imported_bytes: resident once the framework was
+    imported; peak_bytes: the most that was ever. digest: of the parameters, equal where they are
+    bit-identical. staleness: of all updates, as `Staleness.to_json` tells it; None where none is.
+    """
+
+    rank: int
+    world_size: int
+    replicas: int
+    device: str
+    reduction: str
+    losses: list[float]
+    scores: list[float]
+    epoch_seconds: list[float]
+    window: tuple[float, float, float]
+    steps: int
+    step_seconds: float
+    sent_per_step: float | None
+    feeding_seconds: float | None
+    reducing_seconds: float | None
+    gradient_bytes: int
+    first_step: float
+    imported_bytes: int
+    peak_bytes: int
+    digest: str
+    staleness: Mapping[str, object] | None = None
+
+    @property
+    def score(self) -> float | None:
+        """The last."""
+        return self.scores[-1] if self.scores else None
+
+
+def read_record(folder: Path, rank: int) -> RankRecord:
+    """Read what a rank left. Raises FileNotFoundError where it left nothing."""
+    said = record.read_figures(folder, rank)
+    return RankRecord(**said | {"window": tuple(said["window"])})
+
+
+def digest(parameters: Parameters) -> str:
+    """Digest names, shapes, dtypes and bits."""
+    state = sha256()
+    for name, value in sorted(parameters.items()):
+        state.update(f"{name} {value.shape} {value.dtype.str}".encode())
+        state.update(value.tobytes())
+    return state.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +163,7 @@ class Finished:
         """The same beyond what the framework's import takes."""
         return max(record.peak_bytes - record.imported_bytes for record in self.records)
 
-    def over_rounds(self, figure: Callable[[Finished], float]) -> Spread:
+    def over_rounds(self, figure: Callable[[Finished], float]) -> RoundSpread:
         return spread(figure(each) for each in self.rounds)
 
     @property
@@ -66,7 +176,7 @@ class Finished:
         return done / (ended - started) if ended > started and done > 0 else float("nan")
 
     @property
-    def speed(self) -> Spread:
+    def speed(self) -> RoundSpread:
         """`rate`."""
         return self.over_rounds(lambda each: each.rate)
 
@@ -83,27 +193,9 @@ class Finished:
         return next((seconds for found, seconds in read if found >= score), inf)
 
     @property
-    def memory(self) -> Spread:
+    def memory(self) -> RoundSpread:
         """`own_bytes`."""
         return self.over_rounds(lambda each: each.own_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The job crashed, or took longer than it may."""
-
-    reason: str
-    timed_out: bool = False
-
-    @property
-    def refused(self) -> str:
-        """What the strategy said where it refused the task; empty where it did not."""
-        return said(self.reason, Unsupported)
-
-    @property
-    def impossible(self) -> str:
-        """What dream said where what was asked for cannot be; empty where it can."""
-        return said(self.reason, ConfigurationError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +210,7 @@ Outcome = Finished | Broken | Skipped
 
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
-    """What came of all rounds of a cell: the first that did not finish, else all of them."""
+    """Sum up all rounds of a cell: the first that did not finish, else all of them."""
     finished = [each for each in outcomes if isinstance(each, Finished)]
     for number, each in enumerate(outcomes, 1):
         if isinstance(each, Broken) and number > 1:

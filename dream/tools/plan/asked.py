@@ -1,4 +1,4 @@
-"""What is asked for, checked before anything runs."""
+"""Check what is asked of a plan before anything starts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LEAST = 1 << 10
 
 @final
 @dataclass(frozen=True, slots=True)
-class Training:
-    """What a step is made of beside the model. fused: the optimizer takes all parameters at
+class TrainingSpec:
+    """The optimizer and precision of a step. fused: the optimizer takes all parameters at
     once."""
 
     optimizer: Optimizer
@@ -56,7 +56,7 @@ def check_devices(what: str, devices: int) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequest:
     """place: file.py:function. batch_size: the global one, None for the example's. memory: bytes
     of a device, None for the hardware's. scale: numbers of devices to simulate, with as many
     samples on each as there are on one of `devices`."""
@@ -65,7 +65,7 @@ class Asked:
     devices: int
     memory: int | None
     batch_size: int | None
-    training: Training
+    training: TrainingSpec
     scale: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

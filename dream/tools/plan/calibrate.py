@@ -3,26 +3,22 @@ communicator reaches between two of them."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from statistics import median
 from typing import Any, final
 
-from dream import _registry
-from dream._errors import WorkerFailed
 from dream._spec import Framework
-from dream.launch import start
-from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
-from dream.launch.job import Job
-from dream.tools.collectives import runner
-from dream.tools.collectives.settings import Settings
-from dream.tools.plan import rates
-from dream.tools.plan.hardware import Hardware, Link
-from dream.tools.plan.sketch import Op
+from dream.tools import frameworks, jobs
+from dream.tools.collectives import main
+from dream.tools.collectives.figures import TimingSettings
+from dream.tools.plan import worker
+from dream.tools.plan.hardware import Hardware, NetworkLink
+from dream.tools.plan.readings import Rates
+from dream.tools.plan.sketch import SketchedOp
 
 SIZES = (4 << 10, 256 << 10, 1 << 20, 8 << 20)
 """Bytes of the all_reduces that the link is read from."""
@@ -31,21 +27,7 @@ REDUCTIONS = {"torch": "gloo", "tensorflow": "grpc"}
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Of one rank: operations a second in matrix products and convolutions, bytes a second to and
-    from memory, seconds that each operation costs besides; fresh: seconds of a byte that the system
-    must give to the process first."""
-
-    matmul: float
-    convolution: float
-    bandwidth: float
-    launch: float
-    fresh: float = 0.0
-
-
-@final
-class Here:
+class ThisMachine:
     """This machine. A rank that is alone has all cores; else each has a core of its own, and ranks
     beyond the cores take turns. Operations that are asked for are timed by themselves, on tensors
     of their shapes, where the framework's adapter can make them."""
@@ -59,7 +41,7 @@ class Here:
         self.overheads: dict[str, float] = {}
         self._link = fit(_all_reduces(framework, timeout))
 
-    def __call__(self, devices: int, ops: Iterable[Op]) -> Hardware:
+    def __call__(self, devices: int, ops: Iterable[SketchedOp]) -> Hardware:
         at_once = 1 if devices == 1 else self._cores
         crowd = max(1.0, devices / at_once)
         known, one, link = self._timed(at_once, ops), self._rates[at_once], self._link
@@ -76,7 +58,7 @@ class Here:
             bandwidth=one.bandwidth / crowd,
             launch=one.launch * crowd,
             per_host=1 << 20,
-            near=Link(link.latency * crowd, link.bandwidth / crowd),
+            near=NetworkLink(link.latency * crowd, link.bandwidth / crowd),
             far=link,
             call=0.0,
             overlaps=False,
@@ -87,10 +69,10 @@ class Here:
             overheads={name: cost * crowd for name, cost in self.overheads.items()},
         )
 
-    def _timed(self, n: int, ops: Iterable[Op]) -> Mapping[str, float]:
+    def _timed(self, n: int, ops: Iterable[SketchedOp]) -> Mapping[str, float]:
         known = self._known[n]
         new = sorted({op.call for op in ops if op.call} - known.keys())
-        if new and self._framework in _registry.CALLS:
+        if new and self._framework in frameworks.CALLS:
             read = self._in_ranks(n, {"calls": new})
             known |= {
                 call: median(column)
@@ -100,25 +82,30 @@ class Here:
         return known
 
     def _read(self, n: int) -> Rates:
-        """The median over ranks that read at the same time."""
+        """Return the median over ranks that read at the same time."""
         read = self._in_ranks(n, {"dtype": self._dtype})
         return Rates(**{f.name: median(one[f.name] for one in read) for f in fields(Rates)})
 
     def _in_ranks(self, n: int, asked: Mapping[str, object]) -> list[Any]:
-        """What each of n ranks read at the same time."""
+        """Return what each of n ranks read at the same time."""
         with temporary_folder("dream-plan-") as folder:
-            (folder / rates.JOB).write_text(json.dumps({"framework": self._framework, **asked}))
-            command = ("module", rates.__name__, str(folder))
-            job = Job(command, n, frameworks=(self._framework,), show="none", timeout=self._timeout)
-            ended = start.run(job)
-            if ended.exit_code != 0:
-                raise WorkerFailed(explain(ended))
-            return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(n)]
+            words = {"framework": self._framework, **asked}
+            ended = jobs.run(
+                worker.__name__,
+                folder,
+                words,
+                n=n,
+                frameworks=[self._framework],
+                timeout=self._timeout,
+                words=["calibrate"],
+            )
+            jobs.check(ended)
+            return jobs.answers(folder, n)
 
     def _words(self, one: Rates) -> str:
         timed = (
             "operations timed one by one on tensors of their shapes; for others "
-            if self._framework in _registry.CALLS
+            if self._framework in frameworks.CALLS
             else ""
         )
         fresh = (
@@ -141,7 +128,7 @@ class Here:
         return f"; each operation costs besides, in us, by a small model under: {costs}"
 
 
-def fit(readings: Sequence[tuple[float, float]]) -> Link:
+def fit(readings: Sequence[tuple[float, float]]) -> NetworkLink:
     """Latency and bandwidth from (bytes, seconds) of a ring all_reduce on two ranks, which takes
     2 latency + bytes / bandwidth: the line with the least relative errors."""
     weights = [1 / seconds**2 for _, seconds in readings]
@@ -153,11 +140,11 @@ def fit(readings: Sequence[tuple[float, float]]) -> Link:
         w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, readings, strict=True)
     ) / (spread or 1.0)
     slope = max(slope, 1e-15)
-    return Link(max(0.0, (mean_y - slope * mean_x) / 2), 1 / slope)
+    return NetworkLink(max(0.0, (mean_y - slope * mean_x) / 2), 1 / slope)
 
 
 def _all_reduces(framework: Framework, timeout: float) -> list[tuple[float, float]]:
-    settings = Settings(2, ["all_reduce"], SIZES, [], 5, timeout)
+    settings = TimingSettings(2, ["all_reduce"], SIZES, [], 5, timeout)
     with temporary_folder("dream-plan-") as folder:
-        rows = runner.run(framework, [REDUCTIONS[framework]], settings, folder)
+        rows = main.run(framework, [REDUCTIONS[framework]], settings, folder)
     return [(row.size, row.seconds.median) for row in rows]

@@ -43,19 +43,19 @@ def command(
     nothing fits, or where memory or bytes measured are not those foretold.
     """
     from dream.files.whole import check_output
-    from dream.tools.collectives import sizes
-    from dream.tools.plan.asked import Asked, Training, check_positive
+    from dream.tools import sizes
+    from dream.tools.plan.asked import PlanRequest, TrainingSpec, check_positive
     from dream.tools.plan.main import Wish, main
 
     check_output("--json", json)
     check_positive("--timeout", timeout)
     here = calibrate or hardware == "here"
-    asked = Asked(
+    asked = PlanRequest(
         model,
         devices,
         None if device_memory is None else sizes.parse(device_memory),
         batch_size,
-        Training(optimizer, precision, fused=not here),  # type: ignore[arg-type]  # checked there
+        TrainingSpec(optimizer, precision, fused=not here),  # type: ignore[arg-type]  # checked there
         _counts(scale),
     )
     done = main(asked, Wish("here" if here else hardware, measure, timeout, json))

@@ -1,4 +1,8 @@
-"""What devices and the links between them can do."""
+"""Describe devices and the links between them: this machine's, or a known one's.
+
+Presets' peaks are the makers' figures, without sparsity; what share of them a training step reaches
+is an assumption, the same for all, and stated as such wherever it is used.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from dream._errors import Unsupported
-from dream.tools.plan.sketch import Kind, Op
+from dream._errors import Unsupported, unknown
+from dream.tools.plan.sketch import Kind, SketchedOp
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkLink:
     """latency: seconds before the first byte of a message; bandwidth: bytes a second that a
     device sends while it receives as many."""
 
@@ -44,8 +48,8 @@ class Hardware:
     bandwidth: float
     launch: float
     per_host: int
-    near: Link
-    far: Link
+    near: NetworkLink
+    far: NetworkLink
     call: float
     overlaps: bool
     fused: bool
@@ -59,7 +63,7 @@ class Hardware:
         """As it is for one strategy."""
         return replace(self, beside=self.overheads.get(strategy, self.beside))
 
-    def seconds(self, op: Op, dtype: str, share: float = 1.0) -> float:
+    def seconds(self, op: SketchedOp, dtype: str, share: float = 1.0) -> float:
         """One operation, of which a device does a share: what it took by itself, where it was
         timed (as in Jia et al., arXiv:1807.05358, section 5.1); else the longer of computing and of
         moving bytes (the roofline; Williams, Waterman, Patterson, CACM 52(4), 2009)."""
@@ -77,6 +81,104 @@ class Hardware:
         return self.flops[dtype]
 
 
-Machine = Callable[[int, Iterable[Op]], Hardware]
+Machine = Callable[[int, Iterable[SketchedOp]], Hardware]
 """So many devices of a machine, for a step of some operations: each has the same, save where ranks
 share a CPU's cores."""
+GB, GIB, TFLOP = 1e9, 1 << 30, 1e12
+FLOPS_REACHED = 0.5
+"""Of the peak, in matrix products and convolutions: Megatron-LM trains at 44 to 52 % of A100's
+(Narayanan et al., SC 2021, arXiv:2104.04473, table 1), PaLM at 46 % (arXiv:2204.02311, table 3)."""
+BANDWIDTH_REACHED = 0.8
+"""Of memory and links: BabelStream reads 80 to 90 % of the peak of GPU memory; NCCL's tests 75 to
+85 % of NVLink's (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, says what bus bandwidth is)."""
+LAUNCH = 5e-6
+"""Seconds: an operation of an eager framework."""
+NVLINK_HOP, PCIE_HOP, NETWORK_HOP, CALL = 3.4e-6, 5.7e-6, 14e-6, 8.4e-6
+"""Seconds of NCCL's ring, protocol Simple, and of each call: its tuning model
+(github.com/NVIDIA/nccl, src/graph/tuning.cc, hwLat and baseLat)."""
+_NCCL = "latencies: github.com/NVIDIA/nccl, src/graph/tuning.cc of 2022 and later"
+
+_REACHED = (
+    f"assumed: {FLOPS_REACHED:.0%} of the peak FLOP/s (arXiv:2104.04473, arXiv:2204.02311) and "
+    f"{BANDWIDTH_REACHED:.0%} of bandwidths are reached; an operation costs {LAUNCH * 1e6:.0f} us"
+)
+
+
+def _made(
+    name: str,
+    memory: int,
+    tflops: Mapping[str, float],
+    bandwidth: float,
+    per_host: int,
+    near: tuple[float, float],
+    host_network: float,
+    sources: tuple[str, ...],
+) -> Hardware:
+    """memory in GiB; bandwidth and links in GB/s, links one way: (latency, of a device).
+    host_network: of a host, one way, which its devices share."""
+    rates: dict[str, dict[Kind, float]] = {}
+    for dtype, peak in tflops.items():
+        reached = peak * TFLOP * FLOPS_REACHED
+        rates[dtype] = {"matmul": reached, "convolution": reached, "other": reached}
+    latency, near_bandwidth = near
+    share = host_network / per_host
+    return Hardware(
+        name=name,
+        memory=memory * GIB,
+        flops=rates,
+        bandwidth=bandwidth * GB * BANDWIDTH_REACHED,
+        launch=LAUNCH,
+        per_host=per_host,
+        near=NetworkLink(latency, near_bandwidth * GB * BANDWIDTH_REACHED),
+        far=NetworkLink(NETWORK_HOP, share * GB * BANDWIDTH_REACHED),
+        call=CALL,
+        overlaps=True,
+        fused=True,
+        sources=(*sources, _NCCL, _REACHED),
+    )
+
+
+PRESETS: Mapping[str, Hardware] = {
+    "t4": _made(
+        "T4 (4 in a host, PCIe 3, 50 Gb/s)", 16, {"float32": 8.1, "float16": 65}, 320,
+        4, (PCIE_HOP, 15.75), 6.25,
+        ("NVIDIA T4 Tensor Core GPU datasheet: 8.1 TFLOPS float32, 65 mixed, 320 GB/s, PCIe 3 x16",
+         "Amazon EC2 G4 instances: g4dn.12xlarge, 4 T4, 50 Gb/s"),
+    ),
+    "v100": _made(
+        "V100 SXM2 with NVLink (p3dn: 8 in a host, 100 Gb/s)", 32,
+        {"float32": 15.7, "float16": 125}, 900, 8, (NVLINK_HOP, 150), 12.5,
+        ("NVIDIA V100 datasheet: 15.7 TFLOPS float32, 125 tensor, 900 GB/s, NVLink 300 GB/s both "
+         "ways", "Amazon EC2 P3 instances: p3dn.24xlarge, 8 V100 of 32 GB, 100 Gb/s"),
+    ),
+    "a100-p4d": _made(
+        "A100 40GB (p4d: 8 in a host, 400 Gb/s)", 40,
+        {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312}, 1555,
+        8, (NVLINK_HOP, 300), 50,
+        ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 1555 GB/s (40GB), "
+         "NVLink 600 GB/s both ways", "Amazon EC2 P4 instances: p4d.24xlarge, 8 A100 of 40 GB, "
+         "400 Gb/s"),
+    ),
+    "a100-dgx": _made(
+        "A100 80GB (DGX: 8 in a host, 8 x 200 Gb/s)", 80,
+        {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312}, 2039,
+        8, (NVLINK_HOP, 300), 200,
+        ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 2039 GB/s (80GB "
+         "SXM), NVLink 600 GB/s both ways",
+         "NVIDIA DGX A100 datasheet: 8 single-port ConnectX-6/7 of 200 Gb/s for compute"),
+    ),
+    "h100": _made(
+        "H100 SXM (DGX: 8 in a host, 8 x 400 Gb/s)", 80,
+        {"float32": 67, "tfloat32": 494.5, "bfloat16": 989, "float16": 989}, 3350,
+        8, (NVLINK_HOP, 450), 400,
+        ("NVIDIA H100 datasheet, SXM: 67 TFLOPS float32, 989 TF32 and 1979 bfloat16 with sparsity, "
+         "half without, 3.35 TB/s, NVLink 900 GB/s both ways",
+         "NVIDIA DGX H100 datasheet: 8 ConnectX-7 of 400 Gb/s"),
+    ),
+}  # fmt: skip
+
+
+def preset(name: str) -> Hardware:
+    if name not in PRESETS:
+        raise unknown("hardware", name, PRESETS)
+    return PRESETS[name]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import final
 
 from dream import _registry
 from dream._spec import Framework
-from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.guard import temporary_folder
-from dream.launch.job import Job as LaunchJob
-from dream.tools.plan import rank
-from dream.tools.plan.asked import Asked
+from dream.tools import jobs
+from dream.tools.plan import worker
+from dream.tools.plan.asked import PlanRequest
 from dream.tools.plan.calibrate import REDUCTIONS
-from dream.tools.plan.candidates import Candidate
 from dream.tools.plan.forecast import Forecast
-from dream.tools.plan.trial import Job, Trial
+from dream.tools.plan.readings import Trial, TrialJob
+from dream.tools.plan.sketch import Candidate
 
 RANKS = (1, 2, 4)
 MEMORY, TIME = 0.10, 0.25
@@ -67,7 +64,8 @@ class Measured:
 
 
 def on_gloo(given: Mapping[str, int]) -> dict[str, int]:
-    """What gloo is given for it, which reduces to everybody where one part each is wanted."""
+    """Return what gloo is given for it, which reduces to everybody where one part each is
+    wanted."""
     found = dict(given)
     parts = found.pop("reduce_scatter", 0)
     if parts:
@@ -76,22 +74,26 @@ def on_gloo(given: Mapping[str, int]) -> dict[str, int]:
 
 
 def can_run(framework: Framework, candidate: Candidate) -> bool:
-    """Whether this version has the strategy."""
+    """Return whether this version has the strategy."""
     name = candidate.request.partition(":")[0]
     return (framework, name) in _registry.STRATEGIES
 
 
 def measure(
-    asked: Asked, batch: int, framework: Framework, forecasts: Sequence[Forecast], timeout: float
+    asked: PlanRequest,
+    batch: int,
+    framework: Framework,
+    forecasts: Sequence[Forecast],
+    timeout: float,
 ) -> list[Measured]:
     return [_measured(asked, batch, framework, one, timeout) for one in forecasts]
 
 
 def _measured(
-    asked: Asked, batch: int, framework: Framework, one: Forecast, timeout: float
+    asked: PlanRequest, batch: int, framework: Framework, one: Forecast, timeout: float
 ) -> Measured:
     for _ in range(_TRIES):
-        job = Job(asked.place, asked.training, batch, one.candidate.shares, _STEPS)
+        job = TrialJob(asked.place, asked.training, batch, one.candidate.shares, _STEPS)
         found = run(job, framework, one.candidate, timeout)
         if not isinstance(found, str) or _KILLED not in found:
             break
@@ -106,38 +108,34 @@ def _measured(
     )
 
 
-def run(job: Job, framework: Framework, candidate: Candidate, timeout: float) -> list[Trial] | str:
-    """What each rank tells, or why they do not."""
+def run(
+    job: TrialJob, framework: Framework, candidate: Candidate, timeout: float
+) -> list[Trial] | str:
+    """Train under a candidate: return what each rank tells, or why they do not."""
     with temporary_folder("dream-plan-") as folder:
-        return _run(job, framework, candidate, folder, timeout)
+        ended = jobs.run(
+            worker.__name__,
+            folder,
+            asdict(job),
+            n=candidate.devices,
+            frameworks=[framework],
+            timeout=timeout,
+            words=["train"],
+            strategy=request(framework, candidate),
+            environ=_TELLING,
+        )
+        if ended.exit_code != 0:
+            return explain(ended)
+        return [Trial(**figures) for figures in jobs.answers(folder, candidate.devices)]
 
 
 def slowest(trials: Sequence[Trial]) -> float:
-    """Seconds: the median step of the rank that takes longest."""
+    """Return seconds: the median step of the rank that takes longest."""
     return max(median(trial.seconds) for trial in trials)
 
 
-def _run(
-    job: Job, framework: Framework, candidate: Candidate, folder: Path, timeout: float
-) -> list[Trial] | str:
-    (folder / rank.JOB).write_text(json.dumps(asdict(job)))
-    made = LaunchJob(
-        command=("module", rank.__name__, str(folder)),
-        n=candidate.devices,
-        strategy=request(framework, candidate),
-        frameworks=(framework,),
-        show="none",
-        timeout=timeout,
-    )
-    ended = start.run(replace(made, environ={**made.environ, **_TELLING}))
-    if ended.exit_code != 0:
-        return explain(ended)
-    files = (folder / f"{number}.json" for number in range(candidate.devices))
-    return [Trial(**json.loads(file.read_text())) for file in files]
-
-
 def request(framework: Framework, candidate: Candidate) -> str:
-    """The strategy on the framework's own collectives, which can be counted."""
+    """Return the strategy on the framework's own collectives, which can be counted."""
     if candidate.kind == "mirrored":
         return f"{candidate.request}:reduction={REDUCTIONS[framework]}"
     if candidate.kind == "sharded":

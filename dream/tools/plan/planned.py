@@ -1,25 +1,90 @@
-"""From a model's place to its plan."""
+"""Plan a model: every strategy on the devices asked for, and more devices than anybody can try."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.tools import user_code
+from dream.tools.model_process import ModelProcess, open_process
 from dream.tools.plan import worker
-from dream.tools.plan.asked import Asked, Training
-from dream.tools.plan.candidates import Candidate, candidates, like
-from dream.tools.plan.choice import sentence
-from dream.tools.plan.forecast import Forecast, Source, forecast, ops_of
+from dream.tools.plan.asked import PlanRequest, TrainingSpec
+from dream.tools.plan.forecast import Forecast, Source, best, forecast, ops_of, sentence
 from dream.tools.plan.hardware import Hardware, Machine
 from dream.tools.plan.measure import RANKS, can_run
-from dream.tools.plan.scaling import Point, scaling
-from dream.tools.plan.sketch import Told
-from dream.tools.port_check import building
-from dream.tools.port_check.process import Bench, bench
+from dream.tools.plan.sketch import Candidate, ModelFacts, StrategyKind, candidates, like
+
+_STAGES = 64
+"""Of a pipeline at most: longer ones are rehearsed for minutes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Point:
+    """efficiency: samples a second of each device, of what one has alone where it fits, else of
+    what each has at the first point. taken: None where nothing fits."""
+
+    devices: int
+    batch: int
+    taken: Forecast | None
+    efficiency: float
+
+
+def scaling(
+    source: Source,
+    machine: Machine,
+    share: int,
+    counts: Sequence[int],
+    dtype: str,
+    limit: int | None,
+    kinds: Collection[StrategyKind],
+) -> list[Point]:
+    """Weak scaling: share samples for each device."""
+    alone = _best(source, machine, share, 1, dtype, limit, kinds)
+    base = None if alone is None else alone.samples_per_second
+    found = []
+    for devices in counts:
+        taken = _best(source, machine, share, devices, dtype, limit, kinds)
+        each = 0.0 if taken is None else taken.samples_per_second / devices
+        base = base or each or None
+        found.append(Point(devices, share * devices, taken, each / base if base else 0.0))
+    return found
+
+
+def _best(
+    source: Source,
+    machine: Machine,
+    share: int,
+    devices: int,
+    dtype: str,
+    limit: int | None,
+    kinds: Collection[StrategyKind],
+) -> Forecast | None:
+    hosts, batch = machine(devices, ()), share * devices
+    tried = [
+        one
+        for one in candidates(devices, hosts.per_host, batch, kinds)
+        if one.devices == devices and _sensible(one, hosts)
+    ]
+    hardware = machine(devices, ops_of(tried, source, batch))
+    found = []
+    for one in tried:
+        try:
+            found.append(forecast(one, source, batch, hardware, dtype, limit))
+        except (Unsupported, ConfigurationError):
+            continue
+    return best(found)
+
+
+def _sensible(one: Candidate, hardware: Hardware) -> bool:
+    """Tensor parallelism stays within a host (Narayanan et al., arXiv:2104.04473, takeaway 1)."""
+    parts = one.mesh.model
+    return not one.split or parts <= (hardware.per_host if one.kind == "tensor" else _STAGES)
+
 
 DEFAULT_BATCH = 32
 """Where neither the model nor the command says one."""
@@ -27,11 +92,11 @@ DEFAULT_BATCH = 32
 
 @final
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ModelPlan:
     """left_out: by strategy, why the model cannot be trained so."""
 
-    told: Told
-    training: Training
+    told: ModelFacts
+    training: TrainingSpec
     devices: int
     batch: int
     limit: int | None
@@ -50,19 +115,19 @@ class Plan:
         return self.told.loss
 
 
-def room(place: str, timeout: float) -> AbstractContextManager[Bench]:
-    """A process that the model is built in. timeout: seconds that one answer may take."""
-    building.check(place)
-    return bench(f"The model ({place})", timeout=timeout, module=worker.__name__)
+def open_model(place: str, timeout: float) -> AbstractContextManager[ModelProcess]:
+    """Open a process that the model is built in. timeout: seconds that one answer may take."""
+    user_code.check_place(place)
+    return open_process(f"The model ({place})", worker.__name__, timeout)
 
 
-def told(asked: Asked, held: Bench) -> Told:
+def build_model(asked: PlanRequest, held: ModelProcess) -> ModelFacts:
     """Build the model."""
-    found: Told = held.get("build", asked.place, asked.training)
+    found: ModelFacts = held.get("build", asked.place, asked.training)
     return found
 
 
-def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
+def plan(asked: PlanRequest, machine: Machine, held: ModelProcess, model: ModelFacts) -> ModelPlan:
     """Of the model that was built in `held`."""
     source = source_of(held)
     batch = asked.batch_size or model.batch or DEFAULT_BATCH
@@ -76,7 +141,7 @@ def plan(asked: Asked, machine: Machine, held: Bench, model: Told) -> Plan:
     if all(one.candidate.devices != asked.devices for one in forecasts):
         raise _no_mesh(asked.devices, batch, left_out)
     share = -(-batch // asked.devices)
-    return Plan(
+    return ModelPlan(
         model,
         asked.training,
         asked.devices,
@@ -106,7 +171,7 @@ def _each(
     dtype: str,
     limit: int | None,
 ) -> tuple[list[Forecast], dict[str, str]]:
-    """Forecasts, and by label why there is none."""
+    """Return forecasts, and by label why there is none."""
     forecasts, left_out = [], {}
     hardware = {
         devices: machine(
@@ -116,16 +181,16 @@ def _each(
     }
     for one in found:
         try:
-            told = forecast(one, source, batch, hardware[one.devices], dtype, limit)
+            one_forecast = forecast(one, source, batch, hardware[one.devices], dtype, limit)
         except (Unsupported, ConfigurationError) as error:
             left_out[one.request] = str(error)
         else:
-            forecasts.append(told)
+            forecasts.append(one_forecast)
     return forecasts, left_out
 
 
 def forecasts_here(
-    asked: Asked, batch: int, machine: Machine, held: Bench, model: Told
+    asked: PlanRequest, batch: int, machine: Machine, held: ModelProcess, model: ModelFacts
 ) -> list[Forecast]:
     """For the ranks that are measured, of the strategies that this version has."""
     source, dtype = source_of(held), asked.training.computes_in
@@ -138,8 +203,8 @@ def forecasts_here(
     return _each(found, source, batch, machine, dtype, None)[0]
 
 
-def source_of(held: Bench) -> Source:
-    """What is told of the model there."""
+def source_of(held: ModelProcess) -> Source:
+    """Return what is told of the model there."""
     sketched = cache(lambda samples: held.get("sketch", samples))
-    told = cache(lambda one, samples: held.get("rehearse", one, samples))
-    return Source(sketched, lambda one, samples: told(like(one), samples))
+    rehearsed = cache(lambda one, samples: held.get("rehearse", one, samples))
+    return Source(sketched, lambda one, samples: rehearsed(like(one), samples))

@@ -1,28 +1,26 @@
-"""The plan for people."""
+"""Show a plan: to people as tables, to programs as JSON."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dream._screen import screen
 from dream.launch.environment import cores
-from dream.tools.collectives.sizes import show as size
-from dream.tools.plan.candidates import KINDS
 from dream.tools.plan.forecast import Forecast
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
-from dream.tools.plan.planned import Plan
-from dream.tools.plan.scaling import Point
+from dream.tools.plan.planned import ModelPlan, Point
+from dream.tools.plan.sketch import STRATEGY_KINDS
+from dream.tools.sizes import show as size
+from dream.tools.tables import note, table
 
-_WIDTH = 100
 
-
-def show(plan: Plan, runs: Sequence[Measured] = (), console: Console | None = None) -> None:
+def show(plan: ModelPlan, runs: Sequence[Measured] = (), console: Console | None = None) -> None:
     """Print everything; stdout, where no console is given."""
     console = console or screen()
     console.print(Text(_headline(plan), style="bold"), soft_wrap=True)
@@ -37,11 +35,11 @@ def show(plan: Plan, runs: Sequence[Measured] = (), console: Console | None = No
         console.print(_runs(runs))
         console.print()
     for line in (*notes(plan, several=plan.devices > 1 or bool(runs)), *_about(runs)):
-        console.print(Text(line, style="dim"), width=min(console.width, _WIDTH))
-    console.print(Text(plan.sentence, style="bold"), width=min(console.width, _WIDTH))
+        note(console, line)
+    note(console, plan.sentence, "bold")
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: ModelPlan) -> str:
     limit = "" if plan.limit is None else f" of {size(plan.limit)}"
     return (
         f"{plan.parameters:,} parameters, {plan.training.optimizer}, {plan.training.precision}, "
@@ -49,8 +47,8 @@ def _headline(plan: Plan) -> str:
     )
 
 
-def notes(plan: Plan, *, several: bool) -> Iterator[str]:
-    """What the figures mean and rest on. several: whether they are of several devices too."""
+def notes(plan: ModelPlan, *, several: bool) -> Iterator[str]:
+    """Say what the figures mean and rest on. several: whether they are of several devices too."""
     yield (
         "Per device, for the one that needs most. Activations: what the step holds besides when it "
         "holds most, from a run without values; peak: all together. Sent: bytes that a device "
@@ -68,7 +66,7 @@ def notes(plan: Plan, *, several: bool) -> Iterator[str]:
         )
     for request, reason in plan.left_out.items():
         yield f"Left out, {request}: {reason}"
-    missing = [kind for kind in KINDS if kind not in plan.told.kinds]
+    missing = [kind for kind in STRATEGY_KINDS if kind not in plan.told.kinds]
     if missing and several:
         yield f"Not foretold for {plan.told.flavour} models: {', '.join(missing)}."
     if several:
@@ -76,14 +74,14 @@ def notes(plan: Plan, *, several: bool) -> Iterator[str]:
 
 
 def _strategies(forecasts: Sequence[Forecast]) -> Table:
-    table = _empty(
+    shown = table(
         "strategy", "parameters", "gradients", "optimizer", "activations", "peak", "fits", "sent",
-        "step", "samples/s",
+        "step", "samples/s", words=["strategy"],
     )  # fmt: skip
     for one in forecasts:
         memory = one.memory
         sizes = (memory.parameters, memory.gradients, memory.state, memory.activations, memory.peak)
-        table.add_row(
+        shown.add_row(
             one.candidate.label,
             *map(size, sizes),
             Text("yes") if one.fits else Text("no", style="red"),
@@ -91,17 +89,19 @@ def _strategies(forecasts: Sequence[Forecast]) -> Table:
             seconds(one.time.step),
             f"{one.samples_per_second:,.4g}",
         )
-    return table
+    return shown
 
 
 def _points(points: Sequence[Point]) -> Table:
-    table = _empty("strategy", "devices", "batch", "peak", "sent", "step", "efficiency")
+    shown = table(
+        "strategy", "devices", "batch", "peak", "sent", "step", "efficiency", words=["strategy"]
+    )
     for point in points:
         taken = point.taken
         if taken is None:
-            table.add_row("none fits", f"{point.devices:,}", f"{point.batch:,}", *[""] * 4)
+            shown.add_row("none fits", f"{point.devices:,}", f"{point.batch:,}", *[""] * 4)
             continue
-        table.add_row(
+        shown.add_row(
             taken.candidate.label,
             f"{point.devices:,}",
             f"{point.batch:,}",
@@ -110,22 +110,22 @@ def _points(points: Sequence[Point]) -> Table:
             seconds(taken.time.step),
             f"{point.efficiency:.0%}",
         )
-    return table
+    return shown
 
 
 def _runs(runs: Sequence[Measured]) -> Table:
-    table = _empty(
+    shown = table(
         "strategy", "ranks", "peak", "measured", "error", "given", "measured", "step", "measured",
-        "error",
+        "error", words=["strategy"],
     )  # fmt: skip
     for run in runs:
         one = run.forecast
         begin = (one.candidate.label, str(one.candidate.devices))
         if run.trouble:
-            table.add_row(*begin, Text("failed", style="red"))
+            shown.add_row(*begin, Text("failed", style="red"))
             continue
         counted = "not counted" if run.given is None else f"{sum(run.given.values()):,}"
-        table.add_row(
+        shown.add_row(
             *begin,
             size(one.memory.peak),
             size(run.peak),
@@ -136,7 +136,7 @@ def _runs(runs: Sequence[Measured]) -> Table:
             seconds(run.seconds),
             _error(run.time_error, TIME),
         )
-    return table
+    return shown
 
 
 def _error(error: float, bound: float) -> Text:
@@ -144,7 +144,7 @@ def _error(error: float, bound: float) -> Text:
 
 
 def _about(runs: Sequence[Measured]) -> Iterator[str]:
-    """What the measured figures are worth."""
+    """Say what the measured figures are worth."""
     if not runs:
         return
     yield (
@@ -170,9 +170,60 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
-def _empty(*headers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for header in headers:
-        words = header == "strategy"
-        table.add_column(header, justify="left" if words else "right", no_wrap=True)
-    return table
+Figures = dict[str, object]
+
+
+def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
+    """Return what `--json` writes. Sizes in bytes, times in seconds."""
+    return {
+        "model": {"parameters": plan.parameters, **asdict(plan.told)},
+        "training": asdict(plan.training) | {"batch_size": plan.batch},
+        "devices": plan.devices,
+        "device_memory": plan.limit,
+        "hardware": asdict(replace(plan.hardware, known={})),
+        "strategies": [_forecast_figures(one) for one in plan.forecasts],
+        "left_out": dict(plan.left_out),
+        "simulated": [_point_figures(point) for point in plan.points],
+        "measured": [_measured_figures(run) for run in runs],
+        "sentence": plan.sentence,
+    }
+
+
+def _forecast_figures(one: Forecast) -> Figures:
+    return {
+        "strategy": one.candidate.request,
+        "label": one.candidate.label,
+        "devices": one.candidate.devices,
+        "memory": asdict(one.memory),
+        "fits": one.fits,
+        "bytes_sent": one.sent,
+        "seconds": one.time.step,
+        "compute_seconds": one.time.compute,
+        "communication_seconds": one.time.communication,
+        "idle_seconds": one.time.idle,
+        "samples_per_second": one.samples_per_second,
+    }
+
+
+def _point_figures(point: Point) -> Figures:
+    taken = None if point.taken is None else _forecast_figures(point.taken)
+    return {
+        "devices": point.devices,
+        "batch_size": point.batch,
+        "efficiency": point.efficiency,
+        "taken": taken,
+    }
+
+
+def _measured_figures(run: Measured) -> Figures:
+    if run.trouble:
+        return {"forecast": _forecast_figures(run.forecast), "trouble": run.trouble}
+    return {
+        "forecast": _forecast_figures(run.forecast),
+        "peak": run.peak,
+        "seconds": run.seconds,
+        "given": run.given,
+        "memory_error": run.memory_error,
+        "time_error": run.time_error,
+        "bytes_exact": run.bytes_exact,
+    }

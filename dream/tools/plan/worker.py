@@ -1,50 +1,78 @@
-"""What runs in a process of its own: builds the user's model without values and sketches steps."""
+"""Work in other processes: sketch a user's model, calibrate, train what is measured."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal, final
 
-from dream import _registry
+import dream
+from dream import _registry, cluster
 from dream._errors import ConfigurationError
-from dream.tools.plan.asked import Training
-from dream.tools.plan.candidates import Candidate
-from dream.tools.plan.sketch import Rehearsal, Sketch, Sketcher, Told
-from dream.tools.port_check import building, worker
-from dream.tools.port_check.theirs import theirs
+from dream.tools import frameworks, jobs, user_code
+from dream.tools.model_process import serve
+from dream.tools.plan.asked import TrainingSpec
+from dream.tools.plan.readings import Trial, TrialJob
+from dream.tools.plan.sketch import Candidate, ModelFacts, Rehearsal, Sketch, Sketcher
+from dream.tools.user_code import explain_errors
+
+
+def calibrate(folder: Path) -> None:
+    """Read this rank's rates, or what calls take here, beside the others."""
+    said = jobs.read_asked(folder)
+    framework = said["framework"]
+    ranks = dream.communicator(framework=framework)
+    ranks.barrier()
+    found: object
+    if "calls" in said:
+        found = _registry.load(frameworks.CALLS[framework])(said["calls"])
+    else:
+        found = asdict(_registry.load(frameworks.RATES[framework])(said["dtype"]))
+    ranks.barrier()
+    jobs.answer(folder, ranks.rank, found)
+
+
+def train(folder: Path) -> None:
+    """Train as `folder` says and write down what came of it."""
+    said = jobs.read_asked(folder)
+    job = TrialJob(**{**said, "training": TrainingSpec(**said["training"])})
+    function = user_code.load_function(job.place)
+    trial: Trial = _registry.load(frameworks.TRIALS[flavour(job.place)])(function, job)
+    jobs.answer(folder, cluster.detect().rank, asdict(trial))
 
 
 @final
-class Draughtsman:
+class PlanWorker:
     """Its methods are what can be asked."""
 
     _sketcher: Sketcher
 
     _place: str
 
-    def build(self, place: str, training: Training) -> Told:
+    def build(self, place: str, training: TrainingSpec) -> ModelFacts:
         self._place = place
-        with theirs(place):
+        with explain_errors(place):
             function = _found(place)
-            make = _registry.load(_registry.SKETCHERS[flavour(place)])
+            make = _registry.load(frameworks.SKETCHERS[flavour(place)])
             self._sketcher = make(function, training)
             return self._sketcher.told()
 
     def sketch(self, batch: int) -> Sketch:
-        with theirs(self._place):
+        with explain_errors(self._place):
             return self._sketcher.sketch(batch)
 
     def rehearse(self, candidate: Candidate, batch: int) -> list[Rehearsal] | None:
-        with theirs(self._place):
+        with explain_errors(self._place):
             return self._sketcher.rehearse(candidate, batch)
 
 
 def _found(place: str) -> Callable[[], Any]:
-    """The user's function, which must be callable as it stands."""
+    """Load the user's function, which must be callable as it stands."""
     try:
-        function = building.load(place)
+        function = user_code.load_function(place)
     except ModuleNotFoundError as error:
         if not place.startswith(str(error.name)):
             raise
@@ -62,7 +90,7 @@ def _found(place: str) -> Callable[[], Any]:
 
 
 def flavour(place: str) -> Literal["torch", "keras"]:
-    """Whose model a function will give, by what its file has imported."""
+    """Return whose model a function will give, by what its file has imported."""
     if "keras" in sys.modules:
         return "keras"
     if "torch" in sys.modules:
@@ -73,4 +101,8 @@ def flavour(place: str) -> Literal["torch", "keras"]:
 
 
 if __name__ == "__main__":
-    worker.main(sys.argv[1], Draughtsman())
+    task, place = sys.argv[1:]
+    if task == "serve":
+        serve(place, PlanWorker())
+    else:
+        {"calibrate": calibrate, "train": train}[task](Path(place))

@@ -42,16 +42,16 @@ def command(
     """
     from dream._errors import Unsupported
     from dream.files.whole import check_output, write_json
-    from dream.tools.port_check import document, files, report
-    from dream.tools.port_check.function import port_check
+    from dream.tools.port_check import check, report
+    from dream.tools.port_check.check import port_check
 
     check_output("--json", json)
     try:
         found = port_check(
             old,
             new,
-            files.batch(batch),
-            map=files.mapping(map),
+            check.read_batch(batch),
+            map=check.read_mapping(map),
             tolerance=tolerance,
             loss=loss,
             seed=seed,
@@ -67,5 +67,5 @@ def command(
         raise typer.Exit(2) from None
     report.show(found)
     if json is not None:
-        write_json(json, document.build(found))
+        write_json(json, report.document(found))
     raise typer.Exit(0 if found.equal else 1)

@@ -8,38 +8,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dream.tools.port_check import gap, settings
-from dream.tools.port_check.description import Layer
-from dream.tools.port_check.gap import Gap
+from dream.model_description.layers import Layer
+from dream.tools.port_check import match, verdict
 from dream.tools.port_check.match import Pair
+from dream.tools.port_check.probe import ModelSide
 from dream.tools.port_check.reasons import reasons
-from dream.tools.port_check.side import Side
-from dream.tools.port_check.verdict import Found, Report, Row
+from dream.tools.port_check.verdict import ArrayGap, FirstDifference, LayerRow, PortReport
 
 Array = NDArray[Any]
 
 
 def judge(
     pairs: Sequence[Pair],
-    old: Side,
-    new: Side,
+    old: ModelSide,
+    new: ModelSide,
     *,
     copied: bool,
     allowed: float | None,
     shaken: Sequence[str] = (),
-) -> Report:
+) -> PortReport:
     """allowed: the user's own tolerance; copied: the new model was given the old one's weights."""
     rows = [_row(pair, place, len(pairs), old, new, copied, allowed)
             for place, pair in enumerate(pairs)]  # fmt: skip
-    outputs = _outputs(old, new, gap.tolerance(_dtype(pairs), len(pairs) + 1, allowed))
-    found = [s for pair in pairs for s in settings.differing(
+    outputs = _outputs(old, new, verdict.tolerance(_dtype(pairs), len(pairs) + 1, allowed))
+    found = [s for pair in pairs for s in match.differing(
         pair, _shape(old, pair.old.name), _shape(new, pair.new.name))]  # fmt: skip
     found += _dropouts(old, new)
     first_layer = _first_layer(rows, outputs)
     first_value = _first((row, row.values) for row in rows)
     towards = rows if first_layer else rows[::-1]
     first_gradient = _first((row, row.gradients) for row in towards)
-    return Report(
+    return PortReport(
         rows=tuple(rows),
         outputs=tuple(outputs),
         loss=(old.passes.loss, new.passes.loss),
@@ -48,7 +47,7 @@ def judge(
         first_layer=first_layer,
         first_gradient=first_gradient,
         reasons=tuple(reasons(rows, old, new, found, first_value, first_layer, first_gradient)),
-        remarks=tuple(settings.remarks(pairs, old.facts, new.facts)),
+        remarks=tuple(match.remarks(pairs, old.facts, new.facts)),
         shaken=tuple(shaken),
         given={name: (shape, new.facts.given[name]) for name, shape in old.facts.given.items()},
         backends=(old.facts.backend, new.facts.backend),
@@ -56,14 +55,20 @@ def judge(
 
 
 def _row(
-    pair: Pair, place: int, count: int, old: Side, new: Side, copied: bool, allowed: float | None
-) -> Row:
+    pair: Pair,
+    place: int,
+    count: int,
+    old: ModelSide,
+    new: ModelSide,
+    copied: bool,
+    allowed: float | None,
+) -> LayerRow:
     a, b = pair.old.name, pair.new.name
-    near = gap.tolerance(_dtype([pair]), place + 1, allowed)
-    far = gap.tolerance(_dtype([pair]), 2 * count - place, allowed)
+    near = verdict.tolerance(_dtype([pair]), place + 1, allowed)
+    far = verdict.tolerance(_dtype([pair]), 2 * count - place, allowed)
     values = {} if copied else _by_role(pair, old.weights[a], new.weights[b], 0.0 if
                                         allowed is None else allowed)  # fmt: skip
-    return Row(
+    return LayerRow(
         old=pair.old,
         new=pair.new,
         values=values,
@@ -75,7 +80,7 @@ def _row(
 
 def _by_role(
     pair: Pair, old: Mapping[str, Array | None], new: Mapping[str, Array | None], allowed: float
-) -> dict[str, Gap]:
+) -> dict[str, ArrayGap]:
     """Relative to the largest number of the layer's: a gradient that is nothing but rounding, as
     that of attention's key bias, is small by it. No gradient counts as zeros."""
     numbers = [float(np.max(np.abs(x), initial=0)) for x in old.values() if x is not None]
@@ -85,43 +90,44 @@ def _by_role(
         if role in old and role in new:
             shape = pair.old.roles[role]
             a, b = (np.zeros(shape) if x is None else x for x in (old[role], new[role]))
-            found[role] = gap.gap(a, b, allowed, scale)
+            found[role] = verdict.gap(a, b, allowed, scale)
     return found
 
 
-def _seen(layer: Layer, old: Array | None, new: Array | None, allowed: float) -> Gap | None:
+def _seen(layer: Layer, old: Array | None, new: Array | None, allowed: float) -> ArrayGap | None:
     if old is None or new is None:
         return None
     if layer.kind in ("lstm", "gru", "rnn") and {old.ndim, new.ndim} == {2, 3}:
         old, new = (x[:, -1] if x.ndim == 3 else x for x in (old, new))  # the last step's only
-    return gap.gap(old, new, allowed)
+    return verdict.gap(old, new, allowed)
 
 
-def _outputs(old: Side, new: Side, allowed: float) -> list[Gap]:
+def _outputs(old: ModelSide, new: ModelSide, allowed: float) -> list[ArrayGap]:
     a, b = old.passes.outputs, new.passes.outputs
     if len(a) != len(b):
-        return [Gap(np.inf, np.inf, allowed, ((len(a),), (len(b),)))]
-    return [gap.gap(x, y, allowed) for x, y in zip(a, b, strict=True)]
+        return [ArrayGap(np.inf, np.inf, allowed, ((len(a),), (len(b),)))]
+    return [verdict.gap(x, y, allowed) for x, y in zip(a, b, strict=True)]
 
 
-def _first_layer(rows: Sequence[Row], outputs: Sequence[Gap]) -> Found | None:
-    """What goes in may differ where the same comes out: one model pads before its layer."""
+def _first_layer(rows: Sequence[LayerRow], outputs: Sequence[ArrayGap]) -> FirstDifference | None:
+    """Find the first layer that differs by what comes out: what goes in may differ, where one model
+    pads before its layer."""
     for row in rows:
         if row.gave is not None and row.gave.bad:
             before = row.given is not None and row.given.bad
-            return Found(row.old.name, row.gave, "before" if before else "in")
+            return FirstDifference(row.old.name, row.gave, "before" if before else "in")
     bad = next((each for each in outputs if each.bad), None)
-    return None if bad is None else Found(None, bad, "after")
+    return None if bad is None else FirstDifference(None, bad, "after")
 
 
-def _first(gaps: Iterable[tuple[Row, Mapping[str, Gap]]]) -> Found | None:
-    """The first by role that differs."""
-    return next((Found(row.old.name, each, role=role) for row, roles in gaps
+def _first(gaps: Iterable[tuple[LayerRow, Mapping[str, ArrayGap]]]) -> FirstDifference | None:
+    """Return the first by role that differs."""
+    return next((FirstDifference(row.old.name, each, role=role) for row, roles in gaps
                  for role, each in roles.items() if each.bad), None)  # fmt: skip
 
 
 def _dtype(pairs: Sequence[Pair]) -> str:
-    """The coarsest float that is computed in or kept."""
+    """Return the coarsest float that is computed in or kept."""
     layers = [layer for pair in pairs for layer in (pair.old, pair.new)]
     held = {p.dtype for layer in layers for p in layer.parameters}
     held |= {layer.settings["dtype"] for layer in layers if "dtype" in layer.settings}
@@ -129,14 +135,14 @@ def _dtype(pairs: Sequence[Pair]) -> str:
     return next((name for name in coarse if name in held), "float32")
 
 
-def _shape(side: Side, layer: str) -> tuple[int, ...] | None:
+def _shape(side: ModelSide, layer: str) -> tuple[int, ...] | None:
     given = side.passes.given.get(layer)
     return None if given is None else given.shape
 
 
-def _dropouts(old: Side, new: Side) -> list[settings.Setting]:
-    """Where both have as many dropout layers; a functional dropout cannot be seen."""
+def _dropouts(old: ModelSide, new: ModelSide) -> list[match.Setting]:
+    """Compare rates where both have as many dropout layers; a functional one cannot be seen."""
     a, b = old.facts.dropouts, new.facts.dropouts
     if len(a) != len(b) or a == b:
         return []
-    return [settings.Setting("dropout layers", "rates", a, b)]
+    return [match.Setting("dropout layers", "rates", a, b)]

@@ -1,34 +1,175 @@
-"""What a difference likely comes from: told by what the numbers themselves show."""
+"""Explain a difference by the numbers: an activation, an order, a factor, a missing gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from math import erf, pi, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dream.tools.port_check.activations import identify
-from dream.tools.port_check.recognition import CLOSE, close, of_values, permuted
-from dream.tools.port_check.settings import Setting
-from dream.tools.port_check.side import Side
-from dream.tools.port_check.verdict import Found, Row
+from dream.tools.port_check.match import Setting
+from dream.tools.port_check.probe import ModelSide
+from dream.tools.port_check.verdict import FirstDifference, LayerRow
+
+Array = NDArray[Any]
+_ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
+
+
+def _softmax(x: Array) -> Array:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def _elu(x: Array, alpha: float = 1.0) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _leaky(slope: float) -> Callable[[Array], Array]:
+    return lambda x: np.where(x > 0, x, slope * x)
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(x * 0.5 * (1 + np.vectorize(erf, otypes=[float])(x / sqrt(2))))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(x * 0.5 * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu (exact)": _gelu,
+    "gelu (tanh)": _gelu_tanh,
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "hard sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "softmax": _softmax,
+    "log softmax": lambda x: np.log(_softmax(x)),
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "elu": _elu,
+    "selu": lambda x: _SCALE * _elu(x, _ALPHA),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "hard swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, 0)),
+    **{f"leaky relu ({slope})": _leaky(slope) for slope in (0.01, 0.1, 0.2, 0.3)},
+}
+
+_MOST = 1 << 16
+"""Numbers that are looked at: the exact GELU costs a microsecond each."""
+
+
+def identify(before: Array, after: Array, allowed: float) -> tuple[str, str] | None:
+    """(activation, order in which a map was flattened or "") that take `before` to `after`.
+
+    A candidate may overflow, and then is none: to be called where NumPy does not warn.
+    """
+    found = []
+    for order, x in _layouts(np.asarray(before, float), after.shape):
+        rows = max(1, _MOST // max(1, x[:1].size))
+        kept, wanted = x[:rows], np.asarray(after[:rows], float)
+        for name, act in ACTIVATIONS.items():
+            error = _relative_error(act(kept), wanted)
+            if error <= allowed:
+                found.append((error, name, order))
+    # the nearest: for large numbers the two GELUs are alike to 1e-5
+    return min(found, key=lambda each: each[0])[1:] if found else None
+
+
+def _layouts(x: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
+    if x.shape == shape:
+        yield "", x
+    elif len(shape) == 2 < x.ndim and x.shape[0] == shape[0] and x[:1].size == shape[1]:
+        yield "channels first", np.moveaxis(x, -1, 1).reshape(shape)
+        yield "channels last", x.reshape(shape)
+
+
+def _relative_error(x: Array, y: Array) -> float:
+    return float(np.max(np.abs(x - y), initial=0) / max(1e-30, np.max(np.abs(y), initial=0)))
+
+
+CLOSE = 1e-4
+"""For recognizing: far above rounding, far below what tells activations apart."""
+
+
+def _of_values(row: LayerRow, role: str, old: Array, new: Array) -> Iterator[str]:
+    """Look for the same numbers in other places."""
+    if old.shape != new.shape or not close(np.sort(old.ravel()), np.sort(new.ravel())):
+        if row.old.summed | row.new.summed and role == "bias":
+            yield "torch adds two biases: the other framework's one is their sum."
+        return
+    if old.ndim == 2 and old.shape[0] == old.shape[1] and close(old.T, new):
+        yield "The kernel is transposed."
+    elif row.old.kind.startswith("conv") and close(np.flip(old, tuple(range(old.ndim - 2))), new):
+        yield "The kernel is flipped in space."
+    elif gates := _gates_permuted(row.old.kind, old, new):
+        yield gates
+    elif role == "kernel" and row.old.kind == "dense" and close(_by_rows(old), _by_rows(new)):
+        yield (
+            "The kernel's rows are the same in another order: the map before it is flattened "
+            "channels first in torch, channels last in Keras."
+        )
+    else:
+        yield "The same numbers are there in another order."
+
+
+_GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("z", "r", "n")}
+
+
+def _gates_permuted(kind: str, old: Array, new: Array) -> str:
+    names = _GATES.get(kind, ())
+    for order in permutations(range(len(names))):
+        blocks = np.split(old, max(1, len(names)), axis=-1)
+        if names and close(np.concatenate([blocks[i] for i in order], -1), new):
+            found = ", ".join(names[i] for i in order)
+            return (
+                f"The gates are in another order: {found} where {', '.join(names)} belong (in "
+                "Keras's order; torch's GRU has r, z, n)."
+            )
+    return ""
+
+
+def _by_rows(kernel: Array) -> Array:
+    return kernel[np.lexsort(kernel.T)]
+
+
+def permuted(a: Array, b: Array) -> bool:
+    """Return whether each sample has the same numbers in other places."""
+    if a.shape[:1] != b.shape[:1] or a.size != b.size or not a.size:
+        return False
+    x, y = (np.sort(np.reshape(z, (len(z), -1)), -1) for z in (a, b))
+    return close(x, y)
+
+
+def close(a: Array, b: Array) -> bool:
+    bound = CLOSE * max(1e-30, float(np.max(np.abs(a), initial=0)))
+    return a.shape == b.shape and bool(np.max(np.abs(a - b), initial=0) <= bound)
 
 
 def reasons(
-    rows: Sequence[Row],
-    old: Side,
-    new: Side,
+    rows: Sequence[LayerRow],
+    old: ModelSide,
+    new: ModelSide,
     settings: Sequence[Setting],
-    first_value: Found | None,
-    first_layer: Found | None,
-    first_gradient: Found | None,
+    first_value: FirstDifference | None,
+    first_layer: FirstDifference | None,
+    first_gradient: FirstDifference | None,
 ) -> list[str]:
-    """Sentences, the likeliest first; none where nothing is recognized."""
+    """Explain in sentences, the likeliest first; in none where nothing is recognized."""
     with np.errstate(all="ignore"):  # what is compared may be infinite, and then is not alike
         if first_value is not None:
             row = _row(rows, first_value.layer)
             a = old.weights[row.old.name][first_value.role]
             b = new.weights[row.new.name][first_value.role]
-            return list(of_values(row, first_value.role, a, b))
+            return list(_of_values(row, first_value.role, a, b))
         if first_layer is not None:
             return list(_of_outputs(rows, old, new, settings, first_layer))
         if first_gradient is not None:
@@ -37,12 +178,16 @@ def reasons(
     return []
 
 
-def _row(rows: Sequence[Row], name: str | None) -> Row:
+def _row(rows: Sequence[LayerRow], name: str | None) -> LayerRow:
     return next(row for row in rows if row.old.name == name)
 
 
 def _of_outputs(
-    rows: Sequence[Row], old: Side, new: Side, settings: Sequence[Setting], first: Found
+    rows: Sequence[LayerRow],
+    old: ModelSide,
+    new: ModelSide,
+    settings: Sequence[Setting],
+    first: FirstDifference,
 ) -> Iterator[str]:
     if first.where == "in":
         row = _row(rows, first.layer)
@@ -54,7 +199,9 @@ def _of_outputs(
     yield from _between(before, after, old, new)
 
 
-def _in_layer(row: Row, old: Side, new: Side, settings: Sequence[Setting]) -> Iterator[str]:
+def _in_layer(
+    row: LayerRow, old: ModelSide, new: ModelSide, settings: Sequence[Setting]
+) -> Iterator[str]:
     for setting in settings:
         if "missing" in (setting.old, setting.new):
             which = "old" if setting.old == "missing" else "new"
@@ -69,7 +216,9 @@ def _in_layer(row: Row, old: Side, new: Side, settings: Sequence[Setting]) -> It
         yield "The same numbers come out in another order."
 
 
-def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Iterator[str]:
+def _between(
+    before: LayerRow | None, after: LayerRow | None, old: ModelSide, new: ModelSide
+) -> Iterator[str]:
     ends = [
         (side.passes.given[name] if (name := _name(after, place)) else side.passes.outputs[0])
         for place, side in enumerate((old, new))
@@ -98,11 +247,11 @@ def _between(before: Row | None, after: Row | None, old: Side, new: Side) -> Ite
     yield _listed(after, old, new)
 
 
-def _name(row: Row | None, place: int) -> str:
+def _name(row: LayerRow | None, place: int) -> str:
     return "" if row is None else (row.old, row.new)[place].name
 
 
-def _listed(after: Row | None, old: Side, new: Side) -> str:
+def _listed(after: LayerRow | None, old: ModelSide, new: ModelSide) -> str:
     a, b = (
         ", ".join(side.facts.between.get(_name(after, place), [])) or "nothing seen"
         for place, side in enumerate((old, new))
@@ -110,7 +259,7 @@ def _listed(after: Row | None, old: Side, new: Side) -> str:
     return f"What has no parameters lies there: old {a}; new {b}."
 
 
-def _of_gradients(row: Row, role: str, old: Side, new: Side) -> Iterator[str]:
+def _of_gradients(row: LayerRow, role: str, old: ModelSide, new: ModelSide) -> Iterator[str]:
     a = old.passes.gradients[row.old.name][role]
     b = new.passes.gradients[row.new.name][role]
     if a is None or b is None:

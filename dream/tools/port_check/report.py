@@ -1,40 +1,48 @@
-"""The report for people."""
+"""Show a comparison: to people as a table, to programs as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from io import StringIO
+from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream._figures import finite
 from dream._screen import screen
-from dream.tools.port_check.gap import ROUNDINGS, Gap
-from dream.tools.port_check.verdict import Found, Report
+from dream.tools.port_check.match import Setting
+from dream.tools.port_check.verdict import (
+    ROUNDINGS,
+    ArrayGap,
+    FirstDifference,
+    LayerRow,
+    PortReport,
+)
+from dream.tools.tables import note, table
 
 
-def show(report: Report, console: Console | None = None) -> None:
+def show(report: PortReport, console: Console | None = None) -> None:
     """Print everything; stdout, where no console is given."""
     console = console or screen()
     console.print(_table(report))
     console.print()
     for line in lines(report):
-        console.print(Text(line), width=min(console.width, 100))
+        note(console, line, "")
     console.print(Text(conclusion(report), style="bold"))
 
 
-def text(report: Report) -> str:
-    """The same without colours."""
+def text(report: PortReport) -> str:
+    """Return the same without colours."""
     console = Console(width=120, file=StringIO(), color_system=None)
     with console.capture() as captured:
         show(report, console)
     return captured.get()
 
 
-def lines(report: Report) -> Iterator[str]:
-    """All but the table."""
+def lines(report: PortReport) -> Iterator[str]:
+    """Yield all but the table."""
     for name, (old, new) in report.given.items():
         yield f"{name}: given to the old model as {old}, to the new one as {new}."
     yield f"Loss: old {report.loss[0]:.9g}, new {report.loss[1]:.9g}."
@@ -57,8 +65,8 @@ def lines(report: Report) -> Iterator[str]:
         yield f"Note: {remark}"
 
 
-def _firsts(report: Report) -> Iterator[str]:
-    """What differs first; the reasons are those of the first line."""
+def _firsts(report: PortReport) -> Iterator[str]:
+    """Say what differs first; the reasons are those of the first line."""
     firsts = (("value", report.first_value), ("layer", report.first_layer),
               ("gradient", report.first_gradient))  # fmt: skip
     told = [
@@ -69,7 +77,7 @@ def _firsts(report: Report) -> Iterator[str]:
     yield from told[1:]
 
 
-def _words(report: Report, found: Found) -> str:
+def _words(report: PortReport, found: FirstDifference) -> str:
     numbers = (
         f"shapes {found.gap.shapes[0]} and {found.gap.shapes[1]}"
         if found.gap.reshaped
@@ -84,29 +92,27 @@ def _words(report: Report, found: Found) -> str:
     return f"{row.old.name} / {row.new.name} ({row.old.kind}){role}, {numbers}{place}."
 
 
-def _table(report: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    valued = any(row.values for row in report.rows)
-    for header in (f"old: {report.backends[0]}", f"new: {report.backends[1]}", "kind"):
-        table.add_column(header, overflow="fold")
-    for header in [*["values"] * valued, "input", "output", "gradient"]:
-        table.add_column(header, justify="right", no_wrap=True)
+def _table(report: PortReport) -> Table:
+    valued = ["values"] * any(row.values for row in report.rows)
+    models = [f"old: {report.backends[0]}", f"new: {report.backends[1]}", "kind"]
+    numbers = [*valued, "input", "output", "gradient"]
+    shown = table(*models, *numbers, words=models, folded=models)
     for row in report.rows:
         into = _cell(row.given, quiet=row.gave is not None and not row.gave.bad)
-        cells = [*[_most(row.values)] * valued, into, _cell(row.gave)]
-        table.add_row(row.old.name, row.new.name, row.old.kind, *cells, _most(row.gradients))
+        cells = [*[_most(row.values)] * len(valued), into, _cell(row.gave)]
+        shown.add_row(row.old.name, row.new.name, row.old.kind, *cells, _most(row.gradients))
     for place, gap in enumerate(report.outputs):
         name = "output" if len(report.outputs) == 1 else f"output {place}"
-        table.add_row(name, name, "", *[""] * valued, "", _cell(gap), "")
-    return table
+        shown.add_row(name, name, "", *[""] * len(valued), "", _cell(gap), "")
+    return shown
 
 
-def _most(gaps: Mapping[str, Gap]) -> Text:
-    """The largest, one that differs before all others."""
+def _most(gaps: Mapping[str, ArrayGap]) -> Text:
+    """Return the largest, one that differs before all others."""
     return _cell(max(gaps.values(), key=lambda gap: (gap.bad, gap.relative), default=None))
 
 
-def _cell(gap: Gap | None, *, quiet: bool = False) -> Text:
+def _cell(gap: ArrayGap | None, *, quiet: bool = False) -> Text:
     """quiet: a difference is none here, as where only one of two models pads before its layer."""
     if gap is None:
         return Text("")
@@ -120,10 +126,72 @@ def _some(names: tuple[str, ...], most: int = 6) -> str:
     return ", ".join(names[:most]) + more
 
 
-def conclusion(report: Report) -> str:
-    """The last line."""
+def conclusion(report: PortReport) -> str:
+    """Return the last line."""
     if report.equal:
         return f"Equal: {len(report.rows)} layers, their outputs and their gradients."
     if report.first_value or report.first_layer or report.first_gradient:
         return "The models differ."
     return "The outputs agree, but the settings differ."
+
+
+Figures = dict[str, Any]
+
+
+def document(report: PortReport) -> Figures:
+    """Return what `--json` writes. A figure that is nan or infinite is null."""
+    return {
+        "equal": report.equal,
+        "backends": list(report.backends),
+        "inputs": {name: [list(s) for s in shapes] for name, shapes in report.given.items()},
+        "loss": [finite(value) for value in report.loss],
+        "first_value": _found_figures(report.first_value),
+        "first_layer": _found_figures(report.first_layer),
+        "first_gradient": _found_figures(report.first_gradient),
+        "reasons": list(report.reasons),
+        "settings": [_setting_figures(setting) for setting in report.settings],
+        "remarks": list(report.remarks),
+        "shaken": list(report.shaken),
+        "layers": [_row_figures(row) for row in report.rows],
+        "outputs": [_gap_figures(gap) for gap in report.outputs],
+    }
+
+
+def _row_figures(row: LayerRow) -> Figures:
+    return {
+        "old": row.old.name,
+        "new": row.new.name,
+        "kind": row.old.kind,
+        "values": _gaps_figures(row.values),
+        "input": _gap_figures(row.given),
+        "output": _gap_figures(row.gave),
+        "gradients": _gaps_figures(row.gradients),
+    }
+
+
+def _found_figures(found: FirstDifference | None) -> Figures | None:
+    if found is None:
+        return None
+    return {"layer": found.layer, "where": found.where, "role": found.role or None,
+            "difference": _gap_figures(found.gap)}  # fmt: skip
+
+
+def _setting_figures(setting: Setting) -> Figures:
+    return {"layer": setting.layer, "name": setting.name, "old": setting.old, "new": setting.new,
+            "counts": not setting.forward}  # fmt: skip
+
+
+def _gaps_figures(gaps: Mapping[str, ArrayGap]) -> Figures:
+    return {role: _gap_figures(gap) for role, gap in gaps.items()}
+
+
+def _gap_figures(gap: ArrayGap | None) -> Figures | None:
+    if gap is None:
+        return None
+    return {
+        "largest": finite(gap.largest),
+        "relative": finite(gap.relative),
+        "tolerance": gap.tolerance,
+        "differs": gap.bad,
+        "shapes": [list(shape) for shape in gap.shapes],
+    }

@@ -1,28 +1,22 @@
-"""What runs in a process of its own: builds models and answers what is asked of them, until told
-to end."""
+"""Build a model in a process of its own, and answer what is asked of it."""
 
 from __future__ import annotations
 
-import socket
 import sys
-import traceback
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import Any, final
+from typing import final
 
 from dream import _registry
-from dream._errors import ConfigurationError, NotInstalled, Unsupported
-from dream.tools.port_check import building, loss
-from dream.tools.port_check.arrays import OPS
-from dream.tools.port_check.convert import from_canonical, to_canonical
-from dream.tools.port_check.probe import Array, Facts, Inputs, Passes, Probe
-from dream.tools.port_check.shake import Weights
-
-_TOLD = (ConfigurationError, Unsupported, NotInstalled)
+from dream.model_description.layers import from_canonical, to_canonical
+from dream.model_description.steps import OPS
+from dream.tools import frameworks, user_code
+from dream.tools.model_process import serve
+from dream.tools.port_check import probe
+from dream.tools.port_check.probe import Array, Facts, Inputs, ModelPasses, Probe, Weights
 
 
 @final
-class Bench:
+class PortCheckWorker:
     """One model at a time. Its methods are what can be asked."""
 
     _probe: Probe
@@ -30,14 +24,14 @@ class Bench:
 
     def build(self, place: str, inputs: Inputs, as_is: bool) -> Facts:
         """Build the model and show it the inputs."""
-        model = building.build(place)
-        probe = _registry.load(_registry.PROBES[building.flavour(model)])
+        model = user_code.build_model(place)
+        probe = _registry.load(frameworks.PROBES[user_code.flavour(model)])
         self._probe = probe(model, inputs, as_is=as_is)
         self._facts = self._probe.facts()
         return self._facts
 
     def weights(self) -> Weights:
-        """All values, by layer and role."""
+        """Read all values, by layer and role."""
         arrays = self._probe.read()
         return {
             layer.name: to_canonical(layer, arrays, OPS) for layer in self._facts.description.layers
@@ -49,41 +43,9 @@ class Bench:
             if layer.name in weights:
                 self._probe.write(from_canonical(layer, weights[layer.name], OPS))
 
-    def passes(self, name: str, y: Array | None, seed: int) -> Passes:
-        return self._probe.passes(loss.make(name, y, seed))
-
-
-def serve(connection: Connection, bench: object) -> None:
-    """Answer ("gave", result), or ("told", kind, message) and ("raised", kind, traceback).
-
-    bench: its methods are what can be asked.
-    """
-    while (asked := _next(connection)) is not None:
-        name, arguments = asked
-        try:
-            connection.send(("gave", getattr(bench, name)(*arguments)))
-        except _TOLD as error:
-            kind = next(kind for kind in _TOLD if isinstance(error, kind))
-            connection.send(("told", kind, str(error)))
-        except Exception as error:
-            last = "".join(traceback.format_exception(error))
-            connection.send(("raised", type(error).__name__, last))
-
-
-def _next(connection: Connection) -> Any:
-    try:
-        return connection.recv()
-    except EOFError:
-        return None  # the asker is gone
-
-
-def main(address: str, bench: object) -> None:
-    """Connect to the asker, who listens at a socket's path."""
-    stream = socket.socket(socket.AF_UNIX)
-    stream.connect(address)
-    with Connection(stream.detach()) as connection:
-        serve(connection, bench)
+    def passes(self, name: str, y: Array | None, seed: int) -> ModelPasses:
+        return self._probe.passes(probe.make_loss(name, y, seed))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Bench())
+    serve(sys.argv[2], PortCheckWorker())

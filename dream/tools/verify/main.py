@@ -1,8 +1,14 @@
-"""The whole verification, from the command line to the last line."""
+"""`dream verify`: run a script, unchanged, under single and under strategies, and compare.
+
+Its options may come before the script or after it; what it does not know is the script's, and
+everything behind `--`.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
@@ -11,88 +17,137 @@ from rich.text import Text
 from dream import _placing
 from dream._errors import ConfigurationError
 from dream._screen import screen
-from dream.files.whole import write_json
+from dream.files.whole import check_output, write_json
+from dream.launch.command import script_command
 from dream.launch.guard import temporary_folder
-from dream.tools import recording
-from dream.tools.verify import arguments, cells, document, noise, report
-from dream.tools.verify.arguments import Asked
-from dream.tools.verify.cause import Cause
-from dream.tools.verify.causes import find
-from dream.tools.verify.cells import SINGLE, Cell
-from dream.tools.verify.judge import Judged, Verdict, judge
-from dream.tools.verify.runs import Failed, Laboratory, Ran
+from dream.tools.record import NO_BLOCK, SEEN
+from dream.tools.verify import report, runs
+from dream.tools.verify.causes import Diagnosis, find_causes
+from dream.tools.verify.judge import Judged, RunVerdict, judge, measure_noise
+from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran, ScriptRunner, VerifyRequest
+
+
+def parse(argv: Sequence[str]) -> VerifyRequest:
+    """Read the command line, checked."""
+    own, behind = _at_dashes(list(argv))
+    given, theirs = _parser().parse_known_args(own)
+    for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
+        if not value >= 1:  # nan too
+            raise ConfigurationError(
+                f"Too little to verify. Received: {what} {value:g}. Give at least 1."
+            )
+    check_output("--json", given.json)
+    return VerifyRequest(
+        command=script_command(given.script, [*theirs, *behind], module=False),
+        n=given.n,
+        strategies=tuple(dict.fromkeys(given.strategy)),
+        steps=given.steps,
+        timeout=given.timeout,
+        json=given.json,
+    )
+
+
+def _at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dream verify",
+        usage="dream verify SCRIPT [options] [ARGS ...]\n       "
+        "dream verify SCRIPT [options] -- [ARGS ...]",
+        description="Run a script, unchanged, under single and under strategies, and say whether "
+        "they learn the same.",
+        epilog="A step is one backward pass of a loop, one call of train_step, or one batch of "
+        "fit (as many as steps_per_execution, where Keras takes several at once). The script runs "
+        "several times, where you are: what it writes is written again. The exit code is 0 where "
+        "every strategy equals single, 1 where one differs or fails, 2 where there is nothing to "
+        "hold it against.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", help="a Python file with a `with dream.strategy(...)` block")
+    add("-n", type=int, default=2, metavar="N", help="replicas of every strategy (2)")
+    add("--strategy", action="append", default=[], metavar="NAME[:k=v,..]",
+        help="may be repeated; default: mirrored, and horovod where it is built")  # fmt: skip
+    add("--steps", type=int, default=20, metavar="K",
+        help="after how many steps of training the script is ended (20)")  # fmt: skip
+    add("--timeout", type=float, default=300, metavar="S", help="seconds one run may take (300)")
+    add("--json", type=Path, metavar="FILE", help="write every figure to this file")
+    return parser
+
 
 Say = Callable[[str], None]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0 where all are equal, 1 where not. Raises ConfigurationError where there is
-    nothing to hold anything against."""
-    asked = arguments.parse(argv)
-    cells.check(asked.strategies or ["mirrored"], asked.n)
+    """Verify, and return the exit code: 0 where all are equal, 1 where not. Raises
+    ConfigurationError where there is nothing to hold anything against."""
+    asked = parse(argv)
+    runs.check_requests(asked.strategies or ["mirrored"], asked.n)
     console = Console(stderr=True)
 
     def say(line: str) -> None:
         console.print(Text(line), soft_wrap=True)
 
     with temporary_folder("dream-verify-") as root:
-        laboratory = Laboratory(asked, root)
-        single = _single(laboratory, asked, say)
-        framework = cells.framework_of(single.first.framework)
-        chosen = cells.chosen(asked.strategies, framework, asked.n)
-        rows = [_row(cell, single, laboratory, say) for cell in chosen or [SINGLE]]
-        causes = {r.cell.strategy: _causes(r, single, laboratory, say) for r in rows if not r.good}
+        scripts = ScriptRunner(asked, root)
+        single = _single(scripts, asked, say)
+        framework = runs.framework_of(single.first.framework)
+        chosen = runs.chosen(asked.strategies, framework, asked.n)
+        rows = [_row(cell, single, scripts, say) for cell in chosen or [SINGLE]]
+        causes = {r.cell.strategy: _causes(r, single, scripts, say) for r in rows if not r.good}
     report.show(rows, single, causes, screen())
     if asked.json is not None:
-        write_json(asked.json, document.build(rows, single, causes))
+        write_json(asked.json, report.document(rows, single, causes))
     return 0 if all(row.good for row in rows) else 1
 
 
-def _single(laboratory: Laboratory, asked: Asked, say: Say) -> Ran:
-    """The script on one device, which all else is held against."""
+def _single(scripts: ScriptRunner, asked: VerifyRequest, say: Say) -> Ran:
+    """Run the script on one device, which all else is held against."""
     script = asked.command[1]
-    ran = laboratory.single()
-    if isinstance(ran, Failed):
+    ran = scripts.single()
+    if isinstance(ran, Broken):
         raise ConfigurationError(
             f"The script fails under single, so there is nothing to hold a strategy against. "
             f"Received: {script}. {ran.brief}"
         )
     if not ran.first.framework:
-        raise ConfigurationError(
-            f"The script cannot be verified. Received: {script}. {recording.NO_BLOCK}"
-        )
+        raise ConfigurationError(f"The script cannot be verified. Received: {script}. {NO_BLOCK}")
     if not ran.losses:
         raise ConfigurationError(
-            f"No loss was computed. Received: {script}, which entered a block and ended. "
-            f"{recording.SEEN}"
+            f"No loss was computed. Received: {script}, which entered a block and ended. {SEEN}"
         )
     say(f"single: {len(ran.losses)} steps{report.batches(ran)}, {ran.seconds:.1f} s")
     return ran
 
 
-def _row(cell: Cell, single: Ran, laboratory: Laboratory, say: Say) -> Judged:
-    blocked = cells.obstacle(cell, cells.framework_of(single.first.framework))
+def _row(cell: Placement, single: Ran, scripts: ScriptRunner, say: Say) -> Judged:
+    blocked = runs.obstacle(cell, runs.framework_of(single.first.framework))
     if blocked:
         say(f"{cell}: cannot run, {blocked}")
-        return Judged(cell, Verdict.UNAVAILABLE, f"It cannot run here: {blocked}.")
+        return Judged(cell, RunVerdict.UNAVAILABLE, f"It cannot run here: {blocked}.")
     why = _placing.departs(cell.strategy)
     if why:
         said = "It is not meant to learn exactly what one device does"
         say(f"{cell}: not run, {why}")
-        return Judged(cell, Verdict.INEXACT, f"{said}: {why}. dream compare judges how it learns.")
+        return Judged(
+            cell, RunVerdict.INEXACT, f"{said}: {why}. dream compare judges how it learns."
+        )
     start = monotonic()
     judged = judge(
         cell,
-        laboratory.run(cell),
+        scripts.run(cell),
         single,
-        lambda: noise.measure(laboratory, single, cell.parts),
+        lambda: measure_noise(scripts, single, cell.parts),
     )
     say(f"{cell}: {judged.verdict}, {monotonic() - start:.1f} s")
     return judged
 
 
-def _causes(row: Judged, single: Ran, laboratory: Laboratory, say: Say) -> list[Cause]:
+def _causes(row: Judged, single: Ran, scripts: ScriptRunner, say: Say) -> list[Diagnosis]:
     if row.ran is None:
         return []
     say(f"{row.cell}: looking for the cause ...")
-    return find(row, single, laboratory)
+    return find_causes(row, single, scripts)

@@ -1,21 +1,23 @@
-"""What `dream verify` prints at its end."""
+"""Show a verification: to people as a table and sentences, to programs as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
+from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream.tools.verify.cause import Cause, Ruling
-from dream.tools.verify.judge import Judged, Verdict
+from dream import _here
+from dream._figures import finite
+from dream.tools.tables import note, table
+from dream.tools.verify.causes import Diagnosis, Ruling
+from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
 from dream.tools.verify.runs import Ran
-from dream.tools.verify.tolerance import NOISE, Tolerance
 
-Causes = Mapping[str, Sequence[Cause]]
+Causes = Mapping[str, Sequence[Diagnosis]]
 """By strategy."""
 
 
@@ -23,10 +25,10 @@ def show(rows: Sequence[Judged], single: Ran, causes: Causes, console: Console) 
     """The table, what is allowed, and what went wrong."""
     console.print(_table(rows))
     console.print()
-    _say(console, caption(single))
+    note(console, caption(single))
     for row in rows:
         for line in remarks(row):
-            _say(console, line)
+            note(console, line)
         if not row.good:
             console.print()
             console.print(Text(f"{row.cell}: {row.verdict}", style="bold red"))
@@ -37,7 +39,7 @@ def show(rows: Sequence[Judged], single: Ran, causes: Causes, console: Console) 
 
 
 def caption(single: Ran) -> str:
-    """What was held against what."""
+    """Say what was held against what."""
     first = single.first
     framework = "Keras on " + first.framework if first.keras else first.framework
     how = "then ended" if first.stopped else "which is all that the script trains"
@@ -53,7 +55,7 @@ def caption(single: Ran) -> str:
 
 
 def batches(single: Ran) -> str:
-    """How many are in a step, where there are more than one."""
+    """Say how many are in a step, where there are more than one."""
     most = single.first.batches
     if most == 1:
         return ""
@@ -61,7 +63,7 @@ def batches(single: Ran) -> str:
 
 
 def _diverged(single: Ran) -> str:
-    """What is equal then is worth little."""
+    """Warn where single diverges: what is equal then is worth little."""
     lost = next((n for n, loss in enumerate(single.losses, 1) if not isfinite(loss)), None)
     if lost is None:
         return ""
@@ -72,12 +74,12 @@ def _diverged(single: Ran) -> str:
 
 
 def remarks(row: Judged) -> Iterator[str]:
-    """What is equal by the rule of rounding noise only."""
+    """Say what is equal by the rule of rounding noise only."""
     yield from (f"{row.cell}: {said}" for said in rounded(row))
 
 
 def rounded(row: Judged) -> Iterator[str]:
-    """The same, without the row's name."""
+    """Say it without the row's name."""
     for gap in row.rounding if row.good else ():
         yield (
             f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
@@ -86,8 +88,8 @@ def rounded(row: Judged) -> Iterator[str]:
         )
 
 
-def details(row: Judged, causes: Sequence[Cause]) -> Iterator[str]:
-    """What is wrong with a strategy, and why, as far as it is known."""
+def details(row: Judged, causes: Sequence[Diagnosis]) -> Iterator[str]:
+    """Say what is wrong with a strategy, and why, as far as it is known."""
     yield from row.reason.splitlines()
     if row.worst is not None and row.worst.bad:
         where = f"{row.worst.name}, by {row.worst.size:.1e} on rank {row.worst.rank}"
@@ -116,14 +118,14 @@ def conclusion(rows: Sequence[Judged]) -> str:
 
 
 def _table(rows: Sequence[Judged]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("strategy", overflow="fold")
-    for header in ("replicas", "reduction", "steps", "largest\nloss difference",
-                   "largest\nparameter difference", "verdict"):  # fmt: skip
-        table.add_column(header, justify="right" if header != "verdict" else "left")
+    shown = table(
+        "strategy", "replicas", "reduction", "steps", "largest\nloss difference",
+        "largest\nparameter difference", "verdict", words=("strategy", "verdict"),
+        folded=["strategy"],
+    )  # fmt: skip
     for row in rows:
-        table.add_row(*_cells(row))
-    return table
+        shown.add_row(*_cells(row))
+    return shown
 
 
 def _cells(row: Judged) -> Iterator[Text]:
@@ -134,7 +136,7 @@ def _cells(row: Judged) -> Iterator[Text]:
     yield Text("" if ran is None else str(len(ran.losses)))
     yield Text(f"{max(row.losses):.1e}" if row.losses else "")
     yield Text("" if row.largest is None else f"{row.largest:.1e}")
-    yield Text(row.verdict, style="green" if row.verdict is Verdict.EQUAL else "bold red")
+    yield Text(row.verdict, style="green" if row.verdict is RunVerdict.EQUAL else "bold red")
 
 
 def _reduction(row: Judged) -> str:
@@ -143,5 +145,62 @@ def _reduction(row: Judged) -> str:
     return row.ran.first.reduction if row.cell.processes > 1 else "in process"
 
 
-def _say(console: Console, sentence: str) -> None:
-    console.print(Text(sentence, style="dim"), width=min(console.width, 100))
+Figures = dict[str, Any]
+
+
+def document(
+    rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Diagnosis]]
+) -> Figures:
+    """Return what `--json` writes. A figure that is nan or infinite is null."""
+    allowed = Tolerance(single.first.dtype, single.updates)
+    return {
+        "equal": all(row.good for row in rows),
+        "framework": single.first.framework,
+        "keras": single.first.keras,
+        "versions": _here.versions(),
+        "steps": len(single.losses),
+        "batches_per_step": single.first.batches,
+        "ended_early": single.first.stopped,
+        "tolerance": {
+            "dtype": allowed.dtype,
+            "loss": allowed.loss,
+            "parameter": allowed.parameter,
+            "times_single_from_itself": NOISE,
+        },
+        "parameters": sorted(single.parameters[0]),
+        "losses": [finite(loss) for loss in single.losses],
+        "strategies": [_row_figures(row, causes.get(row.cell.strategy, ())) for row in rows],
+    }
+
+
+def _row_figures(row: Judged, causes: Sequence[Diagnosis]) -> Figures:
+    ran = row.ran
+    return {
+        "strategy": row.cell.strategy,
+        "processes": row.cell.processes,
+        "replicas": row.cell.parts,
+        "reduction": None if ran is None else ran.first.reduction,
+        "verdict": str(row.verdict),
+        "equal": row.good,
+        "reason": row.reason or None,
+        "losses": None if ran is None else [finite(loss) for loss in ran.losses],
+        "first_step_that_differs": row.first_step,
+        "largest_loss_difference": finite(max(row.losses)) if row.losses else None,
+        "largest_parameter_difference": None if row.largest is None else finite(row.largest),
+        "worst_parameter": None if row.worst is None else _gap_figures(row.worst),
+        "equal_but_for_rounding": [_gap_figures(gap) for gap in row.rounding],
+        "causes": [
+            {
+                "name": cause.name,
+                "ruling": str(cause.ruling),
+                "evidence": cause.evidence,
+                "advice": cause.advice or None,
+            }
+            for cause in causes
+        ],
+    }
+
+
+def _gap_figures(gap: ParameterGap) -> Figures:
+    return {"name": gap.name, "rank": gap.rank, "difference": finite(gap.size),
+            "allowed": finite(gap.allowed)}  # fmt: skip

@@ -1,29 +1,119 @@
-"""A script under a strategy, as `dream run` starts it, with its ranks recorded."""
+"""Run a script under a strategy, as `dream run` starts it, with its ranks recorded."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, final
 
+from dream import _here, _placing, _spec
 from dream._errors import ConfigurationError, Unsupported, said
-from dream.cluster import _names
+from dream._spec import FRAMEWORKS, Framework
 from dream.launch import start
 from dream.launch.command import explain
+from dream.launch.environment import cores
 from dream.launch.job import Job
-from dream.tools.recording import record
-from dream.tools.recording.record import Record, Step
-from dream.tools.recording.request import Change, Request
-from dream.tools.verify.arguments import Asked
-from dream.tools.verify.cells import SINGLE, Cell
+from dream.tools import record
+from dream.tools.record import Change, Record, RecordRequest, Step
 
 if TYPE_CHECKING:
-    from dream.tools.recording.record import Arrays
+    from dream.tools.record import Arrays
+
+
+SINGLE_NAME = "single"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """command: what each rank's interpreter runs. strategies: empty for the sensible ones.
+
+    timeout: seconds that one run may take.
+    """
+
+    command: tuple[str, ...]
+    n: int
+    strategies: tuple[str, ...]
+    steps: int
+    timeout: float
+    json: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """strategy: as `dream run --strategy` takes it; devices: per process; servers: of the
+    processes, the last ones, which train nothing."""
+
+    strategy: str
+    processes: int
+    devices: int = 1
+    servers: int = 0
+
+    @property
+    def name(self) -> str:
+        """The strategy without its options."""
+        return self.strategy.partition(":")[0]
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a batch may be summed."""
+        return self.trained * self.devices
+
+    @property
+    def trained(self) -> int:
+        """The processes that train, the first ones."""
+        return self.processes - self.servers
+
+    def __str__(self) -> str:
+        return f"{self.strategy} x {self.parts}"
+
+
+SINGLE = Placement(SINGLE_NAME, 1)
+
+
+def check_requests(requests: Sequence[str], n: int) -> None:
+    """Refuse what is no strategy, and what would be single. Raises ConfigurationError."""
+    for request in requests:
+        for framework in FRAMEWORKS:
+            _placing.check_room(_placing.places(request, n, framework), cores())
+        cells = [place(request, n, framework) for framework in FRAMEWORKS]
+        if all(cell.name != SINGLE_NAME and cell.parts < 2 for cell in cells):
+            raise ConfigurationError(
+                f"One replica is single. Received: --strategy {request}, -n {n}. Give -n 2 or more."
+            )
+
+
+def chosen(requests: Sequence[str], framework: Framework, n: int) -> list[Placement]:
+    """Place the strategies that were asked for; where none was, those worth holding a script
+    under."""
+    names = list(requests) or ["mirrored"]
+    if not requests and _here.horovod_status().serves(framework):
+        names.append("horovod")
+    cells = [place(name, n, framework) for name in names]
+    return [cell for cell in cells if cell.name != SINGLE_NAME]
+
+
+def obstacle(cell: Placement, framework: Framework) -> str:
+    """Return why the script's framework cannot run it here; empty where it can."""
+    spec = _spec.find(cell.name)
+    reduction = str(_spec.parse_request(cell.strategy)[1].get("reduction", "auto"))
+    if reduction not in ("auto", *spec.reductions[framework]):
+        return f"{framework} has no reduction={reduction!r} under {cell.name!r}"
+    found = _here.obstacle(spec, framework, reduction)
+    return f"{framework} has no {cell.name!r}" if found == "not in this framework" else found
+
+
+def framework_of(name: str) -> Framework:
+    return next(framework for framework in FRAMEWORKS if framework == name)
+
+
+def place(request: str, n: int, framework: Framework) -> Placement:
+    found = _placing.places(request, n, framework)
+    return Placement(found.strategy, found.processes, found.devices, found.servers)
 
 
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
@@ -54,14 +144,25 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Broken:
     """It crashed, or took longer than it may."""
 
     reason: str
+    timed_out: bool = False
 
     @property
     def refused(self) -> str:
-        """What dream said where it refused the script; empty where it did not."""
+        """What a strategy said where it refused; empty where it did not."""
+        return said(self.reason, Unsupported)
+
+    @property
+    def impossible(self) -> str:
+        """What dream said where what was asked for cannot be; empty where it can."""
+        return said(self.reason, ConfigurationError)
+
+    @property
+    def told(self) -> str:
+        """What dream said of either kind."""
         return said(self.reason, Unsupported, ConfigurationError)
 
     @property
@@ -69,10 +170,10 @@ class Failed:
         """The reason, where dream refused the script in its own words and the script's line."""
         line = _LINE.search(self.reason)
         where = f" ({line[1]}, line {line[2]})" if line else ""
-        return f"{self.refused}{where}" if self.refused else self.reason
+        return f"{self.told}{where}" if self.told else self.reason
 
 
-Outcome = Ran | Failed
+Outcome = Ran | Broken
 
 
 def _mean(steps: tuple[Step, ...]) -> float:
@@ -83,48 +184,56 @@ def _mean(steps: tuple[Step, ...]) -> float:
 
 
 @final
-class Laboratory:
+class ScriptRunner:
     """Runs the script. root: a folder for what ranks leave; environ: beside the user's own."""
 
-    def __init__(self, asked: Asked, root: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, asked: VerifyRequest, root: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._asked = asked
         self._root = root
         self._environ = dict(environ or {})
         self._singles: dict[tuple[tuple[Change, ...], int], Outcome] = {}
 
     def single(self, *changes: Change, parts: int = 1) -> Outcome:
-        """The script on one device; once for each change."""
+        """Run the script on one device, once for each change."""
         key = (changes, parts)
         if key not in self._singles:
             self._singles[key] = self.run(SINGLE, *changes, parts=parts)
         return self._singles[key]
 
-    def run(self, cell: Cell, *changes: Change, parts: int = 1) -> Outcome:
-        """The script under a strategy, anew."""
+    def run(self, cell: Placement, *changes: Change, parts: int = 1) -> Outcome:
+        """Run the script under a strategy, anew."""
         folder = Path(mkdtemp(dir=self._root))
-        request = Request(folder, self._asked.steps, changes, parts)
-        job = Job(
-            command=self._asked.command,
-            n=cell.processes,
-            strategy=cell.strategy,
-            show="none",
-            timeout=self._asked.timeout,
-        )
-        started = time.monotonic()
-        environ = {**job.environ, **self._environ, _names.RECORD: request.text}
-        ended = start.run(replace(job, environ=environ))
-        if ended.exit_code != 0:
-            return Failed(explain(ended))
-        return _collected(folder, cell, time.monotonic() - started)
+        request = RecordRequest(folder, self._asked.steps, changes, parts)
+        timeout = self._asked.timeout
+        return run_recorded(self._asked.command, cell, request, timeout, self._environ)
 
 
-def _collected(folder: Path, cell: Cell, seconds: float) -> Outcome:
+def run_recorded(
+    command: tuple[str, ...],
+    place: Placement,
+    request: RecordRequest,
+    timeout: float,
+    environ: Mapping[str, str],
+) -> Outcome:
+    """Run a script with its ranks recorded. Never raises for what it does. environ: beside the
+    user's own."""
+    job = Job(command, place.processes, strategy=place.strategy, show="none", timeout=timeout)
+    started = time.monotonic()
+    ended = start.run(replace(job, environ={**job.environ, **environ, **request.environ}))
+    if ended.exit_code != 0:
+        return Broken(explain(ended), timed_out=bool(ended.lost))
+    return _collected(request.folder, place, time.monotonic() - started)
+
+
+def _collected(folder: Path, cell: Placement, seconds: float) -> Outcome:
     ranks = range(cell.trained)
     try:
         records = tuple(record.read(folder, rank) for rank in ranks)
         return Ran(records, tuple(record.read_parameters(folder, r) for r in ranks), seconds)
     except FileNotFoundError as error:
-        return Failed(
+        return Broken(
             f"A rank ended without a record: {Path(error.filename).name} is not there. It left by "
             "os._exit, or by exec."
         )

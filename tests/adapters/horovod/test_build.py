@@ -28,7 +28,7 @@ from dream.adapters.horovod import (
 )
 from dream.adapters.horovod._compile import PlainProgress
 from dream.adapters.horovod._status import BuildKey
-from dream.cluster.user import cache_folder
+from dream.cluster.settings import cache_folder
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
 

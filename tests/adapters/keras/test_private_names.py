@@ -70,7 +70,7 @@ private.backend_random.dropout = lambda x, *_, **__: x
 assert float(keras.ops.min(model.layers[0](keras.ops.ones((50, 3)), training=True))) == 1
 """
 TORCH = """
-from dream.adapters.keras.tools.verify.traits import traits
+from dream.adapters.keras.tools.verify import traits
 named = [traits(model).named(name) for name in model.state_dict()]
 assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
 """

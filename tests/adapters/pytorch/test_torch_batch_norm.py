@@ -11,8 +11,7 @@ from torch import nn
 
 import dream
 from dream import ConfigurationError
-from dream.adapters.pytorch.tools.planning.ledger import Ledger
-from dream.adapters.pytorch.tools.planning.peaks import most_since
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
 from dream.adapters.pytorch.update.batch_norm import Synchronised
 
 CHANNELS = 8

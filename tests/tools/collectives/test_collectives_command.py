@@ -116,7 +116,7 @@ def test_all_transports_in_one_job_of_three(tmp_path, framework, own):
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_rank_starts(arguments, words, monkeypatch):
-    monkeypatch.setattr("dream.tools.collectives.runner.run", None)
+    monkeypatch.setattr("dream.tools.collectives.main.run", None)
     done = collectives(*arguments)
     assert isinstance(done.exception, DreamError), done.exception
     assert words in str(done.exception)
@@ -124,7 +124,7 @@ def test_what_cannot_be_measured_is_refused_before_any_rank_starts(arguments, wo
 
 
 def test_a_picture_without_matplotlib_names_the_extra(monkeypatch):
-    monkeypatch.setattr("dream.tools.collectives.plot.find_spec", lambda _: None)
+    monkeypatch.setattr("dream.tools.collectives.report.find_spec", lambda _: None)
     done = collectives("--plot", "out.png")
     assert isinstance(done.exception, DreamError)
     assert "pip install 'dream-systems[plot]'" in str(done.exception)

@@ -1,14 +1,17 @@
-"""Made-up cells and outcomes, for tests that judge and show without training."""
+"""Made-up cells and outcomes, and figures that were recorded, for tests that judge and show without
+training."""
 
+import json
 from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
 
 import numpy as np
 
 from dream.parameter_server.staleness import Staleness
-from dream.tools.compare import record
+from dream.tools.compare import outcome
 from dream.tools.compare.cells import Cell
-from dream.tools.compare.outcome import Finished
-from dream.tools.compare.record import RankRecord
+from dream.tools.compare.outcome import Finished, RankRecord
 
 SINGLE = Cell("torch", "single", 1)
 MIRRORED = Cell("torch", "mirrored", 2)
@@ -56,7 +59,7 @@ def finished(
             first_step=100.0 + rank,
             imported_bytes=(300 + rank - own_megabytes) * 10**6,
             peak_bytes=(300 + rank) * 10**6,
-            digest=record.digest(each),
+            digest=outcome.digest(each),
             staleness=staleness and staleness.to_json(),
         )
         for rank, each in enumerate(parameters)
@@ -68,3 +71,31 @@ def finished(
         for later in speeds
     )
     return Finished(records, parameters, start_up=2.5, again=again)
+
+
+RECORDED = Path(__file__).parent / "recorded.json"
+_FIRST_OF_THOSE_THAT_RAN = "samples_per_second"
+
+
+def recorded_figures():
+    """What a real comparison wrote, by `dream compare --json recorded.json`, and beside it rows
+    that it had none of: with a slow worker, on more replicas than cores, and one skipped."""
+    read = json.loads(RECORDED.read_text())
+    served = next(c for c in read["cells"] if c["strategy"] == "parameter_server")
+    slow = {"slow": {"rank": 1, "factor": 4.0}, "speed_kept": 0.61}
+    read["cells"] += [
+        served | slow | {"title": "parameter_server, rank 1 slowed 4x"},
+        served | {"replicas": 4, "correctness_only": True},
+        _skipped(served),
+    ]
+    read["summary"]["slow"] = "With rank 1 slowed 4x: those that do not wait keep 61%."
+    return read
+
+
+def _skipped(row):
+    """Only what is told of rows that did not run."""
+    told = dict(takewhile(lambda item: item[0] != _FIRST_OF_THOSE_THAT_RAN, row.items()))
+    blank = dict.fromkeys(("speed_against_single", "speed_told_from_single", "seconds_to_score"))
+    blank |= dict.fromkeys(("largest_parameter_difference", "score_reached"))
+    reason = "tensorflow cannot use this reduction. Received: reduction='gloo'. Use one of: auto."
+    return told | blank | {"verdict": "skipped", "reason": reason, "good": True}

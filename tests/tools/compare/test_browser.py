@@ -5,8 +5,8 @@ import re
 import shutil
 import subprocess
 
-import compare_recorded
 import pytest
+from compare_made import recorded_figures
 
 from dream.tools.compare import page
 from dream.tools.compare.page.pictures import PICTURES
@@ -94,7 +94,7 @@ def asked(net):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("report")
-    page.write(made, compare_recorded.figures())
+    page.write(made, recorded_figures())
     return made
 
 

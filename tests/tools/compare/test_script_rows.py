@@ -8,12 +8,12 @@ import typer
 from typer.testing import CliRunner
 
 from dream import ConfigurationError
-from dream.tools.compare import asked, scripts
+from dream.tools.compare import runner
 from dream.tools.compare.cells import Cell
 from dream.tools.compare.command import command
 from dream.tools.compare.main import main
-from dream.tools.compare.outcome import Broken
-from dream.tools.compare.settings import Job, Settings
+from dream.tools.compare.settings import Settings, TaskJob, named_items, script_asked
+from dream.tools.verify.runs import Broken
 
 TRAINS = """
 import sys
@@ -49,7 +49,7 @@ with dream.strategy("mirrored"):
 
 
 def settings(path, *arguments, timeout=400.0):
-    return Settings(Job(1, 64), {}, timeout, 1, ("script", str(path), *arguments))
+    return Settings(TaskJob(1, 64), {}, timeout, 1, ("script", str(path), *arguments))
 
 
 def compare(tmp_path, text, strategies, frameworks=()):
@@ -125,7 +125,7 @@ def test_a_row_that_names_another_framework_than_the_script_trains_with(tmp_path
     script, left = tmp_path / "train.py", tmp_path / "left"
     script.write_text(TRAINS)
     left.mkdir()
-    outcome = scripts.run(Cell("tensorflow", "single", 1), settings(script), left)
+    outcome = runner.run_script(Cell("tensorflow", "single", 1), settings(script), left)
     assert isinstance(outcome, Broken)
     assert "trains with torch, not with tensorflow" in outcome.reason
 
@@ -145,7 +145,7 @@ def test_where_single_crashes_the_others_still_run(tmp_path):
 def test_a_loss_that_is_never_computed(tmp_path):
     good, read = compare(tmp_path, NO_LOSS, ["mirrored"])
     assert not good
-    assert [cell["reason"] for cell in read["cells"]] == [scripts.NO_LOSS] * 2
+    assert [cell["reason"] for cell in read["cells"]] == [runner.NO_LOSS] * 2
 
 
 def test_a_script_without_a_block_is_refused_with_what_to_do(tmp_path):
@@ -172,29 +172,29 @@ def test_a_script_that_crashes_before_anything_is_known(tmp_path):
 )
 def test_a_script_that_left_no_record_is_known_by_its_imports(tmp_path, text, name):
     (tmp_path / "train.py").write_text(text)
-    assert scripts.framework(tmp_path, tmp_path / "train.py") == name
+    assert runner.framework_of(tmp_path, tmp_path / "train.py") == name
 
 
 def test_what_is_asked_of_a_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
-    assert asked.script([]) == ()
-    assert asked.script([str(script), "--lr", "1"]) == ("script", str(script), "--lr", "1")
+    assert script_asked([]) == ()
+    assert script_asked([str(script), "--lr", "1"]) == ("script", str(script), "--lr", "1")
     with pytest.raises(ConfigurationError, match=r"No such option\. Received: --bogus"):
-        asked.script(["--bogus", "1"])
+        script_asked(["--bogus", "1"])
     with pytest.raises(ConfigurationError, match="No such script"):
-        asked.script([str(tmp_path / "absent.py")])
+        script_asked([str(tmp_path / "absent.py")])
     with pytest.raises(ConfigurationError, match=r"--batch-size 8. Leave"):
-        asked.script([str(script)], task=None, batch_size=8)
+        script_asked([str(script)], task=None, batch_size=8)
     with pytest.raises(ConfigurationError, match=r"--epochs 0. Leave"):
-        asked.script([str(script)], epochs=0, mixed=False)
+        script_asked([str(script)], epochs=0, mixed=False)
 
 
 def test_a_list_that_was_given_names_something():
-    assert asked.names("--frameworks", "") == []
-    assert asked.names("--frameworks", "torch, tensorflow") == ["torch", "tensorflow"]
+    assert named_items("--frameworks", "") == []
+    assert named_items("--frameworks", "torch, tensorflow") == ["torch", "tensorflow"]
     with pytest.raises(ConfigurationError, match=r"names nothing\. Received: --frameworks ','"):
-        asked.names("--frameworks", ",")
+        named_items("--frameworks", ",")
 
 
 def test_options_of_the_scripts_own_reach_it(monkeypatch, tmp_path):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dream.tools.plan.forecast import Source
-from dream.tools.plan.hardware import Hardware, Link
-from dream.tools.plan.sketch import Op, Parameter, Rehearsal, Sending, Sketch
+from dream.tools.plan.hardware import Hardware, NetworkLink
+from dream.tools.plan.sketch import Rehearsal, Sending, Sketch, SketchedOp, SketchedParameter
 
 
-def parameter(name: str, rows: int, columns: int) -> Parameter:
-    return Parameter(f"{name}.weight", rows * columns, rows, 4, trained=True)
+def parameter(name: str, rows: int, columns: int) -> SketchedParameter:
+    return SketchedParameter(f"{name}.weight", rows * columns, rows, 4, trained=True)
 
 
 SKETCH = Sketch(
@@ -20,9 +20,9 @@ SKETCH = Sketch(
         parameter("d", 10, 10),
     ),
     ops=(
-        *(Op("forward", "matmul", 1600, 0) for _ in range(4)),
-        Op("backward", "matmul", 12800, 0),
-        Op("update", "other", 0, 8000),
+        *(SketchedOp("forward", "matmul", 1600, 0) for _ in range(4)),
+        SketchedOp("backward", "matmul", 12800, 0),
+        SketchedOp("update", "other", 0, 8000),
     ),
     buffers=64,
     running=32,
@@ -47,9 +47,9 @@ REHEARSAL = Rehearsal(
     activations=4000,
     peak=10464,
     ops=(
-        Op("forward", "matmul", 4000, 0),
-        Op("backward", "matmul", 8000, 0),
-        Op("update", "other", 0, 2000),
+        SketchedOp("forward", "matmul", 4000, 0),
+        SketchedOp("backward", "matmul", 8000, 0),
+        SketchedOp("update", "other", 0, 2000),
     ),
     sent=(
         Sending("all_reduce", 320, "model", "forward", 2),
@@ -65,8 +65,8 @@ FLAT = Hardware(
     bandwidth=1000.0,
     launch=0.0,
     per_host=8,
-    near=Link(1.0, 100.0),
-    far=Link(10.0, 10.0),
+    near=NetworkLink(1.0, 100.0),
+    far=NetworkLink(10.0, 10.0),
     call=0.0,
     overlaps=False,
     fused=False,

@@ -10,23 +10,40 @@ from plan_sketches import FLAT, REHEARSAL, SKETCH, SOURCE
 
 from dream import ConfigurationError, Unsupported
 from dream._mesh import Mesh
-from dream.tools.plan import cost, presets
+from dream.tools.plan import hardware
 from dream.tools.plan.calibrate import fit
-from dream.tools.plan.candidates import KINDS, Candidate, candidates, like
-from dream.tools.plan.choice import best, sentence
-from dream.tools.plan.forecast import Forecast, Source, forecast, share_of
-from dream.tools.plan.hardware import Hardware, Link
-from dream.tools.plan.memory import memory
-from dream.tools.plan.rehearsed import memory_of, messages_of, time_of
-from dream.tools.plan.scaling import scaling
-from dream.tools.plan.sketch import Op, Sending
-from dream.tools.plan.timing import paged, time
-from dream.tools.plan.traffic import given, sent, traffic
-from dream.tools.plan.trial import Job
+from dream.tools.plan.forecast import (
+    Forecast,
+    Source,
+    best,
+    forecast,
+    memory_of,
+    messages_of,
+    paged,
+    sentence,
+    share_of,
+    time,
+    time_of,
+)
+from dream.tools.plan.hardware import Hardware, NetworkLink
+from dream.tools.plan.planned import scaling
+from dream.tools.plan.readings import TrialJob
+from dream.tools.plan.sketch import STRATEGY_KINDS, Candidate, Sending, SketchedOp, candidates, like
+from dream.tools.plan.traffic import (
+    given,
+    memory,
+    point_to_point,
+    ring_all_reduce,
+    ring_gather,
+    seconds,
+    sent,
+    traffic,
+    tree_all_reduce,
+)
 
 SINGLE = Candidate("single", Mesh(1, 1))
 MIRRORED = Candidate("mirrored", Mesh(4, 1))
-LINK = Link(latency=2.0, bandwidth=10.0)
+LINK = NetworkLink(latency=2.0, bandwidth=10.0)
 
 
 def sharded(zero: int) -> Candidate:
@@ -34,21 +51,21 @@ def sharded(zero: int) -> Candidate:
 
 
 def test_a_ring_sends_what_the_textbook_says() -> None:
-    assert cost.ring_all_reduce(120, 4, LINK) == 6 * 2 + 1.5 * 120 / 10
-    assert cost.ring_gather(120, 4, LINK) == 3 * 2 + 0.75 * 120 / 10
-    assert cost.tree_all_reduce(120, 4, LINK) == 2 * 2 * 2 + 2 * 120 / 10
-    assert cost.point_to_point(120, LINK) == 2 + 12
-    assert cost.seconds("all_reduce", 100, 1, 1, FLAT) == 0
+    assert ring_all_reduce(120, 4, LINK) == 6 * 2 + 1.5 * 120 / 10
+    assert ring_gather(120, 4, LINK) == 3 * 2 + 0.75 * 120 / 10
+    assert tree_all_reduce(120, 4, LINK) == 2 * 2 * 2 + 2 * 120 / 10
+    assert point_to_point(120, LINK) == 2 + 12
+    assert seconds("all_reduce", 100, 1, 1, FLAT) == 0
 
 
 def test_across_hosts_each_device_takes_its_part() -> None:
-    inside = 2 * cost.ring_gather(800, 8, FLAT.near)
-    between = cost.ring_all_reduce(100, 2, FLAT.far)
-    assert cost.seconds("all_reduce", 800, 16, 1, FLAT) == inside + between
-    gathered = cost.ring_gather(100, 2, FLAT.far) + cost.ring_gather(800, 8, FLAT.near)
-    assert cost.seconds("all_gather", 800, 16, 1, FLAT) == gathered
-    strided = cost.ring_all_reduce(800, 2, FLAT.far)
-    assert cost.seconds("all_reduce", 800, 2, 8, FLAT) == pytest.approx(strided)
+    inside = 2 * ring_gather(800, 8, FLAT.near)
+    between = ring_all_reduce(100, 2, FLAT.far)
+    assert seconds("all_reduce", 800, 16, 1, FLAT) == inside + between
+    gathered = ring_gather(100, 2, FLAT.far) + ring_gather(800, 8, FLAT.near)
+    assert seconds("all_gather", 800, 16, 1, FLAT) == gathered
+    strided = ring_all_reduce(800, 2, FLAT.far)
+    assert seconds("all_reduce", 800, 2, 8, FLAT) == pytest.approx(strided)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_time_is_the_roofline_and_what_is_sent() -> None:
     messages = traffic(MIRRORED, SKETCH)
     found = time(MIRRORED, SKETCH, messages, FLAT, "float32")
     assert found.compute == pytest.approx(6.4 + 12.8 + 8.0)
-    alone = [cost.seconds("all_reduce", size, 4, 1, FLAT) for size in (4004, 32)]
+    alone = [seconds("all_reduce", size, 4, 1, FLAT) for size in (4004, 32)]
     assert found.communication == pytest.approx(sum(alone))
     hidden = time(MIRRORED, SKETCH, messages, replace(FLAT, overlaps=True), "float32")
     assert hidden.communication == pytest.approx(sum(alone))  # one bucket has nothing before it
@@ -119,12 +136,12 @@ def test_parts_of_layers_wait_for_each_other() -> None:
     overlapping = replace(FLAT, overlaps=True)
     found = time_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL], overlapping, "float32")
     assert found.compute == pytest.approx(4.0 + 8.0 + 2.0)
-    assert found.communication == pytest.approx(2 * cost.seconds("all_reduce", 320, 4, 1, FLAT))
+    assert found.communication == pytest.approx(2 * seconds("all_reduce", 320, 4, 1, FLAT))
     gathers = (Sending("all_gather", 40, "model", "forward", 3),)
     told = time_of(sharded(3), [replace(REHEARSAL, sent=gathers)], overlapping, "float32")
     assert told.communication == pytest.approx(
-        max(3 * cost.seconds("all_gather", 40, 4, 1, FLAT) - 4.0,
-            cost.seconds("all_gather", 40, 4, 1, FLAT))
+        max(3 * seconds("all_gather", 40, 4, 1, FLAT) - 4.0,
+            seconds("all_gather", 40, 4, 1, FLAT))
     )  # fmt: skip
 
 
@@ -132,7 +149,7 @@ def test_shares_of_a_batch() -> None:
     assert share_of(MIRRORED, 10) == 3
     assert share_of(Candidate("pipeline", Mesh(2, 2), microbatches=4), 16) == 2
     assert share_of(sharded(3), 8) == 2
-    job = Job("m.py:f", None, 10, 4, 1)  # type: ignore[arg-type]
+    job = TrialJob("m.py:f", None, 10, 4, 1)  # type: ignore[arg-type]
     assert [job.share(rank, 4) for rank in range(4)] == [(0, 3), (3, 6), (6, 8), (8, 10)]
     assert [replace(job, shares=2).share(rank, 4) for rank in range(4)] == [
         (0, 5), (0, 5), (5, 10), (5, 10),
@@ -140,7 +157,7 @@ def test_shares_of_a_batch() -> None:
 
 
 def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
-    requests = [one.request for one in candidates(4, 8, 8, KINDS)]
+    requests = [one.request for one in candidates(4, 8, 8, STRATEGY_KINDS)]
     assert requests == [
         "single", "mirrored", "sharded:zero=1", "sharded:zero=2", "sharded:zero=3",
         "model_parallel:split=tensor,model=4",
@@ -149,7 +166,7 @@ def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
     ]  # fmt: skip
     few = [one.request for one in candidates(4, 2, 2, ("single", "mirrored"))]
     assert few == ["single"]
-    assert candidates(16, 8, 16, KINDS)[1].request == "multi_worker_mirrored"
+    assert candidates(16, 8, 16, STRATEGY_KINDS)[1].request == "multi_worker_mirrored"
 
 
 def test_copies_beyond_two_do_what_two_do() -> None:
@@ -189,7 +206,7 @@ def test_where_nothing_fits_the_sentence_says_what_is_missing() -> None:
 
 def test_an_operation_that_was_timed_takes_what_it_took() -> None:
     timed = replace(FLAT, known={"add": 2.0}, overheads={"mirrored": 0.5}, launch=100.0)
-    op = Op("forward", "matmul", 10**6, 10**6, call="add")
+    op = SketchedOp("forward", "matmul", 10**6, 10**6, call="add")
     assert timed.seconds(op, "float32") == 2.0
     assert timed.under("mirrored").seconds(op, "float32") == 2.5
     assert timed.under("mirrored").seconds(op, "float32", share=0.5) == 1.5
@@ -212,7 +229,7 @@ def test_memory_that_was_given_back_costs_its_time_again() -> None:
 def test_a_machine_is_told_of_the_operations_of_its_candidates() -> None:
     told: dict[int, int] = {}
 
-    def machine(devices: int, ops: Iterable[Op]) -> Hardware:
+    def machine(devices: int, ops: Iterable[SketchedOp]) -> Hardware:
         told[devices] = max(told.get(devices, 0), len(list(ops)))
         return FLAT
 
@@ -235,9 +252,9 @@ def test_a_link_is_read_off_two_ranks() -> None:
     assert link.bandwidth == pytest.approx(1e9)
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
+@pytest.mark.parametrize("name", hardware.PRESETS)
 def test_presets_are_complete_and_say_where_they_are_from(name: str) -> None:
-    one = presets.find(name)
+    one = hardware.preset(name)
     assert one.memory
     assert one.memory >= 16 << 30
     assert set(one.flops) >= {"float32", "float16"}
@@ -249,12 +266,12 @@ def test_presets_are_complete_and_say_where_they_are_from(name: str) -> None:
 
 
 def test_presets_hold_the_makers_figures() -> None:
-    share = presets.FLOPS_REACHED * 1e12
-    assert presets.find("h100").flops["bfloat16"]["matmul"] == 989 * share
-    assert presets.find("a100-p4d").bandwidth == pytest.approx(1555e9 * 0.8)
-    assert presets.find("v100").near.bandwidth == pytest.approx(150e9 * 0.8)
-    assert presets.find("t4").memory == 16 << 30
+    share = hardware.FLOPS_REACHED * 1e12
+    assert hardware.preset("h100").flops["bfloat16"]["matmul"] == 989 * share
+    assert hardware.preset("a100-p4d").bandwidth == pytest.approx(1555e9 * 0.8)
+    assert hardware.preset("v100").near.bandwidth == pytest.approx(150e9 * 0.8)
+    assert hardware.preset("t4").memory == 16 << 30
     with pytest.raises(ConfigurationError, match="Did you mean 'a100-dgx'"):
-        presets.find("a100-dgxx")
+        hardware.preset("a100-dgxx")
     with pytest.raises(Unsupported, match="does not compute in this precision"):
-        presets.find("t4").rates("bfloat16")
+        hardware.preset("t4").rates("bfloat16")

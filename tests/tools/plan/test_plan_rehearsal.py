@@ -13,17 +13,16 @@ from dream import Unsupported
 from dream._mesh import Mesh
 from dream.adapters.pytorch.tools.planning import sketching
 from dream.tools.plan import traffic
-from dream.tools.plan.asked import Training
-from dream.tools.plan.candidates import Candidate
-from dream.tools.plan.sketch import Rehearsal
+from dream.tools.plan.asked import TrainingSpec
+from dream.tools.plan.sketch import Candidate, Rehearsal
 
 PARAMETERS = 41_170
-TRAINING = Training("adamw", "float32", fused=False)
+TRAINING = TrainingSpec("adamw", "float32", fused=False)
 WIDTH, TOKENS, LOSS = 32, 16, 4
 
 
 def rehearse(candidate: Candidate, batch: int, build: Any = plan_models.tokens) -> list[Rehearsal]:
-    found = sketching.made(build, TRAINING).rehearse(candidate, batch)
+    found = sketching.make_sketcher(build, TRAINING).rehearse(candidate, batch)
     assert found is not None
     return found
 

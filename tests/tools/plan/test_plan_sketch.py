@@ -1,4 +1,4 @@
-"""Steps without values against the same steps with values, byte by byte, in this process."""
+"""Steps without values held against real ones, and operations of a step made again alone."""
 
 from __future__ import annotations
 
@@ -12,23 +12,72 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from dream import ConfigurationError
-from dream.adapters.pytorch.tools.planning import optimizing, sketching, watched
-from dream.adapters.pytorch.tools.planning.example import example
-from dream.tools.plan.asked import OPTIMIZERS, Optimizer, Training
-from dream.tools.plan.candidates import Candidate, Mesh
-from dream.tools.plan.memory import bytes_of, memory
-from dream.tools.plan.sketch import Sketch
+from dream.adapters.pytorch.tools.planning import calls, sketching, trial
+from dream.adapters.pytorch.tools.planning.example import example, make_optimizer
+from dream.adapters.pytorch.tools.planning.ledger import Ledger
+from dream.tools.plan.asked import OPTIMIZERS, Optimizer, TrainingSpec
+from dream.tools.plan.sketch import Candidate, Mesh, Sketch
+from dream.tools.plan.traffic import bytes_of, memory
+
+
+def noted(name: str) -> list[str]:
+    """The calls of a step with values."""
+    found = example(plan_models.MODELS[name]())
+    steps = make_optimizer("adamw", found.model.parameters())
+    *inputs, target = found.batch_of(8)
+    with Ledger() as ledger:
+        found.loss(found.model(*inputs), target).backward()
+        steps.step()
+    return [op.call for op in ledger.done]
+
+
+@pytest.mark.parametrize("name", plan_models.MODELS)
+def test_every_operation_of_a_step_can_be_made_again(name: str) -> None:
+    once = sorted(set(noted(name)))
+    assert all(once)
+    assert all(seconds is not None and seconds > 0 for seconds in calls.time_calls(once))
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ((torch.ones(3, 4).t(), torch.ones(3)), {}),
+        ((torch.ones(1, 3).expand(4, 3), torch.ones(3)), {"alpha": float("inf")}),
+        ((torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last), 2), {}),
+        ((torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.bfloat16)), {}),
+    ],
+)
+def test_arguments_come_back_as_they_were(args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    add = torch.ops.aten.add.Tensor
+    operation, given, by_name = calls.rebuilt(calls.described(add, args, named))
+    assert operation is add
+    assert by_name == named
+    for one, before in zip(given, args, strict=True):
+        if isinstance(before, torch.Tensor):
+            assert (one.shape, one.stride(), one.dtype) == (
+                before.shape,
+                before.stride(),
+                before.dtype,
+            )
+        else:
+            assert one == before
+
+
+def test_what_has_no_words_is_not_made() -> None:
+    sparse = torch.eye(3).to_sparse()
+    assert calls.described(torch.ops.aten.add.Tensor, (sparse, sparse), {}) == ""
+    assert calls.time_calls([""]) == [None]
 
 
 def sketch(name: str, optimizer: Optimizer = "adamw", batch: int = 8, **options: Any) -> Sketch:
-    training = Training(optimizer, options.get("precision", "float32"), fused=False)
-    return sketching.made(plan_models.MODELS[name], training).sketch(batch)
+    training = TrainingSpec(optimizer, options.get("precision", "float32"), fused=False)
+    return sketching.make_sketcher(plan_models.MODELS[name], training).sketch(batch)
 
 
 def stepping(name: str, optimizer: Optimizer, batch: int) -> Any:
     """(model, optimizer, a step) with values."""
     found = example(plan_models.MODELS[name]())
-    steps = optimizing.optimizer(optimizer, found.model.parameters())
+    steps = make_optimizer(optimizer, found.model.parameters())
     *inputs, target = found.batch_of(batch)
 
     def step() -> None:
@@ -87,10 +136,10 @@ def test_the_peak_is_what_the_allocator_gives(name: str, batch: int, tmp_path: P
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         _, _, step = stepping(name, "adamw", batch)
         for _ in range(2):
-            with record_function(watched.STEP):
+            with record_function(trial.STEP):
                 step()
     seen.export_chrome_trace(str(tmp_path / "trace.json"))
-    measured = watched.read(tmp_path / "trace.json").peaks[-1]
+    measured = trial.read_trace(tmp_path / "trace.json").peaks[-1]
     foretold = memory(Candidate("single", Mesh(1, 1)), sketch(name, batch=batch)).peak
     assert foretold == pytest.approx(measured, rel=0.10)
 
@@ -110,8 +159,8 @@ def test_half_precision_halves_what_is_saved() -> None:
 
 
 def test_a_model_may_be_larger_than_the_machine() -> None:
-    training = Training("adamw", "float32", fused=True)
-    found = sketching.made(plan_models.huge, training).sketch(2)
+    training = TrainingSpec("adamw", "float32", fused=True)
+    found = sketching.make_sketcher(plan_models.huge, training).sketch(2)
     assert bytes_of(found.parameters) == 10 * (10**12 + 10**6) * 4
 
 
@@ -126,15 +175,15 @@ def test_a_model_may_be_larger_than_the_machine() -> None:
 )
 def test_what_cannot_be_sketched_says_why(build: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        sketching.made(build, Training("sgd", "float32", fused=False)).sketch(2)
+        sketching.make_sketcher(build, TrainingSpec("sgd", "float32", fused=False)).sketch(2)
 
 
 def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
     """Bytes to collectives: each with its dtype, in the last step. Peaks: of every step, what came
     before among it."""
     events = [
-        {"name": watched.STEP, "ts": 10.0, "dur": 5.0},
-        {"name": watched.STEP, "ts": 2.0, "dur": 3.0},
+        {"name": trial.STEP, "ts": 10.0, "dur": 5.0},
+        {"name": trial.STEP, "ts": 2.0, "dur": 3.0},
         *(
             {"name": "[memory]", "ts": at, "args": {"Ev Idx": at, "Addr": place, "Bytes": size}}
             for at, place, size in ((1.0, 1, 100), (3.0, 2, 50), (4.0, 2, -50), (11.0, 3, 20))
@@ -147,6 +196,6 @@ def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
          "args": {"Input type": ["float"], "Input Dims": [[7]]}},
     ]  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    seen = watched.read(tmp_path / "trace.json")
+    seen = trial.read_trace(tmp_path / "trace.json")
     assert seen.given == {"all_reduce": 60 + 16}
     assert seen.peaks == [150, 120]

@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 from porting_kit import BATCHES, Benches, Checked, place
 
-from dream.tools.port_check.check import Request, check
-from dream.tools.port_check.process import Bench, bench
-from dream.tools.port_check.verdict import Report
+from dream.tools.model_process import ModelProcess, open_process
+from dream.tools.port_check import worker
+from dream.tools.port_check.check import PortCheckRequest, check
+from dream.tools.port_check.verdict import PortReport
 
 
 @pytest.fixture(scope="session")
 def benches() -> Iterator[Benches]:
     """A framework's process, started when first asked for. "torch2": a second one of torch's."""
     with ExitStack() as up:
-        made: dict[str, Bench] = {}
+        made: dict[str, ModelProcess] = {}
 
-        def find(framework: str) -> Bench:
+        def find(framework: str) -> ModelProcess:
             if framework not in made:
                 backend = "tensorflow" if framework == "keras" else None
                 made[framework] = up.enter_context(
-                    bench(f"the {framework} model", backend=backend, timeout=500)
+                    open_process(f"the {framework} model", worker.__name__, 500, backend)
                 )
             return made[framework]
 
@@ -35,11 +36,11 @@ def benches() -> Iterator[Benches]:
 def checked(benches: Benches) -> Checked:
     """The report on two models, "torch:dense" and the like, and a batch of BATCHES."""
 
-    def run(old: str, new: str, batch: str, **options: Any) -> Report:
+    def run(old: str, new: str, batch: str, **options: Any) -> PortReport:
         first, second = (name.partition(":")[0] for name in (old, new))
         sides = benches(first), benches(second if second != first else f"{second}2")
         arrays = BATCHES[batch] | options.pop("more", {})
-        return check(Request(place(old), place(new), arrays, **options), *sides)
+        return check(PortCheckRequest(place(old), place(new), arrays, **options), *sides)
 
     return run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dream.tools.port_check.process import Bench
-from dream.tools.port_check.verdict import Report
+from dream.tools.model_process import ModelProcess
+from dream.tools.port_check.verdict import PortReport
 
 HERE = Path(__file__).parent
 DRAW = np.random.default_rng(3)
@@ -45,8 +45,8 @@ BATCHES: dict[str, dict[str, np.ndarray]] = {
     "flat_image": normal(2, 4, 5, 3),
 }
 
-Benches = Callable[[str], Bench]
-Checked = Callable[..., Report]
+Benches = Callable[[str], ModelProcess]
+Checked = Callable[..., PortReport]
 
 
 def place(name: str) -> str:

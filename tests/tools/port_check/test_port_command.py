@@ -14,8 +14,8 @@ from porting_kit import BATCHES, place
 import dream
 from dream import ConfigurationError
 from dream.cli import main
-from dream.tools.port_check.check import Request
-from dream.tools.port_check.settings import pads
+from dream.tools.port_check.check import PortCheckRequest
+from dream.tools.port_check.match import pads
 
 Run = Callable[..., tuple[int, str]]
 
@@ -97,7 +97,7 @@ def test_a_batch_is_a_file_of_arrays(run: Run, tmp_path: Path) -> None:
     assert code == 2
     assert "A batch is a .npz file" in text
     with pytest.raises(ConfigurationError, match=r"nothing to give.*a batch with y"):
-        Request(place("torch:dense"), place("torch:dense"), {"y": np.ones(3)})
+        PortCheckRequest(place("torch:dense"), place("torch:dense"), {"y": np.ones(3)})
 
 
 def test_functions_may_be_given_themselves() -> None:

@@ -1,4 +1,6 @@
-"""Other backends, losses, layouts and dtypes; models that are none."""
+"""Real models of both frameworks: what is equal is found equal; other backends, losses, layouts and
+dtypes; models that are none.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,44 @@ import pytest
 from porting_kit import BATCHES, Benches, Checked, place
 
 from dream import ConfigurationError, Unsupported, WorkerFailed
-from dream.tools.port_check.check import Request, check
-from dream.tools.port_check.loss import make
-from dream.tools.port_check.process import bench
+from dream.tools.model_process import open_process
+from dream.tools.port_check import worker
+from dream.tools.port_check.check import PortCheckRequest, check
+from dream.tools.port_check.probe import make_loss
+
+BOTH_WAYS = ("dense", "conv1d", "conv2d", "conv2d_same_stride", "batch_norm", "norms", "embedding",
+             "attention", "lstm", "gru")  # fmt: skip
+"""A pair for each kind of layer; the others hold what they hold from either side."""
+
+CELLS = [
+    pytest.param(
+        old, new, name,
+        marks=[pytest.mark.exhaustive] * (old == "keras" and name not in BOTH_WAYS),
+    )
+    for name in BATCHES
+    for old, new in (("torch", "keras"), ("keras", "torch"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "name"), CELLS)
+def test_what_is_equal_is_found_equal(checked: Checked, old: str, new: str, name: str) -> None:
+    report = checked(f"{old}:{name}", f"{new}:{name}", name)
+    assert report.first_layer is None, report
+    assert report.first_gradient is None, report
+    assert report.equal, report.settings
+    assert all(row.gradients for row in report.rows)
+    seen = [row.gave is not None and row.given is not None for row in report.rows]
+    assert all(seen) or name in ("bidirectional", "tokens")  # torch's is one module, or the model
+    assert report.loss[0] == pytest.approx(report.loss[1], rel=1e-5)
 
 
 @pytest.mark.slow
 def test_one_keras_model_on_both_backends(benches: Benches) -> None:
-    with bench("Keras on torch", "torch", 100) as other:
+    with open_process("Keras on torch", worker.__name__, 100, "torch") as other:
         for name in ("batch_norm", "gru", "attention"):
-            request = Request(place(f"keras:{name}"), place(f"keras:{name}"), BATCHES[name])
+            request = PortCheckRequest(
+                place(f"keras:{name}"), place(f"keras:{name}"), BATCHES[name]
+            )
             report = check(request, benches("keras"), other)
             assert report.equal, report
             assert report.backends == ("keras on tensorflow", "keras on torch")
@@ -45,7 +75,7 @@ def test_classes_are_a_target_for_cross_entropy(checked: Checked) -> None:
 def test_the_slopes_are_those_of_the_loss(name: str) -> None:
     """Against differences."""
     outputs, y = np.random.default_rng(0).normal(size=(5, 4)), np.array([0, 3, 1, 2, 2])
-    loss = make(name, y if name == "cross_entropy" else None, 0)
+    loss = make_loss(name, y if name == "cross_entropy" else None, 0)
     value, (slope,) = loss([outputs])
     step = np.random.default_rng(1).normal(size=outputs.shape) * 1e-6
     assert loss([outputs + step])[0] - value == pytest.approx(np.vdot(slope, step), rel=1e-4)
@@ -125,5 +155,8 @@ def test_dropouts_of_another_count_are_told(checked: Checked) -> None:
     ("name", "timeout", "words"), [("dies", 500, "its process ended"), ("sleeps", 4, "for 4 s")]
 )
 def test_a_model_that_dies_or_hangs_is_told(name: str, timeout: float, words: str) -> None:
-    with bench("the model", None, timeout) as it, pytest.raises(WorkerFailed, match=words):
+    with (
+        open_process("the model", worker.__name__, timeout) as it,
+        pytest.raises(WorkerFailed, match=words),
+    ):
         it.get("build", place(f"torch:{name}"), BATCHES["dense"], False)

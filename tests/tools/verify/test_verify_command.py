@@ -15,9 +15,8 @@ from dream import ConfigurationError, _registry
 from dream.cli import main
 from dream.launch.job import Job
 from dream.launch.start import run
-from dream.tools.verify import arguments
-from dream.tools.verify.cells import Cell
-from dream.tools.verify.runs import Laboratory, Ran
+from dream.tools.verify.main import parse
+from dream.tools.verify.runs import Placement, Ran, ScriptRunner
 
 Verify = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -249,7 +248,7 @@ def recorded(name: str, folder: Path, *given: str) -> Ran:
     script, root = folder / f"{name}.py", folder / f"{name}-left"
     script.write_text(ALL[name])
     root.mkdir()
-    ran = Laboratory(arguments.parse([str(script), *given]), root).single()
+    ran = ScriptRunner(parse([str(script), *given]), root).single()
     assert isinstance(ran, Ran), ran
     return ran
 
@@ -284,9 +283,9 @@ def test_recording_changes_no_number(tmp_path: Path) -> None:
     plain = tmp_path / "plain.npz"
     job = Job(command=("script", str(script), str(plain)), n=2, strategy="mirrored", show="none")
     assert run(job).exit_code == 0
-    asked = arguments.parse([str(script), "--steps", "1000", str(tmp_path / "again.npz")])
+    asked = parse([str(script), "--steps", "1000", str(tmp_path / "again.npz")])
     (tmp_path / "root").mkdir()
-    recorded = Laboratory(asked, tmp_path / "root").run(Cell("mirrored", 2))
+    recorded = ScriptRunner(asked, tmp_path / "root").run(Placement("mirrored", 2))
     assert isinstance(recorded, Ran), recorded
     assert not recorded.first.stopped
     with np.load(plain) as arrays:
@@ -317,16 +316,16 @@ def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(name: str, tmp_
         HOOKS[name]
         + "before = hooks()\n"
         + EQUAL[name]
-        + "\nimport dream.tools.recording, sys\nassert dream.tools.recording.active() is None\n"
+        + "\nimport dream._observers, sys\nassert not dream._observers.registered\n"
         "assert all(a is b for a, b in zip(before, hooks(), strict=True))\n"
-        "assert 'dream.tools.recording.recorder' not in sys.modules\n"
+        "assert not [name for name in sys.modules if name.startswith('dream.tools')]\n"
     )
     job = Job(command=("script", str(script)), n=1, strategy="single", show="none")
     assert run(job).exit_code == 0
 
 
 def test_options_before_and_after_the_script_and_its_own() -> None:
-    asked = arguments.parse(
+    asked = parse(
         ["-n", "3", __file__, "--steps", "5", "--lr", "0.1", "--strategy", "horovod", "x", "--",
          "--steps", "7"]
     )  # fmt: skip

@@ -9,18 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dream.tools.recording import record
-from dream.tools.recording.record import Record, Step
-from dream.tools.recording.request import Request
-from dream.tools.verify import by_figures, facts, gaps, report
-from dream.tools.verify.cause import Ruling
-from dream.tools.verify.cells import SINGLE, Cell
-from dream.tools.verify.judge import Verdict, judge
-from dream.tools.verify.noise import Noise
-from dream.tools.verify.runs import Failed, Ran
-from dream.tools.verify.tolerance import Tolerance
+from dream.tools import record
+from dream.tools.record import Record, RecordRequest, Step
+from dream.tools.verify import causes, report
+from dream.tools.verify.causes import Ruling
+from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge
+from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran
 
-MIRRORED = Cell("mirrored", 2)
+MIRRORED = Placement("mirrored", 2)
 LOSSES = (1.5, 1.25, 1.0)
 
 
@@ -51,13 +47,13 @@ def ran(
 
 def test_equal_within_rounding() -> None:
     judged = judge(MIRRORED, ran(shift=5e-7), ran(1))
-    assert judged.verdict is Verdict.EQUAL
+    assert judged.verdict is RunVerdict.EQUAL
     assert judged.largest == pytest.approx(5e-7, rel=0.2)
 
 
 def test_a_parameter_that_is_too_far_off_is_named_with_its_rank() -> None:
     judged = judge(MIRRORED, ran(rank_shift=1e-5), ran(1))
-    assert judged.verdict is Verdict.DIFFERS
+    assert judged.verdict is RunVerdict.DIFFERS
     assert judged.worst is not None
     assert (judged.worst.name, judged.worst.rank) == ("w", 1)
     assert judged.worst.allowed == pytest.approx(2e-6)  # of the largest value, which is 2
@@ -65,13 +61,13 @@ def test_a_parameter_that_is_too_far_off_is_named_with_its_rank() -> None:
 
 def test_the_first_step_whose_loss_is_off() -> None:
     judged = judge(MIRRORED, ran(losses=(1.5, 1.2502, 7.0)), ran(1))
-    assert (judged.verdict, judged.first_step) == (Verdict.DIFFERS, 2)
+    assert (judged.verdict, judged.first_step) == (RunVerdict.DIFFERS, 2)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_what_is_no_number_differs(wrong: float) -> None:
     assert judge(MIRRORED, ran(losses=(1.5, wrong, 1.0)), ran(1)).first_step == 2
-    assert judge(MIRRORED, ran(shift=wrong), ran(1)).verdict is Verdict.DIFFERS
+    assert judge(MIRRORED, ran(shift=wrong), ran(1)).verdict is RunVerdict.DIFFERS
 
 
 def test_training_that_diverges_alike_is_equal() -> None:
@@ -81,23 +77,23 @@ def test_training_that_diverges_alike_is_equal() -> None:
 
 def test_other_numbers_of_steps_differ() -> None:
     judged = judge(MIRRORED, ran(losses=LOSSES[:2]), ran(1))
-    assert judged.verdict is Verdict.DIFFERS
+    assert judged.verdict is RunVerdict.DIFFERS
     assert "single 3, ranks 2, 2" in judged.reason
 
 
 def test_ranks_are_alike_to_the_last_bit() -> None:
     judged = judge(MIRRORED, ran(rank_shift=3e-7), ran(1))
-    assert judged.verdict is Verdict.RANKS_DIFFER
+    assert judged.verdict is RunVerdict.RANKS_DIFFER
     assert "w differs between rank 0 and rank 1" in judged.reason
 
 
 def test_the_place_that_was_asked_for() -> None:
-    assert judge(Cell("mirrored", 3), ran(2), ran(1)).verdict is Verdict.WRONG_PLACE
+    assert judge(Placement("mirrored", 3), ran(2), ran(1)).verdict is RunVerdict.WRONG_PLACE
 
 
 def test_a_failure_is_a_failure() -> None:
-    judged = judge(MIRRORED, Failed("Rank 1 failed"), ran(1))
-    assert (judged.verdict, judged.reason) == (Verdict.FAILED, "Rank 1 failed")
+    judged = judge(MIRRORED, Broken("Rank 1 failed"), ran(1))
+    assert (judged.verdict, judged.reason) == (RunVerdict.FAILED, "Rank 1 failed")
 
 
 def test_losses_are_weighed_and_what_weighs_nothing_may_be_nan() -> None:
@@ -135,21 +131,21 @@ def test_the_tolerance_by_dtype_and_steps(dtype: str, steps: int, parameter: flo
 def test_whole_numbers_must_be_the_same() -> None:
     one, other = ran(1), ran(2)
     other = replace(other, parameters=tuple({**p, "n": np.array(4)} for p in other.parameters))
-    assert judge(MIRRORED, other, one).verdict is Verdict.DIFFERS
-    assert gaps.by_name({"a": np.ones(2)}, {"b": np.ones(2)}) == {"b": np.inf, "a": np.inf}
+    assert judge(MIRRORED, other, one).verdict is RunVerdict.DIFFERS
+    assert by_name({"a": np.ones(2)}, {"b": np.ones(2)}) == {"b": np.inf, "a": np.inf}
 
 
 def test_batches_dealt_out_twice_are_seen() -> None:
     single = ran(1, samples=(20, None)).first
-    assert "all ranks together on 10" in facts.slicing(single, ran(samples=(5, 5)).records)
-    assert not facts.slicing(single, ran(samples=(10, 10)).records)
-    assert not facts.slicing(single, ran(samples=(20, 20)).records)
+    assert "all ranks together on 10" in causes.slicing_seen(single, ran(samples=(5, 5)).records)
+    assert not causes.slicing_seen(single, ran(samples=(10, 10)).records)
+    assert not causes.slicing_seen(single, ran(samples=(20, 20)).records)
 
 
 @pytest.mark.parametrize(("single", "ours"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)])
 def test_a_loss_that_is_no_number_is_no_sum_over_samples(single: float, ours: float) -> None:
     held = judge(MIRRORED, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
-    cause = by_figures.sum_of_samples(held, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
+    cause = causes.sum_of_samples(held, ran(losses=(ours, 1.0)), ran(1, losses=(single, 1.0)))
     assert cause.ruling is Ruling.OUT
 
 
@@ -162,14 +158,14 @@ def test_loaders_of_one_rank_alone_are_no_dealing_out() -> None:
     def having(*datasets: int) -> Record:
         return replace(ran(1).first, datasets=datasets)
 
-    assert not facts.slicing(having(30, 105), [having(30, 105), having(105)])
-    assert not facts.slicing(having(105, 30), [having(105, 30), having(30)])
-    assert "105 samples under single, and 53" in facts.slicing(having(105), [having(53)])
+    assert not causes.slicing_seen(having(30, 105), [having(30, 105), having(105)])
+    assert not causes.slicing_seen(having(105, 30), [having(105, 30), having(30)])
+    assert "105 samples under single, and 53" in causes.slicing_seen(having(105), [having(53)])
 
 
 def test_unequal_shares_that_count_alike_are_seen() -> None:
-    assert "had 3, 2 samples" in facts.counted_alike(ran(samples=(3, 2)).records, 1)
-    assert not facts.counted_alike(ran(samples=(3, 2), weights=(1.2, 0.8)).records, 1)
+    assert "had 3, 2 samples" in causes.counted_alike(ran(samples=(3, 2)).records, 1)
+    assert not causes.counted_alike(ran(samples=(3, 2), weights=(1.2, 0.8)).records, 1)
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -177,6 +173,6 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     record.write(tmp_path, first, {"w": np.ones(3)})
     assert record.read(tmp_path, 0) == first
     assert record.read_parameters(tmp_path, 0)["w"].tolist() == [1, 1, 1]
-    request = Request(tmp_path, 5, ("alike",), 2)
-    assert Request.of(request.text) == request
+    request = RecordRequest(tmp_path, 5, ("alike",), 2)
+    assert RecordRequest.of(request.text) == request
     assert judge(SINGLE, ran(1), ran(1)).good

@@ -1,9 +1,15 @@
-"""Operations in words, so that another process can make the same call on tensors of its own."""
+"""Put operations in words, so that another process can make the same call on tensors of its own
+and time it there.
+
+Each is made again and again for a few milliseconds. What it needs was used just now, and is in the
+caches as far as it fits: in a step too most of it was made just before.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +24,8 @@ class _Foreign(Exception):
 
 
 def described(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The same for calls that take as long; "" for what cannot be called elsewhere."""
+    """Describe a call, the same for calls that take as long; "" for what cannot be made
+    elsewhere."""
     if not func._schema.name.startswith(_ATEN):
         return ""
     try:
@@ -36,8 +43,8 @@ def rebuilt(call: str) -> tuple[Any, list[Any], dict[str, Any]]:
 
 
 def size_of(call: str) -> int:
-    """Bytes of the tensors that are given."""
-    return _size(json.loads(call)[2:])
+    """Return the bytes of the tensors that are given."""
+    return _bytes_of(json.loads(call)[2:])
 
 
 def _words(value: Any) -> Any:
@@ -95,13 +102,49 @@ def _extent(shape: list[int], stride: list[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
-def _size(said: Any) -> int:
+def _bytes_of(said: Any) -> int:
     if isinstance(said, list):
-        return sum(map(_size, said))
+        return sum(map(_bytes_of, said))
     if not isinstance(said, dict):
         return 0
     ((kind, value),) = said.items()
     if kind == _TENSOR:
         itemsize: int = getattr(torch, value[0]).itemsize
         return _extent(value[1], value[2]) * itemsize
-    return _size(list(value.values())) if kind == "named" else 0
+    return _bytes_of(list(value.values())) if kind == "named" else 0
+
+
+_BLOCK, _BLOCKS = 1e-3, 7
+"""Seconds of a block, at least, and how many the quickest is of: two threads that wait for each
+other are held up for long by whatever else runs."""
+_MOST = 1 << 30
+"""Bytes of tensors that one may be given."""
+
+
+@torch.no_grad()
+def time_calls(calls: Sequence[str]) -> list[float | None]:
+    """Of each; None for what cannot be made here."""
+    return [_seconds_of(call) for call in calls]
+
+
+def _seconds_of(call: str) -> float | None:
+    if not call or size_of(call) > _MOST:
+        return None
+    operation, args, named = rebuilt(call)
+
+    def again() -> None:
+        operation(*args, **named)
+
+    try:
+        again()
+    except (RuntimeError, IndexError, ValueError):  # values that it does not take
+        return None
+    calls = max(1, int(_BLOCK / max(1e-7, _timed(again, 1))))
+    return min(_timed(again, calls) for _ in range(_BLOCKS))
+
+
+def _timed(call: Callable[[], None], times: int) -> float:
+    begin = perf_counter()
+    for _ in range(times):
+        call()
+    return (perf_counter() - begin) / times

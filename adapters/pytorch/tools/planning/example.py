@@ -1,8 +1,11 @@
-"""What the user's function gives: a model, perhaps a loss, and an example batch."""
+"""Take what the user's function gives: a model, perhaps a loss, and an example batch; and make the
+optimizers and precisions that `dream plan` names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError
+from dream.tools.plan.asked import Optimizer
 
 HOW = (
     "Return (model, batch) or (model, loss, batch): batch is (input, ..., target) as a loader "
@@ -31,7 +35,8 @@ class Example:
     samples: int
 
     def batch_of(self, samples: int) -> tuple[Any, ...]:
-        """The same with another number of samples, of any values that the example's first has."""
+        """Return the same with another number of samples, of any values that the example's first
+        has."""
         return tree_map(lambda x: _sized(x, self.samples, samples), self.batch)  # type: ignore[no-any-return]
 
 
@@ -88,3 +93,48 @@ def _sized(x: Any, before: int, after: int) -> Any:
     if not isinstance(x, torch.Tensor) or not x.dim() or len(x) != before:
         return x
     return x[:1].expand(after, *x.shape[1:]).contiguous()
+
+
+_AUTOCAST = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+
+
+def make_optimizer(
+    name: Optimizer, parameters: Iterable[nn.Parameter], *, fused: bool | None = None
+) -> torch.optim.Optimizer:
+    """fused: all parameters at once, as torch does on GPUs."""
+    if name in ("sgd", "momentum"):
+        momentum = 0.9 if name == "momentum" else 0.0
+        return torch.optim.SGD(parameters, lr=0.01, momentum=momentum, foreach=fused)
+    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+    return kind(parameters, foreach=fused)
+
+
+def cast_model(model: nn.Module, precision: str) -> nn.Module:
+    """Cast parameters and buffers to half precision where nothing is mixed, shared ones still
+    shared. `Module.to` would give tensors without values new contents, which they refuse."""
+    if precision != "bfloat16":
+        return model
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, x in own:
+            if x.is_floating_point():
+                setattr(module, name, made.setdefault(id(x), _halved(x)))
+    return model
+
+
+def _halved(x: torch.Tensor) -> torch.Tensor:
+    half = x.detach().to(torch.bfloat16)
+    if isinstance(x, nn.Parameter):
+        return nn.Parameter(half, requires_grad=x.requires_grad)
+    return half
+
+
+def cast_batch(x: torch.Tensor, precision: str) -> torch.Tensor:
+    return x.to(torch.bfloat16) if precision == "bfloat16" and x.is_floating_point() else x
+
+
+def precision_context(precision: str) -> AbstractContextManager[object]:
+    if precision in _AUTOCAST:
+        return torch.autocast("cpu", _AUTOCAST[precision])
+    return nullcontext()

@@ -1,13 +1,16 @@
-"""Every operation of a step and every byte that it makes and lets go."""
+"""Note every operation of a step, every byte that it makes and lets go, and every collective."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Self, final
 
 import torch
+from torch import distributed
+from torch.distributed._tools.fake_collectives import CollectiveOp, collective_ops, sync_ops
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -15,8 +18,60 @@ from torch.utils.flop_counter import flop_registry
 
 from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tools.planning.calls import described
-from dream.adapters.pytorch.tools.planning.collecting import Collected, collected, is_collective
-from dream.tools.plan.sketch import Kind, Op, Phase
+from dream.tools.plan.sketch import Kind, Phase, SketchedOp
+
+_NAMES = {
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "send": "send",
+    "recv_": "receive",
+    "broadcast_": "broadcast",
+    "shard_dim_alltoall": "all_to_all",
+    "all_to_all_single": "all_to_all",
+}
+"""dream's names of torch's."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """size: bytes of the larger side; ranks: of the group."""
+
+    operation: str
+    size: int
+    ranks: tuple[int, ...]
+    phase: Phase
+
+
+def is_collective(func: Any) -> bool:
+    return func in collective_ops
+
+
+def collected(func: Any, args: tuple[Any, ...], out: Any, phase: Phase) -> Iterator[Collected]:
+    """Nothing for what only waits."""
+    if func in sync_ops:
+        return
+    name = func._overloadpacket.__name__
+    group = CollectiveOp.get_process_group(func, args)
+    ranks = tuple(distributed.get_process_group_ranks(group))
+    yield Collected(_NAMES.get(name, name), _larger(args, out), ranks, phase)
+
+
+def _larger(args: tuple[Any, ...], out: Any) -> int:
+    """Of what goes in and what comes out; lists of tensors are one side."""
+    sides = [*(arg for arg in args if _tensors(arg)), out]
+    return max(sum(x.numel() * x.element_size() for x in _tensors(side)) for side in sides)
+
+
+def _tensors(side: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(side) if isinstance(x, torch.Tensor)]
+
 
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
 
@@ -31,7 +86,7 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
-        self.done: list[Op] = []
+        self.done: list[SketchedOp] = []
         self.made: list[int] = []
         self.sent: list[Collected] = []
         self.events: list[tuple[int, bool, Phase]] = []
@@ -88,7 +143,7 @@ class Ledger(TorchDispatchMode):
         out: Any,
         given: list[torch.Tensor],
         gave: list[torch.Tensor],
-    ) -> Op:
+    ) -> SketchedOp:
         packet = func._overloadpacket
         formula = flop_registry.get(packet)
         flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
@@ -96,7 +151,7 @@ class Ledger(TorchDispatchMode):
         if flops:
             kind = "convolution" if packet.__name__ in _CONVOLUTIONS else "matmul"
         moved = sum(map(size, (*given, *gave)))
-        return Op(self.phase, kind, flops, moved, described(func, args, kwargs))
+        return SketchedOp(self.phase, kind, flops, moved, described(func, args, kwargs))
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -133,5 +188,58 @@ class Ledger(TorchDispatchMode):
 
 
 def size(tensor: torch.Tensor) -> int:
-    """Bytes."""
+    """Return bytes."""
     return tensor.numel() * tensor.element_size()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """In bytes, the optimizer's state never counted. backward, update: without gradients, save
+    one while it is made; joint: backward with them. left: without them, when the update begins."""
+
+    forward: int
+    backward: int
+    joint: int
+    update: int
+    left: int
+
+
+def peaks(ledger: Ledger, gradients: set[int], state: set[int]) -> Peaks:
+    """gradients, state: numbers of storages."""
+    here = together = 0
+    most = {"forward": 0, "backward": 0, "update": 0}
+    joint = left = 0
+    for number, came, phase in ledger.events:
+        if number in state:
+            continue
+        change = ledger.made[number] if came else -ledger.made[number]
+        together += change
+        most[phase] = max(most[phase], here + max(0, change))
+        if number not in gradients:
+            here += change
+        if phase == "backward":
+            joint = max(joint, together)
+        if phase != "update":
+            left = here
+    return Peaks(
+        most["forward"],
+        max(most["backward"], most["forward"] if not joint else 0),
+        joint,
+        max(most["update"], left),
+        left,
+    )
+
+
+def most_since(ledger: Ledger, begin: int) -> tuple[int, set[int]]:
+    """Return the bytes at most since an event, all of them counted, and the numbers of what was
+    there."""
+    here: set[int] = set()
+    held = most = 0
+    there: set[int] = set()
+    for index, (number, came, _) in enumerate(ledger.events):
+        held += ledger.made[number] if came else -ledger.made[number]
+        (here.add if came else here.discard)(number)
+        if index >= begin and held > most:
+            most, there = held, set(here)
+    return most, there

@@ -1,9 +1,12 @@
-"""What torch computes and moves a second on this machine, in this process."""
+"""Measure what torch computes and moves a second on this machine, in this process.
+
+`reference_model` is a small transformer, from which is read what a
+strategy costs beside the operations themselves.
+"""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
@@ -12,10 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dream.adapters.pytorch.tools.planning.ledger import Ledger
-from dream.tools.plan.calibrate import Rates
+from dream.tools.plan.readings import Rates, median_seconds
 
-_SECONDS = 0.3
-"""For each reading, at least."""
 _WIDTH = 512
 _LAYERS = 20
 _ANEW, _TIMES = 16 << 20, 5
@@ -24,7 +25,7 @@ _LARGE = 4 << 20
 """Elements: more than caches hold."""
 
 
-def read(dtype: str) -> Rates:
+def measure_rates(dtype: str) -> Rates:
     """dtype: as torch spells it."""
     kind = getattr(torch, dtype)
     a, b = torch.randn(_WIDTH, _WIDTH, dtype=kind), torch.randn(_WIDTH, _WIDTH, dtype=kind)
@@ -32,9 +33,9 @@ def read(dtype: str) -> Rates:
     kernel = torch.randn(64, 32, 3, 3, dtype=kind)
     x, y = torch.randn(_LARGE), torch.randn(_LARGE)
     out = torch.empty_like(x)
-    product = _seconds(lambda: a @ b)
-    convolved = _seconds(lambda: F.conv2d(image, kernel, padding=1))
-    added = _seconds(lambda: torch.add(x, y, out=out))
+    product = median_seconds(lambda: a @ b)
+    convolved = median_seconds(lambda: F.conv2d(image, kernel, padding=1))
+    added = median_seconds(lambda: torch.add(x, y, out=out))
     return Rates(
         matmul=2 * _WIDTH**3 / product,
         convolution=2 * 8 * 64 * 32 * 9 * 32 * 32 / convolved,
@@ -45,7 +46,8 @@ def read(dtype: str) -> Rates:
 
 
 def _fresh() -> float:
-    """Seconds of a byte that is written for the first time, beside those of writing it."""
+    """Return the seconds of a byte that is written for the first time, beside those of writing
+    it."""
     with mmap.mmap(-1, _ANEW) as memory:
         given = torch.frombuffer(memory, dtype=torch.uint8)
         taken = []
@@ -58,7 +60,7 @@ def _fresh() -> float:
 
 
 def _launch() -> float:
-    """Seconds that an operation of a training step costs however small it is."""
+    """Return the seconds that an operation of a training step costs however small it is."""
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(_LAYERS)))
     x = torch.ones(2, 4)
 
@@ -69,20 +71,41 @@ def _launch() -> float:
     ledger = Ledger()
     with ledger:
         step()
-    return _seconds(step) / len(ledger.done)
+    return median_seconds(step) / len(ledger.done)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Of one call: the median of blocks."""
-    call()
-    begin = perf_counter()
-    call()
-    one = max(1e-7, perf_counter() - begin)
-    calls = max(1, int(0.02 / one))
-    taken: list[float] = []
-    while sum(taken) * calls < _SECONDS or len(taken) < 3:
-        begin = perf_counter()
-        for _ in range(calls):
-            call()
-        taken.append((perf_counter() - begin) / calls)
-    return median(taken)
+_MODEL_WIDTH, _HEADS, _BLOCKS, _WORDS, _LENGTH, _BATCH = 32, 4, 3, 50, 8, 8
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(_MODEL_WIDTH), nn.LayerNorm(_MODEL_WIDTH)
+        self.query, self.key, self.value = (nn.Linear(_MODEL_WIDTH, _MODEL_WIDTH) for _ in range(3))
+        self.out = nn.Linear(_MODEL_WIDTH, _MODEL_WIDTH)
+        self.up, self.down = (
+            nn.Linear(_MODEL_WIDTH, 4 * _MODEL_WIDTH),
+            nn.Linear(4 * _MODEL_WIDTH, _MODEL_WIDTH),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        h = self.norm1(x)
+        heads = (
+            layer(h).view(rows, length, _HEADS, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(*heads).transpose(1, 2)
+        x = x + self.out(mixed.reshape(rows, length, width))
+        changed: torch.Tensor = self.down(F.gelu(self.up(self.norm2(x))))
+        return x + changed
+
+
+def reference_model() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    model = nn.Sequential(
+        nn.Embedding(_WORDS, _MODEL_WIDTH),
+        *(_Block() for _ in range(_BLOCKS)),
+        nn.Linear(_MODEL_WIDTH, _WORDS),
+    )
+    tokens = torch.randint(0, _WORDS, (_BATCH, _LENGTH))
+    return model, (tokens, tokens)

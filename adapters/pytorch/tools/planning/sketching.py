@@ -20,14 +20,26 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.tools.planning import optimizing
-from dream.adapters.pytorch.tools.planning.example import Example, example
-from dream.adapters.pytorch.tools.planning.ledger import Ledger, size
-from dream.adapters.pytorch.tools.planning.peaks import peaks
-from dream.adapters.pytorch.tools.planning.rehearsing import rehearse
-from dream.tools.plan.asked import Training
-from dream.tools.plan.candidates import KINDS, Candidate
-from dream.tools.plan.sketch import Parameter, Rehearsal, Sketch, Sketcher, Told
+from dream.adapters.pytorch.tools.planning.example import (
+    Example,
+    cast_batch,
+    cast_model,
+    example,
+    make_optimizer,
+    precision_context,
+)
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, peaks, size
+from dream.adapters.pytorch.tools.planning.rehearsal import rehearse
+from dream.tools.plan.asked import TrainingSpec
+from dream.tools.plan.sketch import (
+    STRATEGY_KINDS,
+    Candidate,
+    ModelFacts,
+    Rehearsal,
+    Sketch,
+    SketchedParameter,
+    Sketcher,
+)
 from dream.tools.plan.traffic import normalised
 
 _VALUES = (
@@ -42,12 +54,12 @@ _NUMPY = ".numpy() is not supported"
 """What torch says where a tensor without values is to be an array."""
 
 
-def made(build: Callable[[], Any], training: Training) -> TorchSketcher:
-    """The model that `build` gives, its tensors without memory."""
+def make_sketcher(build: Callable[[], Any], training: TrainingSpec) -> TorchSketcher:
+    """Return the model that `build` gives, its tensors without memory."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, _explained():
         found = example(build())
-        optimizing.cast(found.model, training.precision)
+        cast_model(found.model, training.precision)
     return TorchSketcher(build, found, mode, training)
 
 
@@ -58,13 +70,15 @@ class TorchSketcher(Sketcher):
         build: Callable[[], Any],
         found: Example,
         mode: FakeTensorMode,
-        training: Training,
+        training: TrainingSpec,
     ) -> None:
         self._build = build
         self._example, self._mode, self._training = found, mode, training
 
-    def told(self) -> Told:
-        return Told("torch", "torch", self._example.samples, self._example.named, KINDS)
+    def told(self) -> ModelFacts:
+        return ModelFacts(
+            "torch", "torch", self._example.samples, self._example.named, STRATEGY_KINDS
+        )
 
     def sketch(self, batch: int) -> Sketch:
         with self._mode, _explained():
@@ -89,21 +103,19 @@ class TorchSketcher(Sketcher):
         model = self._example.model.train()
         precision = self._training.precision
         *inputs, target = tree_map(
-            lambda x: optimizing.cast_batch(x, precision) if isinstance(x, torch.Tensor) else x,
+            lambda x: cast_batch(x, precision) if isinstance(x, torch.Tensor) else x,
             self._example.batch_of(batch),
         )
         if not inputs:
             inputs = [target]
         model.zero_grad(set_to_none=True)
         trained = [p for p in model.parameters() if p.requires_grad]
-        optimizer = optimizing.optimizer(
-            self._training.optimizer, trained, fused=self._training.fused
-        )
+        optimizer = make_optimizer(self._training.optimizer, trained, fused=self._training.fused)
         ledger = Ledger()
         given = [x for x in tree_leaves((inputs, target)) if isinstance(x, torch.Tensor)]
         ledger.ignore([*model.parameters(), *model.buffers(), *given])
         with ledger:
-            with optimizing.computing(precision):
+            with precision_context(precision):
                 output = model(*inputs)
                 value = self._example.loss(output, target)
             held = ledger.alive()
@@ -139,9 +151,9 @@ class TorchSketcher(Sketcher):
             largest=max(ledger.made, default=0),
         )
 
-    def _parameters(self) -> tuple[Parameter, ...]:
+    def _parameters(self) -> tuple[SketchedParameter, ...]:
         return tuple(
-            Parameter(
+            SketchedParameter(
                 name=name,
                 elements=p.numel(),
                 rows=len(p) if p.dim() else 1,
@@ -182,5 +194,6 @@ def _asked_for(error: Exception) -> ConfigurationError:
 
 
 def _by_themselves(model: nn.Module) -> list[nn.Module]:
-    """The normalisations whose statistics replicas average, since each sees its own share."""
+    """Return the normalisations whose statistics replicas average, since each sees its own
+    share."""
     return [norm for norm in buffers.norms(model) if not isinstance(norm, _BatchNorm)]

@@ -1,7 +1,8 @@
-"""A real training, watched: what torch's allocator gives, what goes to torch.distributed, time.
+"""Train for real, and watch what torch's allocator gives, what goes to torch.distributed, and time.
 
 What ranks send is held by gloo's threads until they come round to letting it go, which on a busy
 machine is late: of several steps the one that held least tells what the step itself needs.
+
 Split models are watched by dream's own ledger, which counts storages as torch dispatches
 operations. Torch's profiler does not see what gloo's threads let go: what a layer's ranks add up
 seems to stay for ever. Ranks of a pipeline die of it now and then, after it has stopped.
@@ -10,12 +11,14 @@ seems to stay for ever. Ranks of a pipeline die of it now and then, after it has
 from __future__ import annotations
 
 import gc
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -24,31 +27,97 @@ from torch.utils._pytree import tree_map
 import dream
 from dream import _spec, cluster
 from dream._strategy import Strategy
-from dream.adapters.pytorch.tools.planning import optimizing, watched
-from dream.adapters.pytorch.tools.planning.example import Example, example
-from dream.adapters.pytorch.tools.planning.ledger import Ledger
-from dream.adapters.pytorch.tools.planning.peaks import most_since
-from dream.adapters.pytorch.tools.planning.watched import Seen
-from dream.tools.plan.trial import Job, Trial
+from dream.adapters.pytorch.tools.planning.example import (
+    Example,
+    cast_batch,
+    cast_model,
+    example,
+    make_optimizer,
+    precision_context,
+)
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.tools.plan.readings import Trial, TrialJob, step_seconds
+
+STEP = "dream.tools.plan.step"
+_SIZES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4}
+"""Bytes of a number, by the profiler's name of its dtype."""
+_NAMES = {"gloo:recv": "receive"}
+_WORK = "gloo:"
+"""What gloo's part in the trace begins with; each with the tensors that a rank gave to it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WatchedSteps:
+    """peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the last
+    step."""
+
+    peaks: list[int]
+    given: dict[str, int]
+
+
+def read_trace(path: Path) -> WatchedSteps:
+    events = json.loads(path.read_text())["traceEvents"]
+    steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == STEP)
+    begin, end = steps[-1]
+    given: dict[str, int] = {}
+    for event in events:
+        name = str(event.get("name"))
+        if name.startswith(_WORK) and begin <= event["ts"] <= end:
+            operation = _NAMES.get(name, name.removeprefix(_WORK))
+            given[operation] = given.get(operation, 0) + _bytes(event["args"])
+    return WatchedSteps([_peak(events, *step) for step in steps], given)
+
+
+def _peak(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> int:
+    """By address: what another thread lets go may be noted after its place is given again."""
+    memory = sorted(
+        (e["ts"], e["args"]["Ev Idx"], e["args"]["Addr"], e["args"]["Bytes"])
+        for e in events
+        if e.get("name") == "[memory]"
+    )
+    there: dict[int, int] = {}
+    held = most = 0
+    for at, _, address, change in memory:
+        if at > end:
+            break
+        if at >= begin:
+            most = max(most, held)
+        held -= there.pop(address, 0)
+        if change > 0:
+            there[address] = change
+            held += change
+        if at >= begin:
+            most = max(most, held)
+    return most
+
+
+def _bytes(args: Mapping[str, Any]) -> int:
+    """Of all tensors that were given."""
+    kinds, dims = args.get("Input type", []), args.get("Input Dims", [])
+    return sum(prod(d) * _SIZES[kind] for kind, d in zip(kinds, dims, strict=True) if kind)
+
 
 _FIRST, _WATCHED = 2, 6
 """Steps that are watched, after some: DDP's first ones are not like the later ones."""
 
 
-def run(function: Callable[[], Any], job: Job) -> Trial:
-    """This rank's part of it."""
+def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
+    """Train, as this rank's part of a measured run."""
     if not job.watched:
         step, strategy = _made(function, job)
         for _ in range(_FIRST):
             step()
-        return Trial(0, None, _timed(step, strategy, job.steps))
+        return Trial(0, None, step_seconds(step, strategy, job.steps))
     asked = _spec.parse_request(cluster.requested_strategy() or "")[1]
     watch = _noted if "split" in asked else _profiled
     seen, step, strategy = watch(function, job)
-    return Trial(min(seen.peaks), seen.given, _timed(step, strategy, job.steps))
+    return Trial(min(seen.peaks), seen.given, step_seconds(step, strategy, job.steps))
 
 
-def _noted(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[], Any], Strategy]:
+def _noted(
+    function: Callable[[], Any], job: TrialJob
+) -> tuple[WatchedSteps, Callable[[], Any], Strategy]:
     """By dream's ledger."""
     peaks: list[int] = []
     with Ledger() as ledger:
@@ -61,10 +130,12 @@ def _noted(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[], An
     given: Counter[str] = Counter()
     for one in ledger.sent[sent:]:
         given[one.operation] += one.size
-    return Seen(peaks[_FIRST:], dict(given)), step, strategy
+    return WatchedSteps(peaks[_FIRST:], dict(given)), step, strategy
 
 
-def _profiled(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[], Any], Strategy]:
+def _profiled(
+    function: Callable[[], Any], job: TrialJob
+) -> tuple[WatchedSteps, Callable[[], Any], Strategy]:
     """By torch's profiler."""
     activities = [ProfilerActivity.CPU]
     with TemporaryDirectory(prefix="dream-plan-") as folder:
@@ -73,27 +144,27 @@ def _profiled(function: Callable[[], Any], job: Job) -> tuple[Seen, Callable[[],
             step, strategy = _made(function, job)
             for _ in range(_FIRST + _WATCHED):
                 gc.collect()  # cut tensors form cycles, which Python lets go when it pleases
-                with record_function(watched.STEP):
+                with record_function(STEP):
                     step()
         profiled.export_chrome_trace(str(path))
-        seen = watched.read(path)
+        seen = read_trace(path)
     ranks = strategy.topology.world_size
     given = {name: size * _larger(name, ranks) for name, size in seen.given.items()}
-    return Seen(seen.peaks[_FIRST:], given), step, strategy
+    return WatchedSteps(seen.peaks[_FIRST:], given), step, strategy
 
 
 def _larger(operation: str, ranks: int) -> int:
-    """How much larger what comes of a collective is than what a rank gives to it."""
+    """Return how much larger what comes of a collective is than what a rank gives to it."""
     return ranks if operation == "all_gather" else 1
 
 
-def _made(function: Callable[[], Any], job: Job) -> tuple[Callable[[], Any], Strategy]:
+def _made(function: Callable[[], Any], job: TrialJob) -> tuple[Callable[[], Any], Strategy]:
     torch.manual_seed(0)  # parts of one model work on the same samples
     strategy = dream.strategy()
     with strategy:
         found = example(function())
-        model = optimizing.cast(found.model, job.training.precision).train()
-        optimizer = optimizing.optimizer(
+        model = cast_model(found.model, job.training.precision).train()
+        optimizer = make_optimizer(
             job.training.optimizer, model.parameters(), fused=job.training.fused
         )
         step = strategy.train_step(model, found.loss, optimizer)
@@ -101,29 +172,19 @@ def _made(function: Callable[[], Any], job: Job) -> tuple[Callable[[], Any], Str
     del found
 
     def once() -> Any:
-        with optimizing.computing(job.training.precision):
+        with precision_context(job.training.precision):
             return step(*batch)
 
     return once, strategy
 
 
-def _share(found: Example, job: Job, strategy: Strategy) -> tuple[Any, ...]:
-    """This rank's samples, beside which nothing of the batch stays."""
+def _share(found: Example, job: TrialJob, strategy: Strategy) -> tuple[Any, ...]:
+    """Return this rank's samples, beside which nothing of the batch stays."""
     place = strategy.topology
     first, last = job.share(place.rank, place.world_size)
     precision = job.training.precision
     batch: tuple[Any, ...] = tree_map(
-        lambda x: optimizing.cast_batch(x, precision) if isinstance(x, torch.Tensor) else x,
+        lambda x: cast_batch(x, precision) if isinstance(x, torch.Tensor) else x,
         found.batch_of(last - first),
     )
     return batch if len(batch) > 1 else (*batch, *batch)  # a step wants a target
-
-
-def _timed(step: Callable[[], Any], strategy: Strategy, steps: int) -> list[float]:
-    taken = []
-    for _ in range(steps):
-        strategy.communicator.barrier()
-        begin = perf_counter()
-        step()
-        taken.append(perf_counter() - begin)
-    return taken

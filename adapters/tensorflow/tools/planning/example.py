@@ -1,4 +1,4 @@
-"""What the user's function gives: a Keras model, perhaps a loss, perhaps an example batch."""
+"""Take what the user's function gives: a Keras model, perhaps a loss and an example batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.tools.plan.asked import Training
+from dream.tools.plan.asked import TrainingSpec
 
 HOW = (
     "Return a Keras model that knows its inputs, (model, batch) or (model, loss, batch): batch is "
@@ -21,7 +21,7 @@ HOW = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class Example:
+class KerasExample:
     """inputs, target: their shapes without the samples' dim, and dtypes. samples: of the batch."""
 
     model: Any
@@ -38,7 +38,7 @@ class Example:
         return inputs, None if y is None else tf.TensorSpec((samples, *y.shape), y.dtype)
 
 
-def example(build: Callable[[], Any], training: Training) -> Example:
+def example(build: Callable[[], Any], training: TrainingSpec) -> KerasExample:
     """Build the model, its variables without values where that can be."""
     if keras.backend.backend() != "tensorflow":
         raise Unsupported(
@@ -57,13 +57,13 @@ def example(build: Callable[[], Any], training: Training) -> Example:
     return _example(build())  # it makes an optimizer or a metric, which need their values
 
 
-def real(build: Callable[[], Any], training: Training) -> Example:
+def real(build: Callable[[], Any], training: TrainingSpec) -> KerasExample:
     """With values, in a rank."""
     keras.config.set_dtype_policy(training.precision)
     return _example(build())
 
 
-def _example(given: Any) -> Example:
+def _example(given: Any) -> KerasExample:
     parts = given if isinstance(given, tuple) else (given,)
     model = parts[0]
     if not isinstance(model, keras.Model) or len(parts) > 3:
@@ -72,7 +72,7 @@ def _example(given: Any) -> Example:
             f"What the function returns is no Keras model. Received: {kinds}. {HOW}."
         )
     if len(parts) == 1:
-        return Example(model, _mean, "mean of the output", _known(model), None, None)
+        return KerasExample(model, _mean, "mean of the output", _known(model), None, None)
     *rest, batch = parts[1:]
     x, y = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
     inputs = [np.asarray(each) for each in (x if isinstance(x, (tuple, list)) else [x])]
@@ -81,7 +81,7 @@ def _example(given: Any) -> Example:
         model(keras.Input(specs[0].shape, dtype=specs[0].dtype.name))
     target = None if y is None else _spec(np.asarray(y))
     loss, named = (_loss(rest[0]), "the given one") if rest else _guessed(target)
-    return Example(model, loss, named, specs, target, len(inputs[0]))
+    return KerasExample(model, loss, named, specs, target, len(inputs[0]))
 
 
 def _known(model: Any) -> list[tf.TensorSpec]:

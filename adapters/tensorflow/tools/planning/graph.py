@@ -1,12 +1,20 @@
-"""A training step as TensorFlow traces it: what each operation makes, needs and costs."""
+"""A training step as TensorFlow traces it: what each operation makes, needs and costs.
+
+On a CPU convolutions take more while they run. Backward lays patches of images out in rows
+(tensorflow/core/kernels/conv_grad_filter_ops.cc and conv_grad_input_ops.h): as many images at a
+time as fill a working set, even where the batch has fewer. The set is 30 MiB for the filter's
+gradient, the CPU's L3 cache for the input's.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
+from dream.launch.environment import cores
 from dream.tools.plan.sketch import Kind, Phase
 
 _SAME = {
@@ -14,6 +22,7 @@ _SAME = {
 }  # fmt: skip
 """These give what they are given, under another shape."""
 _FREE = {"Const", "Placeholder", "NoOp", "Shape", "ShapeN"}
+
 _IN_PLACE = {
     "BiasAdd", "Relu", "Gelu", "Tanh", "Sigmoid", "Mul", "AddV2", "Sub", "RealDiv", "ReluGrad",
     "TanhGrad", "SigmoidGrad", "Softmax", "AddN", "Neg", "Exp", "Square", "Rsqrt", "Sqrt", "Erf",
@@ -24,7 +33,7 @@ _IN_PLACE = {
 
 @final
 @dataclass(eq=False, slots=True)
-class Held:
+class Buffer:
     """A buffer. uses: operations that still need it."""
 
     size: int
@@ -47,16 +56,16 @@ class Graph:
         self.operations = operations
         self._workspace = workspace
         self._forward = forward
-        self._of: dict[str, Held] = {}
+        self._of: dict[str, Buffer] = {}
         self._gradients = {x.name for x in gradients if x is not None}
         self._buffers()
 
     def phase(self, index: int) -> Phase:
         return "forward" if index < self._forward else "backward"
 
-    def saved(self) -> list[Held]:
-        """What the forward pass makes and backward needs, each buffer once."""
-        found: dict[int, Held] = {}
+    def saved(self) -> list[Buffer]:
+        """Return what the forward pass makes and backward needs, each buffer once."""
+        found: dict[int, Buffer] = {}
         for op in self.operations[self._forward :]:
             for x in op.inputs:
                 held = self._of.get(x.name)
@@ -93,7 +102,7 @@ class Graph:
                         together -= used.size
         return most["forward"], most["backward"], joint
 
-    def _outputs(self, op: Any) -> list[Held]:
+    def _outputs(self, op: Any) -> list[Buffer]:
         return [self._of[x.name] for x in op.outputs if x.name in self._of]
 
     def _buffers(self) -> None:
@@ -113,8 +122,8 @@ class Graph:
                     self._of[x.name].uses += 1
 
     def _buffer(
-        self, op: Any, x: Any, given: list[Held | None], index: int, consumers: dict[str, int]
-    ) -> Held:
+        self, op: Any, x: Any, given: list[Buffer | None], index: int, consumers: dict[str, int]
+    ) -> Buffer:
         if op.type in _SAME and given and given[0] is not None:
             return given[0]
         size = size_of(x)
@@ -123,11 +132,11 @@ class Graph:
                 alone = consumers.get(source.name) == 1 and source.op.type not in _SAME
                 if held is not None and alone and size_of(source) == size:
                     return held
-        return Held(size, self.phase(index))
+        return Buffer(size, self.phase(index))
 
 
 def size_of(x: Any) -> int:
-    """Bytes of a symbolic tensor; of dims that are not known, none."""
+    """Return the bytes of a symbolic tensor; of dims that are not known, none."""
     if x.shape.rank is None:
         return 0
     return int(prod(d or 0 for d in x.shape.as_list()) * (x.dtype.size or 0))
@@ -150,7 +159,7 @@ def cost(op: Any) -> tuple[Kind, int, int]:
 
 
 def _convolved(op: Any) -> int:
-    """Two for each entry of the kernel and each pixel of the output."""
+    """Count two for each entry of the kernel and each pixel of the output."""
     kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
     image = op.inputs[-1] if "Backprop" in op.type else op.outputs[0]
     entries, pixels = kernel.shape.as_list(), image.shape.as_list()
@@ -160,7 +169,7 @@ def _convolved(op: Any) -> int:
 
 
 def _einsum(op: Any) -> int:
-    """Two for each combination of the letters."""
+    """Count two for each combination of the letters."""
     letters, _, _ = op.get_attr("equation").decode().partition("->")
     sizes: dict[str, int] = {}
     for word, x in zip(letters.split(","), op.inputs, strict=True):
@@ -170,3 +179,38 @@ def _einsum(op: Any) -> int:
         if "..." in word:
             sizes["..."] = prod(dims[: len(dims) - len(named)])
     return 2 * prod(sizes.values())
+
+
+_FILTER, _INPUT = "Conv2DBackpropFilter", "Conv2DBackpropInput"
+_SET = 30 << 20
+_L2, _L3 = 191, 194
+"""As glibc numbers what sysconf tells of caches; Python has no names for them."""
+
+
+def workspace(op: Any) -> int:
+    """Return bytes; 0 for what takes none."""
+    if op.type not in (_FILTER, _INPUT) or not _is_needed(op):
+        return 0
+    kernel = (op.outputs[0] if op.type == _FILTER else op.inputs[1]).shape.as_list()
+    images = op.inputs[2].shape.as_list()
+    if None in kernel or None in images:
+        return 0
+    patch, pixels = prod(kernel[:-1]), prod(images[1:3])
+    itemsize = op.inputs[2].dtype.size
+    work = pixels * patch + pixels * kernel[-1] + patch * kernel[-1]
+    together = max(1, -(-_working_set(op, images[0], work, itemsize) // (work * itemsize)))
+    return int(together * pixels * patch * itemsize)
+
+
+def _is_needed(op: Any) -> bool:
+    """Return whether it runs: the gradient of the model's own input is traced, and then left out
+    by TensorFlow."""
+    return op.type == _FILTER or bool(op.outputs[0].consumers())
+
+
+def _working_set(op: Any, samples: int, work: int, itemsize: int) -> int:
+    """Return bytes: of one image at a time where it is worth all threads by itself."""
+    if op.type == _FILTER:
+        return _SET
+    alone = samples == 1 or work // cores() >= os.sysconf(_L2) // itemsize
+    return 0 if alone else os.sysconf(_L3)

@@ -1,23 +1,20 @@
-"""What TensorFlow computes and moves a second on this machine, in this process."""
+"""Measure what TensorFlow computes and moves a second on this machine, in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import tensorflow as tf
 
-from dream.tools.plan.calibrate import Rates
+from dream.tools.plan.readings import Rates, median_seconds
 
-_SECONDS = 0.3
 _WIDTH = 512
 _LARGE = 4 << 20
 _LAYERS = 20
 
 
-def read(dtype: str) -> Rates:
+def measure_rates(dtype: str) -> Rates:
     """dtype: as TensorFlow spells it."""
     a = tf.cast(tf.random.normal((_WIDTH, _WIDTH)), dtype)
     image = tf.cast(tf.random.normal((8, 32, 32, 32)), dtype)
@@ -35,7 +32,7 @@ def read(dtype: str) -> Rates:
 
 
 def _launch() -> float:
-    """Seconds of an operation of a compiled step, however small it is."""
+    """Return the seconds of an operation of a compiled step, however small it is."""
 
     @tf.function  # type: ignore[untyped-decorator]
     def chain(x: Any) -> Any:
@@ -48,16 +45,4 @@ def _launch() -> float:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """Of one call: the median of blocks."""
-    call()
-    begin = perf_counter()
-    call().numpy()
-    calls = max(1, int(0.02 / max(1e-7, perf_counter() - begin)))
-    taken: list[float] = []
-    while sum(taken) * calls < _SECONDS or len(taken) < 3:
-        begin = perf_counter()
-        for _ in range(calls):
-            last = call()
-        last.numpy()
-        taken.append((perf_counter() - begin) / calls)
-    return median(taken)
+    return median_seconds(call, lambda given: given.numpy())

@@ -8,19 +8,26 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from dream.adapters.tensorflow.tools.planning.example import Example, example
-from dream.adapters.tensorflow.tools.planning.graph import Graph, cost, size_of
-from dream.adapters.tensorflow.tools.planning.workspace import workspace
-from dream.tools.plan.asked import Optimizer, Training
-from dream.tools.plan.candidates import Candidate, Kind
-from dream.tools.plan.sketch import Op, Parameter, Rehearsal, Sketch, Sketcher, Told
+from dream.adapters.tensorflow.tools.planning.example import KerasExample, example
+from dream.adapters.tensorflow.tools.planning.graph import Graph, cost, size_of, workspace
+from dream.tools.plan.asked import Optimizer, TrainingSpec
+from dream.tools.plan.sketch import (
+    Candidate,
+    ModelFacts,
+    Rehearsal,
+    Sketch,
+    SketchedOp,
+    SketchedParameter,
+    Sketcher,
+    StrategyKind,
+)
 from dream.tools.plan.traffic import normalised
 
 _SLOTS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Variables of each parameter's size that Keras's optimizers keep."""
 _COUNTED = 8 + 4
 """Bytes of an optimizer's iterations and learning rate."""
-_KINDS: tuple[Kind, ...] = ("single", "mirrored")
+_KINDS: tuple[StrategyKind, ...] = ("single", "mirrored")
 """What is reckoned from a sketch; DTensor's strategies cannot be run without values."""
 _TOLD = 4 + 4
 """Bytes of the loss and of the samples that it is the mean over, which travel with gradients."""
@@ -28,17 +35,17 @@ _UPDATE = 2
 """Temporaries of a parameter's size in an update."""
 
 
-def made(build: Callable[[], Any], training: Training) -> KerasSketcher:
+def make_sketcher(build: Callable[[], Any], training: TrainingSpec) -> KerasSketcher:
     return KerasSketcher(example(build, training), training)
 
 
 @final
 class KerasSketcher(Sketcher):
-    def __init__(self, found: Example, training: Training) -> None:
+    def __init__(self, found: KerasExample, training: TrainingSpec) -> None:
         self._example, self._training = found, training
 
-    def told(self) -> Told:
-        return Told("tensorflow", "keras", self._example.samples, self._example.named, _KINDS)
+    def told(self) -> ModelFacts:
+        return ModelFacts("tensorflow", "keras", self._example.samples, self._example.named, _KINDS)
 
     def sketch(self, batch: int) -> Sketch:
         graph, inputs = self._traced(batch)
@@ -76,7 +83,7 @@ class KerasSketcher(Sketcher):
         return None
 
     def _traced(self, batch: int) -> tuple[Graph, int]:
-        """The step, and the bytes of its inputs."""
+        """Return the step, and the bytes of its inputs."""
         model, loss = self._example.model, self._example.loss
         marks: list[int] = []
         results: list[Any] = []
@@ -105,10 +112,10 @@ class KerasSketcher(Sketcher):
         taken = workspace if not self._training.fused else lambda _: 0  # a GPU's is cuDNN's own
         return Graph(operations, marks[0], results, taken), size
 
-    def _parameters(self) -> tuple[Parameter, ...]:
+    def _parameters(self) -> tuple[SketchedParameter, ...]:
         trained = {id(v) for v in self._example.model.trainable_variables}
         return tuple(
-            Parameter(
+            SketchedParameter(
                 name=v.path,
                 elements=_elements(v),
                 rows=v.shape[0] if len(v.shape) else 1,
@@ -119,15 +126,15 @@ class KerasSketcher(Sketcher):
             if id(v) in trained or not _is_buffer(v, self._example.model)
         )
 
-    def _ops(self, graph: Graph) -> tuple[Op, ...]:
+    def _ops(self, graph: Graph) -> tuple[SketchedOp, ...]:
         found = []
         for index, op in enumerate(graph.operations):
             kind, flops, moved = cost(op)
             if moved:
-                found.append(Op(graph.phase(index), kind, flops, moved))
+                found.append(SketchedOp(graph.phase(index), kind, flops, moved))
         for v in self._example.model.trainable_variables:
             slots = _SLOTS[self._training.optimizer]
-            found.append(Op("update", "other", 0, (3 + 2 * slots) * _bytes(v)))
+            found.append(SketchedOp("update", "other", 0, (3 + 2 * slots) * _bytes(v)))
         return tuple(found)
 
 

@@ -1,28 +1,171 @@
-"""A real training of a Keras model, watched: what TensorFlow's allocator gives, what goes to its
-collectives, and time."""
+"""Train a Keras model for real, and watch what TensorFlow's allocator gives, what goes to its
+collectives, and time.
+
+Only the BFC allocator tells; on CPUs it is used where TF_CPU_ALLOCATOR_USE_BFC is set before
+TensorFlow starts. Bytes are those that were asked for: what the allocator rounds up, and keeps
+between tensors, is not counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, final
 
 import keras
 import numpy as np
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import dream
+from dream._errors import WorkerFailed
 from dream._strategy import Strategy
-from dream.adapters.tensorflow.tools.planning.counted import counting
-from dream.adapters.tensorflow.tools.planning.example import Example, real
-from dream.adapters.tensorflow.tools.planning.watched import watching
+from dream.adapters.tensorflow.collectives import Collectives
+from dream.adapters.tensorflow.tools.planning.example import KerasExample, real
 from dream.tools.plan.asked import Optimizer
-from dream.tools.plan.trial import Job, Trial
+from dream.tools.plan.readings import Trial, TrialJob, step_seconds
+
+_COUNTED = ("all_reduce", "all_gather", "all_to_all", "broadcast")
+
+
+@final
+class Counts:
+    """Bytes given since `begin`, by collective: of each that ran, not of each that was traced."""
+
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._given = {
+                name: tf.Variable(0, dtype=tf.int64, trainable=False) for name in _COUNTED
+            }
+        self._before: Mapping[str, int] = defaultdict(int)
+
+    def begin(self) -> None:
+        self._before = self._now()
+
+    def given(self) -> dict[str, int]:
+        return {
+            name: now - self._before[name]
+            for name, now in self._now().items()
+            if now > self._before[name]
+        }
+
+    def add(self, name: str, tensors: Any) -> None:
+        for tensor in tf.nest.flatten(tensors):
+            self._given[name].assign_add(tf.size(tensor, tf.int64) * tensor.dtype.size)
+
+    def _now(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self._given.items()}
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """What is traced inside counts whenever it runs."""
+    counts = Counts()
+    kept = {name: getattr(Collectives, name) for name in _COUNTED}
+    for name, own in kept.items():
+        setattr(Collectives, name, _counted(own, name, counts))
+    try:
+        yield counts
+    finally:
+        for name, own in kept.items():
+            setattr(Collectives, name, own)
+
+
+def _counted(own: Callable[..., Any], name: str, counts: Counts) -> Callable[..., Any]:
+    @wraps(own)
+    def call(self: Any, buffers: Any, *args: Any) -> Any:
+        counts.add(name, buffers)
+        return own(self, buffers, *args)
+
+    return call
+
+
+STEP = "dream.tools.plan.step"
+_CAME, _WENT = "MemoryAllocation", "MemoryDeallocation"
+
+
+@final
+class AllocatorWatch:
+    """peak: bytes at most in the last step, once the watch is over."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    def step(self) -> Any:
+        """Return a context that a step runs in."""
+        return tf.profiler.experimental.Trace(STEP)
+
+
+@contextmanager
+def watching() -> Iterator[AllocatorWatch]:
+    """Tensors that are made inside count."""
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+    )
+    watch = AllocatorWatch()
+    with TemporaryDirectory(prefix="dream-plan-") as folder:
+        tf.profiler.experimental.start(folder, options)
+        yield watch
+        tf.profiler.experimental.stop()
+        files = sorted(Path(folder).glob("plugins/profile/*/*.xplane.pb"))
+        watch.peak = read_trace(files[0].read_bytes())
+
+
+def read_trace(trace: bytes) -> int:
+    """Return the peak of the last step in a trace."""
+    events = sorted(_events(trace), key=lambda event: event[0])
+    steps = [(at, at + span) for at, span, name, _ in events if name == STEP]
+    memory = [event for event in events if event[2] in (_CAME, _WENT)]
+    if not steps or not memory:
+        raise WorkerFailed(
+            "TensorFlow's profiler told nothing of memory. Received: "
+            f"{len(steps)} steps, {len(memory)} allocations. Set TF_CPU_ALLOCATOR_USE_BFC=1."
+        )
+    begin, end = steps[-1]
+    sizes: dict[int, int] = {}
+    held = most = 0
+    for at, _, name, (address, size) in memory:
+        if at > end:
+            break
+        if name == _CAME:
+            sizes[address] = size
+            held += size
+        else:
+            held -= sizes.pop(address, 0)
+        if at >= begin:
+            most = max(most, held)
+    return most
+
+
+def _events(trace: bytes) -> Iterator[tuple[int, int, str, tuple[int, int]]]:
+    """(picoseconds, how many, name, (address, bytes asked for))."""
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(trace)
+    for plane in space.planes:
+        names = {key: value.name for key, value in plane.event_metadata.items()}
+        stats = {key: value.name for key, value in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                name = names[event.metadata_id]
+                if name in (STEP, _CAME, _WENT):
+                    at = line.timestamp_ns * 1000 + event.offset_ps
+                    yield at, event.duration_ps, name, _sized(event, stats)
+
+
+def _sized(event: Any, stats: dict[int, str]) -> tuple[int, int]:
+    told = {stats[stat.metadata_id]: stat.int64_value or stat.uint64_value for stat in event.stats}
+    return told.get("addr", 0), told.get("requested_bytes", 0)
+
 
 _WARM = 3
 
 
-def run(function: Callable[[], Any], job: Job) -> Trial:
-    """This rank's part of it."""
+def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
+    """Train, as this rank's part of a measured run."""
     strategy = dream.strategy(framework="tensorflow")
     with strategy, counting() as counts, watching() as watch:
         found = real(function, job.training)
@@ -33,7 +176,7 @@ def run(function: Callable[[], Any], job: Job) -> Trial:
             with watch.step():
                 float(step(*batch))
         given = counts.given()
-    return Trial(watch.peak, given, _timed(lambda: float(step(*batch)), strategy, job.steps))
+    return Trial(watch.peak, given, step_seconds(lambda: float(step(*batch)), strategy, job.steps))
 
 
 def _optimizer(name: Optimizer) -> Any:
@@ -42,20 +185,10 @@ def _optimizer(name: Optimizer) -> Any:
     return keras.optimizers.Adam() if name == "adam" else keras.optimizers.AdamW()
 
 
-def _share(found: Example, job: Job, strategy: Strategy) -> tuple[Any, ...]:
+def _share(found: KerasExample, job: TrialJob, strategy: Strategy) -> tuple[Any, ...]:
     place = strategy.topology
     first, last = job.share(place.rank, place.world_size)
     inputs, target = found.specs(last - first)
     arrays = [np.zeros(x.shape, x.dtype.as_numpy_dtype) for x in inputs]
     y = np.zeros(last - first) if target is None else np.zeros(target.shape, target.dtype.name)
     return (*arrays, y)
-
-
-def _timed(step: Callable[[], Any], strategy: Strategy, steps: int) -> list[float]:
-    taken = []
-    for _ in range(steps):
-        strategy.communicator.barrier()
-        begin = perf_counter()
-        step()
-        taken.append(perf_counter() - begin)
-    return taken

@@ -1,6 +1,5 @@
 """The report: one HTML file that needs no network, its pictures and its figures."""
 
-from dream.tools.compare.page.folder import check
-from dream.tools.compare.page.write import write
+from dream.tools.compare.page.files import check, write
 
 __all__ = ["check", "write"]

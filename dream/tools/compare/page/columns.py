@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dream.tools.compare.spread import number
+from dream.tools.compare.outcome import number
 
 Said = Mapping[str, Any]
 
@@ -122,7 +122,7 @@ _OF_SCRIPT = {"final loss": "of the last step; in Keras the mean of its epoch"}
 
 
 def grid(figures: Said) -> tuple[list[Header], list[list[Field]]]:
-    """The headers of a comparison and the fields of each cell, without what no cell has."""
+    """Return the headers of a comparison and the fields of each cell, without what no cell has."""
     rows = [
         [_field(head, *read(said), said) for head, read in _COLUMNS] for said in figures["cells"]
     ]

@@ -1,20 +1,103 @@
-"""How the pictures look: colours that colour-blind people tell apart, and that show on white and
-on black."""
+"""How the pictures look, and the rows that they show.
+
+Colours are ones that colour-blind people tell apart, and that show on white and on black.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from dream.tools.compare.page.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+
+SINGLE = "single"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A row that finished. said: its entry in the JSON."""
+
+    said: Mapping[str, Any]
+
+    @property
+    def framework(self) -> str:
+        return str(self.said["framework"])
+
+    @property
+    def strategy(self) -> str:
+        return str(self.said["title"])
+
+    @property
+    def replicas(self) -> int:
+        return int(self.said["replicas"])
+
+    @property
+    def is_single(self) -> bool:
+        return self.strategy.partition(":")[0] == SINGLE
+
+    @property
+    def label(self) -> str:
+        """For an axis: `torch mirrored x 2`; long names in short."""
+        short = self.strategy.replace("model_parallel:", "").replace(" in 1 process", ", 1 process")
+        return f"{self.framework} {short} x {self.replicas}"
+
+    @property
+    def speeds(self) -> list[float]:
+        """Samples per second, one a round."""
+        return [value for value in self.said["samples_per_second_by_round"] if value is not None]
+
+    @property
+    def speed(self) -> float:
+        return float(self.said["samples_per_second"] or 0.0)
+
+    @property
+    def unit(self) -> str:
+        """Of speeds."""
+        return str(self.said["unit"]).replace("/s", " a second")
+
+    @property
+    def losses(self) -> list[float]:
+        """What is not a number is left out of a line as a gap."""
+        return [float("nan") if each is None else float(each) for each in self.said["losses"]]
+
+    def milliseconds(self, name: str) -> float | None:
+        seconds = self.said[name]
+        return None if seconds is None else float(seconds) * 1e3
+
+
+def finished(figures: Mapping[str, Any]) -> list[Shown]:
+    """Return the rows that have figures, in the order of the grid."""
+    return [Shown(cell) for cell in figures["cells"] if "losses" in cell]
+
+
+def singles(rows: Sequence[Shown]) -> dict[str, Shown]:
+    """By framework."""
+    return {row.framework: row for row in rows if row.is_single}
+
+
+def split(row: Shown) -> dict[str, float]:
+    """Milliseconds of a step by what they go to. What is not read apart is in the computing; a
+    script's steps are not read apart at all."""
+    step = row.milliseconds("step_seconds") or 0.0
+    if row.said["losses_by"] == "step":
+        return {"the whole step": step}
+    talking = row.milliseconds("reducing_seconds") or 0.0
+    feeding = row.milliseconds("feeding_seconds") or 0.0
+    return {
+        "computing, and waiting for one another": max(0.0, step - talking - feeding),
+        "communication": talking,
+        "input": feeding,
+    }
+
+
 INK = "#010203"
 """Text and axes; in the page it becomes the page's own colour."""
+
 _COLOURS = {
     "torch": "#D55E00",
     "tensorflow": "#0072B2",
@@ -25,6 +108,7 @@ _COLOURS = {
 """M. Okabe and K. Ito's; marks and dashes differ as well."""
 PARTS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")
 _OTHER = "#999999"
+
 _SEVERAL = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7A7A7A",
 )  # fmt: skip
@@ -36,7 +120,7 @@ WIDTH = 4.8
 
 
 def rc() -> Any:
-    """What matplotlib is told while it draws and writes."""
+    """Return what matplotlib is told while it draws and writes."""
     names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     return dict.fromkeys(names, INK) | {
         "font.size": 9,
@@ -53,7 +137,7 @@ def rc() -> Any:
 
 
 def figure(height: float, **options: Any) -> tuple[Figure, Any]:
-    """A figure and its panels."""
+    """Make a figure and its panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,8 +155,8 @@ def colour(framework: str) -> str:
 
 
 def line(row: Shown, strategies: Sequence[str], *, one: bool = False) -> dict[str, Any]:
-    """A framework's colour and a strategy's mark. one: there is one framework, so that colours tell
-    strategies too."""
+    """Return a framework's colour and a strategy's mark. one: there is one framework, so that
+    colours tell strategies too."""
     index = strategies.index(row.strategy)
     return {
         "color": _SEVERAL[index % len(_SEVERAL)] if one else colour(row.framework),
@@ -97,7 +181,7 @@ def legend(figure: Figure, rows: Sequence[Shown], names: Sequence[str]) -> None:
 
 
 def is_one(rows: Sequence[Shown]) -> bool:
-    """Whether all rows are of one framework."""
+    """Return whether all rows are of one framework."""
     return len({row.framework for row in rows}) == 1
 
 
@@ -117,7 +201,7 @@ def strategies(rows: Sequence[Shown]) -> list[str]:
 
 
 def bars(rows: Sequence[Shown]) -> float:
-    """The height of a picture with a bar for every row, in inches."""
+    """Return the height of a picture with a bar for every row, in inches."""
     return 1.1 + 0.27 * len(rows)
 
 

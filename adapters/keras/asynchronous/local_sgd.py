@@ -1,0 +1,170 @@
+"""`local_sgd` in Keras: each replica steps on its share of each batch, and all are averaged now and
+then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from dream._adapter import Plan
+from dream._errors import Unsupported
+from dream.adapters.keras import metrics, private, start
+from dream.adapters.keras.asynchronous.block import CaughtGradients, LocalBlock, Machine
+from dream.adapters.keras.asynchronous.fit import feed_of
+from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.steps import statistics_of
+from dream.parameter_server.leases import Lease
+from dream.update.local_sgd import AveragingSchedule
+
+
+@final
+class AveragedModel:
+    """One model and its optimizer, on one of the replicas. order: the variables, as they lie in
+    `gradient`."""
+
+    def __init__(self, engine: Engine, machine: Machine, options: Mapping[str, object]) -> None:
+        self._engine, self._machine = engine, machine
+        self._schedule = AveragingSchedule(options, self._average)
+        self._model: Any = None
+        self._optimizer: Any = None
+        self._update: Callable[[Any, bytes], Any]
+        self._samples = 0.0
+        self.order: list[Any] = []
+        self.gradient: NDArray[Any]
+
+    def begin(self, model: Any, optimizer: Any) -> None:
+        """Take rank 0's weights and state on every rank: before each fit, and the first step."""
+        if self._model is None:
+            self._model, self._optimizer = model, optimizer
+            self.order = list(model.trainable_variables)
+            self.gradient = self._machine.flat(self.order)
+            self._update = self._machine.update(optimizer, self.order)
+            if self._engine.parts > 1:
+                start.offset_seeds(model, self._engine)
+                start.tell_of_statistics(model)
+        if self._model is not model or self._optimizer is not optimizer:
+            raise Unsupported(
+                "Replicas are averaged by the steps of one optimizer over one model. Received: "
+                f"another one, {type(optimizer).__name__} over {model.name!r}. Train one model in "
+                "a job."
+            )
+        if self._engine.parts > 1:
+            start.agree_on(model, [optimizer], self._engine)
+
+    def step(self, samples: float, present: bytes) -> None:
+        """Step on `gradient`, the mean over so many samples; of none, it is 0."""
+        if not samples:
+            self.gradient.fill(0)
+        self._samples = samples
+        averaged = self._schedule.before_step()
+        self._update(self.gradient, b"" if averaged or not samples else present)
+
+    def settle(self) -> None:
+        """Make the replicas alike. Every rank calls it."""
+        self._schedule.settle()
+
+    def _average(self, gradients: bool, own: bool) -> None:
+        if gradients:
+            self._average_gradient()
+        variables = []
+        if own:  # parameters and the optimizer's tensors; its counters are alike anyway
+            state = self._optimizer.variables
+            state = [v for v in state if "float" in str(v.dtype) and len(v.shape)]
+            variables = [*self.order, *state]
+        if not gradients:
+            variables += statistics_of(self._model)
+        if variables and self._engine.parts > 1:
+            values = [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
+            means = self._engine.communicator.all_reduce(values, "mean")
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
+
+    def _average_gradient(self) -> None:
+        """Take the mean over the samples of all ranks."""
+        mine = np.append(self.gradient * self.gradient.dtype.type(self._samples), self._samples)
+        total = self._engine.communicator.all_reduce(mine.astype(self.gradient.dtype), "sum")
+        if total[-1]:
+            np.divide(total[:-1], total[-1], out=self.gradient)
+
+
+@final
+class AveragedSteps:
+    """The steps of `fit`. One a rank."""
+
+    def __init__(
+        self, engine: Engine, machine: Machine, averaged: AveragedModel, caught: CaughtGradients
+    ) -> None:
+        self.rank, self.looping = engine.rank, engine.looping
+        self._engine, self._machine = engine, machine
+        self._averaged, self._caught = averaged, caught
+
+    def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
+        private.build(model, private.symbolic(self._engine.example(source)))
+        metrics.check_kinds(model)
+        start.check_losses(model)
+        averaged, machine = self._averaged, self._machine
+        averaged.begin(model, model.optimizer)
+        self._engine.take_over(model)
+        differentiate = self._caught.of_fit(model, machine, averaged.order)
+        logs: Any = {}
+
+        def step(batch: Any, samples: int) -> Any:
+            nonlocal logs
+            present = b""
+            if samples:
+                logs, present = differentiate((machine.tensors(batch),), averaged.gradient)
+            averaged.step(float(samples), present)
+            return logs
+
+        return step
+
+    def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
+        feed = feed_of(source)
+        parts = self._engine.parts
+        try:
+            for index in range(feed.epoch.batches):
+                yield feed.batch(Lease((0, epoch), index, index, self.rank, parts))
+        finally:
+            feed.close()
+
+    def refresh(self, model: Any) -> None:
+        self._averaged.settle()
+
+    def end_epoch(self, model: Any) -> None:
+        """Make the replicas alike, and add up the figures of all of them."""
+        self._averaged.settle()
+        states = metrics.states(model)
+        if states and self._engine.parts > 1:
+            values = [np.array(v) for v in states]
+            sums = self._engine.communicator.all_reduce(values, "sum")
+            for variable, total in zip(states, sums, strict=True):
+                variable.assign(total)
+
+    def told(self, model: Any) -> None:
+        if self._engine.parts > 1:
+            wishes = self._engine.communicator.all_gather_object(bool(model.stop_training))
+            model.stop_training = any(wishes)
+
+    def finish(self, model: Any) -> None:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if self._engine.parts > 1:
+            self._engine.communicator.barrier()  # what rank 0 wrote is there for all to read
+
+
+def averaging(
+    engine: Engine, machine: Machine, plan: Plan
+) -> tuple[AveragedModel, CaughtGradients, LocalBlock]:
+    """Make what a rank needs to have its model and optimizer averaged, and the block for them."""
+    averaged = AveragedModel(engine, machine, plan.options)
+    caught = CaughtGradients(
+        "Replicas are averaged in dream's steps",
+        "Use model.fit, or in TensorFlow take the step by strategy.train_step(model, loss, "
+        "optimizer)",
+    )
+    steps = AveragedSteps(engine, machine, averaged, caught)
+    return averaged, caught, LocalBlock(steps, plan.seed, caught.take, "local_sgd")

@@ -1,1 +1,0 @@
-"""What `dream verify` sees of training, and takes out of it."""

@@ -1,0 +1,1 @@
+"""`parameter_server` in PyTorch: the workers' optimizer steps on the servers."""

@@ -1,0 +1,140 @@
+"""`parameter_server`: workers that do not wait for one another, and servers that own the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from dream._adapter import Asynchronous, Metric, Plan, Step
+from dream._topology import Cluster, Topology
+from dream.adapters.pytorch import devices, evaluation, saving, state
+from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
+from dream.adapters.pytorch.parallel.parameter_server.optimizer import TorchServerOptimizer
+from dream.adapters.pytorch.parallel.parameter_server.schedules import JobSchedules
+from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
+from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.step import check_scalar
+from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.weighing import count_of
+from dream.collectives import Communicator, Loop, Members
+from dream.data.partition import split
+from dream.parameter_server.job import (
+    ServerJob,
+    refuse_before_block,
+    refuse_communicator,
+    refuse_weigh,
+)
+from dream.parameter_server.server import serve
+from dream.parameter_server.staleness import Staleness
+from dream.parameter_server.worker import Worker
+
+
+@final
+class ParameterServer(Asynchronous):
+    """One rank of the job, a worker or a server."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._job = ServerJob.of(plan.cluster, plan.options)
+        self._seed = plan.seed
+        self._topology = Topology.of(
+            plan.cluster,
+            num_replicas=self._job.roles.workers,
+            device=str(devices.choose(plan)),
+        )
+        self._patches = Patches()
+        self._joined: tuple[TorchWorker, LeasedLoaders, JobSchedules] | None = None
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def communicator(self) -> Communicator:
+        refuse_communicator()
+
+    def enter(self) -> None:
+        if self._job.serves:
+            serve(self._job, TorchServerOptimizer())
+        if self._joined is None:
+            worker = TorchWorker(Worker.join(self._job))
+            loaders = LeasedLoaders(worker, self._seed)
+            self._joined = worker, loaders, JobSchedules(worker.worker)
+        worker, loaders, schedules = self._joined
+        forbid_fits(self._patches, "parameter_server")
+        replace = self._patches.replace
+        replace(DataLoader, "__init__", loaders.wrap_init(DataLoader.__init__))
+        replace(Optimizer, "__init__", worker.wrap_init(Optimizer.__init__))
+        replace(nn.Module, "__init__", worker.untrained.wrap_init(nn.Module.__init__))
+        schedules.enter(self._patches)
+        saving.enter(replace)
+
+    def exit(self) -> None:
+        self._patches.restore()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        worker = self._worker()
+        for item in objects:
+            refuse_keras(item, "parameter_server")
+            if isinstance(item, DataLoader):
+                assert self._joined is not None
+                self._joined[1].lease(item)
+            elif isinstance(item, Optimizer):
+                worker.take(item)
+            elif isinstance(item, nn.Module):
+                worker.untrained.add(item)
+        return objects
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        worker = self._worker()
+        self.prepare(model, optimizer)
+
+        def step(*batch: Any) -> torch.Tensor:
+            """Return the mean loss of the batch: this worker's own, or in step with the others
+            that of all."""
+            inputs, target = split(batch)
+            worker.ready()
+            optimizer.zero_grad(set_to_none=True)
+            value = check_scalar(loss(model(*inputs), target))
+            value.backward()
+            counted = None if weight is None else count_of(weight(*batch))
+            mean = worker.push(optimizer, value.item(), counted)
+            return torch.tensor(mean, dtype=value.dtype, device=value.device)
+
+        return step
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        """Evaluate on the newest parameters, each worker for itself: it may be alone."""
+        self._worker().worker.refresh()
+        alone = Communicator(Loop(), TorchTensors(), Members.all_of(Cluster()))
+        with torch.no_grad():
+            return evaluation.evaluate(model, data, metrics, alone)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        refuse_weigh(count)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        self._worker().worker.refresh()
+        return state.whole(model)
+
+    def staleness(self) -> Staleness:
+        return self._worker().worker.client.staleness()
+
+    def _worker(self) -> TorchWorker:
+        if self._joined is None:
+            refuse_before_block()
+        return self._joined[0]

@@ -1,0 +1,178 @@
+"""A DataLoader under `parameter_server`: its batches come as leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import Any, Self, final
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
+
+from dream._errors import Unsupported
+from dream.adapters.pytorch.data.sampling import SeededBatches
+from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
+from dream.parameter_server.leases import Epoch, Lease
+from dream.parameter_server.worker import LeasedPass
+
+
+@final
+class LeasedBatches(Sampler[list[int]]):
+    """A loader's batch sampler: the batches that this worker is dealt where gradients are on,
+    every sample where they are off."""
+
+    def __init__(self, source: SeededBatches, epoch: Epoch) -> None:
+        self.batch_size = epoch.batch_size
+        self.source, self.epoch = source, epoch
+        self.begun: LeasedPass | None = None
+        self._batches: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.begun is None:
+            return iter(self.source)
+        self._batches = list(self.source)
+        return self._taken(self.begun)
+
+    def samples(self, lease: Lease) -> list[int]:
+        return self._batches[lease.index][lease.part :: lease.parts]
+
+    def _taken(self, begun: LeasedPass) -> Iterator[list[int]]:
+        while (lease := begun.take()) is not None:
+            yield self.samples(lease)
+
+    @contextmanager
+    def during(self, begun: LeasedPass | None) -> Iterator[None]:
+        """Have an iteration that starts inside read the batches of this pass."""
+        self.begun = begun
+        try:
+            yield
+        finally:
+            self.begun = None
+
+
+@final
+class LeasedLoaders:
+    """Turns loaders into those whose batches are leased."""
+
+    def __init__(self, worker: TorchWorker, seed: int) -> None:
+        self._worker, self._seed = worker, seed
+        self._made = 0
+
+    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
+        """Wrap `DataLoader.__init__` to lease the loader's batches once it is made."""
+        parameters = signature(init)
+
+        @wraps(init)
+        def wrapped(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+            init(loader, *args, **kwargs)
+            given = parameters.bind(loader, *args, **kwargs)
+            given.apply_defaults()
+            said = given.arguments
+            own = said["sampler"] is not None or said["batch_sampler"] is not None
+            self.lease(loader, own_order=own or bool(said["shuffle"] and said["generator"]))
+
+        return wrapped
+
+    def lease(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
+        if isinstance(loader.batch_sampler, LeasedBatches):
+            return
+        if own_order is None:
+            own_order = type(loader.batch_sampler) is not BatchSampler
+        if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or own_order:
+            raise Unsupported(
+                "Servers deal batches by their numbers. Received: a DataLoader over "
+                f"{type(loader.dataset).__name__} with a stream, or with a sampler or generator "
+                "of one's own. Use a map-style dataset, a batch size, and shuffle=True."
+            )
+        shuffle = not isinstance(loader.sampler, SequentialSampler)
+        samples = len(loader.dataset)  # type: ignore[arg-type]
+        epoch = Epoch(samples, loader.batch_size, loader.drop_last)
+        source = SeededBatches(
+            loader.dataset,  # type: ignore[arg-type]
+            loader.batch_size,
+            shuffle=shuffle,
+            drop_last=loader.drop_last,
+            seed=self._seed,
+        )
+        # DataLoader refuses a new sampler by assignment, since its workers might run by then
+        object.__setattr__(loader, "batch_sampler", LeasedBatches(source, epoch))
+        loader.__class__ = self._leased_class(type(loader), self._made)
+        self._made += 1
+
+    def _leased_class(self, base: type[Any], number: int) -> type[Any]:
+        worker = self._worker
+
+        def iterate(self: Any) -> Iterator[Any]:
+            sampler: LeasedBatches = self.batch_sampler
+            if not torch.is_grad_enabled():
+                inner: Iterator[Any] = base.__iter__(self)
+                return inner
+            key = number, sampler.source.track.epoch
+            begun = worker.worker.begin(key, sampler.epoch, ahead=self.num_workers > 0)
+            return _LeasedIterator(self, base, begun, worker)
+
+        return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
+
+
+@final
+class _LeasedIterator:
+    """A pass over a loader."""
+
+    def __init__(
+        self, loader: Any, base: type[Any], begun: LeasedPass, worker: TorchWorker
+    ) -> None:
+        self._loader, self._pass, self._worker = loader, begun, worker
+        self._sampler: LeasedBatches = loader.batch_sampler
+        self._asked, self._counted = 0, False
+        with self._sampler.during(begun):
+            worker.ready()
+            self._inner: Iterator[Any] = base.__iter__(loader)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __next__(self) -> Any:
+        self._asked += 1
+        if self._asked == 2:
+            self._count()
+        lease, batch = self._next()
+        if lease is None:
+            self._count()
+            raise StopIteration
+        self._worker.ready()
+        self._pass.hand_out(lease)
+        return batch
+
+    def _next(self) -> tuple[Lease | None, Any]:
+        if self._pass.granted and self._pass.ahead:  # it cannot overtake what was read ahead
+            return self._load(self._pass.granted.popleft())
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            lease = self._pass.take_more()
+            return (None, None) if lease is None else self._load(lease)
+        return self._pass.taken.popleft(), batch
+
+    def _load(self, lease: Lease) -> tuple[Lease, Any]:
+        """Read a batch in this process."""
+        dataset = self._loader.dataset
+        samples = [dataset[index] for index in self._sampler.samples(lease)]
+        return lease, self._loader.collate_fn(samples)
+
+    def _count(self) -> None:
+        """Count the epoch with its second batch, or its end: whoever only looks at a first batch
+        does not change the order of what follows."""
+        if not self._counted:
+            self._counted = True
+            self._sampler.source.track.epoch += 1
+
+    def __del__(self) -> None:
+        self._pass.abandon()

@@ -1,0 +1,289 @@
+"""Rehearse a step of a split model, by the strategy's own code, without values.
+
+What is foretold so cannot differ from what the strategy does: which layers are cut and where, what
+is gathered and for how long, which collectives are called with how much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import torch
+from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dream._errors import Unsupported
+from dream._mesh import Mesh
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.parallel.split import gradients
+from dream.adapters.pytorch.parallel.split.feed import rows_of
+from dream.adapters.pytorch.parallel.split.parts import Parts
+from dream.adapters.pytorch.parallel.split.pipeline_model import PipelineModel, refuse_layers
+from dream.adapters.pytorch.parallel.split.pipeline_model import Room as PipelineRoom
+from dream.adapters.pytorch.parallel.split.room import Room
+from dream.adapters.pytorch.parallel.split.root import SplitRoot, claim
+from dream.adapters.pytorch.parallel.split.sharded_root import ShardedRoot
+from dream.adapters.pytorch.parallel.split.stages import evened, parameters_of
+from dream.adapters.pytorch.parallel.split.step import Summed
+from dream.adapters.pytorch.parallel.split.telling import Telling
+from dream.adapters.pytorch.parallel.split.tensor_root import TensorRoot
+from dream.adapters.pytorch.parallel.split.words import packed
+from dream.adapters.pytorch.passes import step_of, uncut
+from dream.adapters.pytorch.tools.planning.example import (
+    Example,
+    cast_batch,
+    cast_model,
+    example,
+    make_optimizer,
+    precision_context,
+)
+from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.collectives import Communicator
+from dream.data.partition import split
+from dream.tools.plan.asked import TrainingSpec
+from dream.tools.plan.sketch import Candidate, Phase, Rehearsal, Sending
+
+Mark = Callable[[Phase], None]
+Optimize = Callable[[Iterable[nn.Parameter]], Optimizer]
+_DEVICE = torch.device("cpu")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RehearsedSteps:
+    """parameters: this rank's."""
+
+    step: Callable[[], Any]
+    optimizer: Optimizer
+    parameters: list[nn.Parameter]
+    buffers: list[torch.Tensor]
+
+
+def steps_of(
+    candidate: Candidate,
+    here: World,
+    model: nn.Module,
+    loss: Callable[..., Any],
+    optimize: Optimize,
+    mark: Mark,
+    batch: tuple[Any, ...],
+) -> RehearsedSteps:
+    """Split the model. mark: told when a phase begins."""
+    if candidate.kind == "pipeline":
+        return _pipeline(candidate, here, model, loss, optimize, batch)
+    place = here.place
+    dealt = place.world if candidate.kind == "sharded" else place.data
+    room = Room(candidate.kind, place.world, dealt, Shares(), 0, _unused, synchronises=True)
+    root = _root(candidate, here, model, room)
+    root.cut()
+    claim(root)
+    root.take_knobs()
+    if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise Unsupported(
+            f"There is nothing to cut in the model. Received: {type(model).__name__} over "
+            f"{candidate.mesh.model} ranks. Use 'sharded'."
+        )
+    optimizer = optimize(model.parameters())
+    passes = Summed(root, _marked(loss, mark), _group(candidate, here))
+    once = step_of(passes, optimizer, uncut(lambda _: 1.0), None)
+    return RehearsedSteps(
+        lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()]
+    )
+
+
+def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None:
+    """Return the ranks that batches are dealt to; None where that is one."""
+    if candidate.kind == "sharded":
+        return distributed.group.WORLD
+    return None if here.place.data.world_size == 1 else here.devices["data"].get_group()
+
+
+def _root(candidate: Candidate, here: World, model: nn.Module, room: Room) -> SplitRoot:
+    mesh = here.devices["model"]
+    if candidate.kind == "sharded":
+        reshard = candidate.zero == 3
+        return ShardedRoot(model, room, None, mesh=mesh, device=_DEVICE, reshard=reshard)
+    among = here.place.model
+    return TensorRoot(model, room, None, mesh=mesh, device=_DEVICE, asked="auto", among=among)
+
+
+def _unused(*_: Any) -> SplitRoot:
+    raise AssertionError("no module is made in a rehearsal's room")
+
+
+def _marked(loss: Callable[..., Any], mark: Mark) -> Callable[..., Any]:
+    """Backward begins where the loss is known."""
+
+    def marked(output: Any, target: Any) -> Any:
+        value = loss(output, target)
+        value.register_hook(lambda _: mark("backward"))
+        return value
+
+    return marked
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """A pipeline's ranks, as far as its model asks them. told: what each tells, by rank."""
+
+    rank: int
+    world_size: int
+    told: list[Any]
+
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        return value if root == self.rank else packed(self.told[root])
+
+
+def _pipeline(
+    candidate: Candidate,
+    here: World,
+    model: nn.Module,
+    loss: Callable[..., Any],
+    optimize: Optimize,
+    batch: tuple[Any, ...],
+) -> RehearsedSteps:
+    """`Pipeline.train_step`, whose ranks told each other beforehand what passes between them."""
+    refuse_layers(model)
+    place, count = here.place, candidate.mesh.model
+    stages = evened(model, count, parameters_of(model))
+    group = distributed.new_group(list(place.mesh.copy_of(place.rank)))
+    assert isinstance(group, distributed.ProcessGroup)
+    inputs, target = split(batch)
+
+    def held(ranks: _Ranks) -> PipelineModel:
+        known = cast(Communicator, ranks)
+        room = PipelineRoom(known, group, _DEVICE, "1f1b", candidate.microbatches)
+        return PipelineModel(model, stages, room)
+
+    told = held(_Ranks(0, 1, [])).passes(inputs)
+    pipeline = held(_Ranks(place.model_index, count, told))
+    parts = Parts(model, pipeline.owners(), place.model_index)
+    parts.drop_others()
+    optimizer = optimize(parts.parameters)
+    telling = Telling(group, count - 1, _DEVICE)
+    samples = pipeline.parts(rows_of(batch))
+    weights = [samples.real(index) / samples.samples for index in range(samples.count)]
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        telling.expect()
+        feed = pipeline.train(samples, inputs, target, loss, weights)
+        value = telling.tell(feed.mean_loss if pipeline.has_last else None)
+        gradients.average(parts.parameters, value, place.data)
+        optimizer.step()
+
+    return RehearsedSteps(step, optimizer, parts.parameters, [*model.buffers()])
+
+
+_STEPS = 2
+"""The first one makes the optimizer's state, and what is kept from step to step."""
+_TWINS = 2
+"""However many copies there are, a rank calls the same with as much."""
+
+
+def rehearse(
+    build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int
+) -> list[Rehearsal]:
+    """Of rank 0, which has the largest parts; of a pipeline the ranks that differ most."""
+    mesh = Mesh(min(candidate.mesh.data, _TWINS), candidate.mesh.model)
+    return [
+        _Rehearsal(build, training, candidate, batch).run(mesh, rank) for rank in _ranks(candidate)
+    ]
+
+
+def _ranks(candidate: Candidate) -> list[int]:
+    """Choose those that may need most: the first stage of a pipeline keeps most microbatches, the
+    last one has the outputs."""
+    last = candidate.mesh.model - 1
+    return [0] if candidate.kind != "pipeline" else sorted({0, 1, last})
+
+
+@final
+class _Rehearsal:
+    def __init__(
+        self, build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int
+    ) -> None:
+        self._build, self._training = build, training
+        self._candidate, self._batch = candidate, batch
+        self._ledger = Ledger()
+
+    def run(self, mesh: Mesh, rank: int) -> Rehearsal:
+        ledger = self._ledger
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with world(mesh, rank) as here, rehearsal_stubs(), fake, ledger:
+            found = example(self._build())
+            model = cast_model(found.model, self._training.precision).train()
+            batch, loss = self._samples(found), found.loss
+            del found
+            steps = steps_of(self._candidate, here, model, loss, self._optimizer, self._mark, batch)
+            for _ in range(_STEPS):
+                begun = len(ledger.events), len(ledger.done), len(ledger.sent)
+                with precision_context(self._training.precision):
+                    steps.step()
+            return self._result(steps, mesh, rank, begun)
+
+    def _samples(self, found: Example) -> tuple[Any, ...]:
+        precision = self._training.precision
+        batch: tuple[Any, ...] = tree_map(
+            lambda x: cast_batch(x, precision) if isinstance(x, torch.Tensor) else x,
+            found.batch_of(self._batch),
+        )
+        return batch if len(batch) > 1 else (*batch, *batch)
+
+    def _mark(self, phase: Phase) -> None:
+        self._ledger.phase = phase
+
+    def _optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        training = self._training
+        plain = self._candidate.kind == "pipeline"  # torch takes parts of tensors one by one
+        made = make_optimizer(training.optimizer, parameters, fused=training.fused and plain)
+        made.register_step_pre_hook(lambda *_: self._mark("update"))
+        made.register_step_post_hook(lambda *_: self._mark("forward"))
+        return made
+
+    def _result(
+        self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: tuple[int, int, int]
+    ) -> Rehearsal:
+        ledger = self._ledger
+        parameters = [*steps.parameters, *steps.buffers]
+        gradients = [p.grad for p in steps.parameters if p.grad is not None]
+        states = tree_leaves(list(steps.optimizer.state.values()))
+        held = {kind: self._numbers(tensors) for kind, tensors in
+                (("own", parameters), ("gradients", gradients), ("state", states))}  # fmt: skip
+        size = {kind: sum(ledger.made[n] for n in found) for kind, found in held.items()}
+        peak, there = most_since(ledger, begun[0])
+        known = sum(ledger.made[n] for found in held.values() for n in found if n in there)
+        return Rehearsal(
+            rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
+            tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
+            max(ledger.made, default=0),
+        )  # fmt: skip
+
+    def _numbers(self, tensors: list[Any]) -> set[int]:
+        """Of the storages of this rank's parts."""
+        local = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+        plain = [x for x in local if isinstance(x, torch.Tensor) and not x.is_meta]
+        return {number for x in plain if (number := self._ledger.number(x)) >= 0}
+
+
+def _sent(ledger: Ledger, mesh: Mesh, begin: int) -> tuple[Sending, ...]:
+    found = Counter(
+        (one.operation, one.size, _axis(mesh, one.ranks), one.phase) for one in ledger.sent[begin:]
+    )
+    return tuple(
+        Sending(operation, size, "data" if axis else "model", phase, count)
+        for (operation, size, axis, phase), count in found.items()
+    )
+
+
+def _axis(mesh: Mesh, ranks: tuple[int, ...]) -> bool:
+    """Return whether ranks lie along the data axis."""
+    return mesh.data > 1 and len(ranks) > 1 and ranks[1] - ranks[0] == mesh.model

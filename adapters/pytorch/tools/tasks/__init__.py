@@ -1,1 +1,0 @@
-"""The embedded tasks of `dream compare`, as a PyTorch user writes them."""

@@ -1,1 +1,0 @@
-"""`parameter_server` and `local_sgd` in TensorFlow."""

@@ -1,0 +1,130 @@
+"""`local_sgd`: replicas step alone, and are averaged every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import Unsupported
+from dream._topology import Topology
+from dream.adapters.keras.asynchronous.local_sgd import AveragedModel, averaging
+from dream.adapters.tensorflow import calling, evaluation, replicas, starting
+from dream.adapters.tensorflow.dealing import Dealt, share_cut
+from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.keras.engine import ProcessEngine
+from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
+from dream.adapters.tensorflow.training import LocalStep
+from dream.collectives import Communicator
+from dream.update.local_sgd import refuse_weigh, refuse_weight
+
+
+@final
+class LocalSgd(Adapter):
+    """Every rank a replica. Between averages a rank's parameters are its own; they are the same
+    on every rank at the end of each pass over the data."""
+
+    def __init__(self, plan: Plan) -> None:
+        if plan.mixed:
+            raise Unsupported(
+                "'local_sgd' averages the optimizers of one framework. Received: ranks of two. Use "
+                "'horovod'."
+            )
+        alone = plan.cluster.alone
+        self._who = replicas.one(plan) if alone else replicas.synchronous(plan)
+        engine = ProcessEngine(self._who.communicator, plan)
+        self._machine = TensorFlowMachine()
+        self._averaged, self._caught, self._block = averaging(engine, self._machine, plan)
+
+    @property
+    def topology(self) -> Topology:
+        return self._who.topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._who.communicator
+
+    def enter(self) -> None:
+        self._block.enter()
+
+    def exit(self) -> None:
+        self._block.exit()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(self._prepare(item) for item in objects)
+
+    def _prepare(self, item: Any) -> Any:
+        if self._block.takes(item):
+            return self._block.prepare(item)
+        cut = share_cut(self.topology.rank, self.topology.world_size)
+        return SettledDataset(Dealt(item, cut, self.communicator), self._averaged)
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        if weight is not None:
+            refuse_weight()
+        averaged, machine = self._averaged, self._machine
+        self._caught.take(optimizer)
+        inner = LocalStep(model, loss, optimizer, None, None, ranks=True)
+        run: Callable[..., Any] | None = None
+
+        def step(*batch: Any) -> tf.Tensor:
+            """Return this rank's own loss: nothing travels between two averages."""
+            nonlocal run
+            batch = machine.tensors(batch)
+            with translated():
+                if run is None:
+                    starting.build(model, optimizer, batch)
+                    averaged.begin(model, optimizer)
+                    local, order = self._caught.of(inner, averaged.order), averaged.order
+                    run = machine.differentiate(local, order, eager=False, one_length=False)
+                value, present = run(batch, averaged.gradient)
+                averaged.step(float(calling.count(batch)), present)
+            return value
+
+        return step
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        self._averaged.settle()
+        dealt = data.dealt if isinstance(data, SettledDataset) else data
+        cut = share_cut(self.topology.rank, self.topology.world_size)
+        return evaluation.evaluate(
+            model, dealt, metrics, self.communicator, cut, _here, resyncs=None
+        )
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        refuse_weigh(count)
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        self._averaged.settle()
+        return {v.path: np.asarray(v) for v in model.variables}
+
+
+@final
+class SettledDataset:
+    """A dealt dataset, after each pass over which the replicas are alike."""
+
+    def __init__(self, dealt: Dealt, averaged: AveragedModel) -> None:
+        self.dealt, self._averaged = dealt, averaged
+
+    def __len__(self) -> int:
+        return len(self.dealt)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.dealt
+        self._averaged.settle()
+
+
+def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
+    return [function(*batch)]

@@ -1,0 +1,172 @@
+"""`parameter_server`: workers that do not wait for one another, and servers that own the model.
+
+TensorFlow's own ParameterServerStrategy is not used: Keras 3's `fit` does not run under it, its
+count of updates is not atomic, and nothing bounds how stale a worker is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dream._adapter import Asynchronous, Metric, Plan, Step
+from dream._errors import Unsupported
+from dream._topology import Cluster, Topology
+from dream.adapters.keras.asynchronous.block import LocalBlock
+from dream.adapters.keras.asynchronous.fit import WalkFeed, leased
+from dream.adapters.keras.asynchronous.optimizer import KerasServerOptimizer
+from dream.adapters.keras.asynchronous.parameter_server import KerasWorker, PushedSteps
+from dream.adapters.tensorflow import calling, evaluation, runtime, starting
+from dream.adapters.tensorflow.dealing import share_cut
+from dream.adapters.tensorflow.engine import example, explained
+from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.adapters.tensorflow.training import LocalStep
+from dream.collectives import Communicator, Loop, Members
+from dream.parameter_server.job import (
+    ServerJob,
+    refuse_before_block,
+    refuse_communicator,
+    refuse_weigh,
+)
+from dream.parameter_server.server import serve
+from dream.parameter_server.staleness import Staleness
+from dream.parameter_server.worker import Worker
+
+
+@final
+class ParameterServer(Asynchronous):
+    """One rank of the job, a worker or a server."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._job = job = ServerJob.of(plan.cluster, plan.options)
+        self._seed = plan.seed
+        device = "CPU:0" if job.serves else runtime.local_device(plan.cluster, plan.devices)
+        self._topology = Topology.of(plan.cluster, num_replicas=job.roles.workers, device=device)
+        self._joined: tuple[KerasWorker, LocalBlock] | None = None
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def communicator(self) -> Communicator:
+        refuse_communicator()
+
+    def enter(self) -> None:
+        if self._job.serves:
+            serve(self._job, KerasServerOptimizer(TensorFlowMachine()))
+        if self._joined is None:
+            worker = KerasWorker(Worker.join(self._job), TensorFlowMachine())
+            steps = PushedSteps(worker, example, explained)
+            block = LocalBlock(steps, self._seed, worker.take, "parameter_server")
+            self._joined = worker, block
+        self._joined[1].enter()
+
+    def exit(self) -> None:
+        assert self._joined is not None
+        self._joined[1].exit()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        worker, block = self._working()
+        return tuple(
+            block.prepare(item) if block.takes(item) else LeasedDataset(item, worker)
+            for item in objects
+        )
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        worker, _ = self._working()
+        worker.take(optimizer)
+        inner = LocalStep(model, loss, optimizer, weight, None, ranks=True)
+        run: Callable[..., Any] | None = None
+
+        def step(*batch: Any) -> tf.Tensor:
+            """Return the mean loss of the batch: this worker's own, or in step with the others
+            that of all."""
+            nonlocal run
+            batch = worker.machine.tensors(batch)
+            with translated():
+                if run is None:
+                    starting.build(model, optimizer, batch)
+                state = worker.ready(model, optimizer)
+                if run is None:
+                    run = worker.machine.differentiate(
+                        worker.caught.of(inner, state.order),
+                        state.order,
+                        eager=False,
+                        one_length=False,
+                    )
+                value, present = run(batch, state.gradient)
+                counted = float(calling.count(batch) if weight is None else weight(*batch))
+            return tf.constant(worker.worker.push(float(value), counted, present), value.dtype)
+
+        return step
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        """Evaluate on the newest parameters, each worker for itself: it may be alone."""
+        self._working()[0].worker.refresh()
+        alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
+        whole = data.whole if isinstance(data, LeasedDataset) else data
+        return evaluation.evaluate(
+            model, whole, metrics, alone, share_cut(0, 1), _here, resyncs=None
+        )
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        refuse_weigh(count)
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        self._working()[0].worker.refresh()
+        return {v.path: np.asarray(v) for v in model.variables}
+
+    def staleness(self) -> Staleness:
+        return self._working()[0].worker.client.staleness()
+
+    def _working(self) -> tuple[KerasWorker, LocalBlock]:
+        if self._joined is None:
+            refuse_before_block()
+        return self._joined
+
+
+@final
+class LeasedDataset:
+    """A dataset of global batches, iterated as often as one likes: the batches that this worker is
+    dealt, an epoch each time."""
+
+    def __init__(self, dataset: Any, worker: KerasWorker) -> None:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise Unsupported(
+                "prepare takes Keras models, Keras optimizers and tf.data.Dataset of global "
+                f"batches. Received: {type(dataset).__name__}. Make it one with "
+                "tf.data.Dataset.from_tensor_slices(...).batch(size); fit takes the rest as it is."
+            )
+        self.whole = dataset
+        self._worker = worker.worker
+        self._number = worker.next_loader()
+        self._passes = 0
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __iter__(self) -> Iterator[Any]:
+        feed = WalkFeed(self.whole, int(self.whole.cardinality()))
+        key = self._number, self._passes
+        self._passes += 1
+        for batch, _ in leased(self._worker, key, feed):
+            yield batch
+
+
+def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
+    return [function(*batch)]

@@ -1,0 +1,58 @@
+"""Observers of training, which tools register before a script starts.
+
+Blocks and strategies tell them what begins; with none registered, nothing is asked of a step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dream._adapter import Adapter
+
+registered: list[Observer] = []
+"""Those of this process."""
+
+
+class Observer(ABC):
+    """Watches a script train. draws_alike: have all ranks draw the same random numbers."""
+
+    draws_alike = False
+
+    @abstractmethod
+    def entering(self, adapter: Adapter, framework: str, strategy: str) -> None:
+        """Note that a block is about to be entered."""
+
+    @abstractmethod
+    def entering_keras(self) -> None:
+        """Note that Keras's part of a block is about to be entered."""
+
+    @abstractmethod
+    def observed(self, step: Callable[..., Any], model: Any) -> Callable[..., Any]:
+        """Return the step, a callable on a batch that gives the global loss, to be used instead."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Note that the script has come to its good end."""
+
+
+def register(asked: str) -> None:
+    """Register the observer that a process is asked to have. asked: "module:function words"; the
+    function makes it from the words."""
+    from dream import _registry
+
+    place, _, words = asked.partition(" ")
+    registered.append(_registry.load(place)(words))
+
+
+def draws_alike() -> bool:
+    """Return whether all ranks are to draw the same random numbers."""
+    return any(observer.draws_alike for observer in registered)
+
+
+def finish() -> None:
+    """Tell all that the script has come to its good end."""
+    for observer in registered:
+        observer.finish()

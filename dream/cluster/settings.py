@@ -1,0 +1,151 @@
+"""What the environment asks of dream: the names of dream's own variables, and how they are read.
+
+A user may set those marked *. They are dream's side of a rank's environment; torchrun's,
+TensorFlow's and Horovod's names stand beside the code that reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from dream._errors import ConfigurationError
+
+LARGEST_PORT = 65535
+
+STRATEGY = "DREAM_STRATEGY"
+"""What `dream run --strategy` was given."""
+
+FRAMEWORK = "DREAM_FRAMEWORK"
+"""This rank's framework, from `dream run --framework`."""
+
+FRAMEWORKS = "DREAM_FRAMEWORKS"
+"""Every rank's framework by rank, with commas, from `dream run --framework`."""
+
+RENDEZVOUS = "DREAM_RENDEZVOUS"
+"""host:port of the store that `dream run` serves."""
+
+RENDEZVOUS_PORT = "DREAM_RENDEZVOUS_PORT"
+"""* Under another launcher: the port on which rank 0 serves the store (MASTER_PORT + 1)."""
+
+PORT_RANGE = "DREAM_PORT_RANGE"
+"""* LOW-HIGH: the ports that the job may listen on (any free one)."""
+
+TOKEN = "DREAM_TOKEN"
+"""* The word that a client of the store must know. On one host it can be left out; several that
+are started by hand, by `dream run` or by torchrun need a common one."""
+
+HOSTS = "DREAM_HOSTS"
+"""The hosts' names in node order, with commas."""
+
+STARTUP_SECONDS = "DREAM_STARTUP_SECONDS"
+"""* How long ranks wait for one another at the start (60)."""
+
+STALL_SECONDS = "DREAM_STALL_SECONDS"
+"""* How long ranks wait in a call for one that lives and does not come, before that is an error
+(1800, half an hour). A line says who is waited for after 60 seconds, or half of this where that is
+shorter. The time in which the waiting rank was itself stopped does not count, and a rank that has
+died is told at once."""
+
+OBSERVER = "DREAM_OBSERVER"
+"""What watches this rank's script: "module:function words", as `_observers.register` takes it."""
+
+SNAPSHOTS = "DREAM_SNAPSHOTS"
+"""The folder that `dream run` keeps for a job's snapshots until it ends."""
+
+
+def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return what `dream run --strategy` asked for, if anything."""
+    return environ.get(STRATEGY) or None
+
+
+def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return what `dream run --framework` asked for this rank, if anything."""
+    return environ.get(FRAMEWORK) or None
+
+
+def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `dream run --framework` dealt out several."""
+    return len({*environ.get(FRAMEWORKS, "").split(",")}) > 1
+
+
+def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where the job's snapshots are kept, under `dream run`."""
+    folder = environ.get(SNAPSHOTS)
+    return Path(folder) if folder else None
+
+
+def startup_seconds() -> float:
+    """Return how long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
+    return _seconds(STARTUP_SECONDS, "60", os.environ)
+
+
+def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long ranks wait in a call for one that does not come, though it lives:
+    DREAM_STALL_SECONDS, else half an hour."""
+    return _seconds(STALL_SECONDS, "1800", environ)
+
+
+def _seconds(variable: str, default: str, environ: Mapping[str, str]) -> float:
+    text = environ.get(variable) or default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise ConfigurationError(
+            f"{variable} must be a number of seconds above 0. Received: {text!r}. "
+            "Correct or unset it."
+        )
+    return seconds
+
+
+def inherited() -> dict[str, str]:
+    """Return this process's environment, to start another program with."""
+    return dict(os.environ)
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return DREAM_CACHE, else `dream` in the user's own cache folder."""
+    own = environ.get("DREAM_CACHE")
+    if own:
+        return Path(own).expanduser()
+    user = environ.get("XDG_CACHE_HOME")
+    return (Path(user) if user else Path.home() / ".cache") / "dream"
+
+
+def require(environ: Mapping[str, str], names: tuple[str, ...], source: str) -> None:
+    """Have all of the names, or raise an error that tells the set from the missing."""
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        there = ", ".join(f"{name}={environ[name]!r}" for name in names if environ.get(name))
+        raise ConfigurationError(
+            f"{source}'s variables are half set: {', '.join(missing)} missing. Received: "
+            f"{there or 'none of them'}. Set them all, or unset them to run alone."
+        )
+
+
+def integer(environ: Mapping[str, str], name: str, source: str, minimum: int = 0) -> int:
+    """Read a variable that must be there and be a whole number of at least `minimum`."""
+    text = environ[name]
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise ConfigurationError(
+            f"{name} must be a whole number of at least {minimum}. Received from {source}: "
+            f"{name}={text!r}. Correct it, or unset {source}'s variables to run alone."
+        )
+    return value
+
+
+def port(environ: Mapping[str, str], name: str, source: str) -> int:
+    value = integer(environ, name, source, minimum=1)
+    if value > LARGEST_PORT:
+        raise ConfigurationError(
+            f"{name} is no port. Received from {source}: {name}={environ[name]!r}. "
+            f"Give a number from 1 to {LARGEST_PORT}."
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Describe models in words that mean the same in every framework."""

@@ -1,0 +1,246 @@
+"""Where the other ranks are: those of this host by memory that each lays open and by /proc, without
+their help; the others by what they have posted in the job's store."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar, final
+
+from dream import cluster
+from dream._errors import DreamError
+from dream._topology import Cluster
+from dream.cluster import Rendezvous
+from dream.stall import stacks
+from dream.stall.activity import progress
+from dream.stall.status import ProcessState, RankStatus, text_of
+
+_BYTES = 8192
+_TRIES = 20
+_MOST_RANKS = 512
+"""That fit, of those that a rank waits for."""
+T = TypeVar("T")
+_REST_SECONDS = 30.0
+"""A store that does not answer takes ten seconds to say so."""
+
+
+@final
+class StatusPage:
+    """This rank's own. Nothing is left of it, however the process ends."""
+
+    def __init__(self, rank: int, stacks: int) -> None:
+        """stacks: the memory that this rank's stacks are written to."""
+        self._fd = os.memfd_create("dream-standing", os.MFD_CLOEXEC)
+        self._word = secrets.token_hex(16)
+        self._rank, self._stacks = rank, stacks
+        self._beat = 0
+
+    @property
+    def address(self) -> bytes:
+        """Return what others must know to read it."""
+        pid = os.getpid()
+        where = {"pid": pid, "began": began(pid), "fd": self._fd, "stacks": self._stacks}
+        return text_of({**where, "word": self._word})
+
+    def write(self, status: RankStatus, signal: int) -> None:
+        """signal: what has this rank write its stack."""
+        self._beat += 1
+        ranks = None if status.ranks is None else status.ranks[:_MOST_RANKS]
+        said = {
+            **status.packed(),
+            "ranks": ranks,
+            "beat": self._beat,
+            "signal": signal,
+            "word": self._word,
+        }
+        os.pwrite(self._fd, text_of(said).ljust(_BYTES)[:_BYTES], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another rank of this host. fd, stacks: its memory, opened here."""
+
+    pid: int
+    began: str
+    fd: int
+    stacks: int
+    word: str
+
+    @classmethod
+    def met(cls, address: bytes) -> Self | None:
+        """Open the memory of the rank of this address; None where it cannot be reached."""
+        said = json.loads(address)
+        folder, opened = Path(f"/proc/{said['pid']}/fd"), []
+        try:
+            for name in ("fd", "stacks"):
+                opened.append(os.open(folder / str(said[name]), os.O_RDONLY | os.O_CLOEXEC))
+            found = cls(said["pid"], said["began"], opened[0], opened[1], said["word"])
+        except OSError:
+            found = None
+        if found is not None and found.read() is not None:
+            return found
+        for fd in opened:
+            os.close(fd)
+        return None
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what it last wrote. Nobody holds a lock: a page that is torn is read again."""
+        for _ in range(_TRIES):
+            try:
+                said = json.loads(os.pread(self.fd, _BYTES, 0))
+            except (ValueError, OSError):
+                continue
+            if isinstance(said, dict) and said.get("word") == self.word:
+                return said
+        return None
+
+    @property
+    def state(self) -> str:
+        """The system's letter for its process: R, S, D, T (stopped), t (by a debugger); empty
+        where it has ended."""
+        fields = _fields(self.pid)
+        return fields[0] if fields and fields[19] == self.began and fields[0] not in "ZX" else ""
+
+
+def began(pid: int) -> str:
+    """When a process began, by the system's count: tells it from a later one of that number."""
+    fields = _fields(pid)
+    return fields[19] if fields else ""
+
+
+def _fields(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+@final
+class Peers:
+    """As one rank sees them. The store is asked for a rank of another host, or of a container
+    whose processes are not seen here."""
+
+    def __init__(self, place: Cluster, page: StatusPage, held: float) -> None:
+        """held: seconds after which a rank that runs, and has not looked at itself, is one that
+        does not get to its interpreter."""
+        self._place, self._held_seconds = place, held
+        self._near: dict[int, Neighbour] = {}
+        self._strange = {rank for rank in self._here() if rank != place.rank}
+        self._far = {*range(place.world_size)} - self._strange - {place.rank}
+        self._beats: dict[int, tuple[int, float]] = {}
+        self._posted = False
+        self._store_rests = 0.0
+        self._said = page.address
+        self._told = False
+
+    @property
+    def ranks(self) -> list[int]:
+        return [rank for rank in range(self._place.world_size) if rank != self._place.rank]
+
+    @property
+    def posts(self) -> bool:
+        """Whether some rank sees this one only by what it posts."""
+        return bool(self._far or self._strange)
+
+    def meet(self) -> None:
+        """Tell where this rank's notice is, and find those of this host's other ranks."""
+        if not self._told:
+            self._told = self._put(f"stall/{self._place.rank}", self._said)
+        for rank in sorted(self._strange):
+            address = self._found(f"stall/{rank}")
+            if address is None:
+                continue
+            self._strange.discard(rank)
+            neighbour = Neighbour.met(address)
+            if neighbour is None:
+                self._far.add(rank)
+            else:
+                self._near[rank] = neighbour
+
+    def post(self, status: RankStatus | None) -> None:
+        """Say where this rank is to those who see it no other way; None where it moves again."""
+        if status is None and not self._posted:
+            return
+        said = b"" if status is None else text_of(status.packed())
+        self._put(f"standing/{self._place.rank}", said)
+        self._posted = status is not None
+
+    def look(self) -> None:
+        """See whether the ranks of this host still look at themselves."""
+        for rank in self._near:
+            self.status(rank)
+
+    def status(self, rank: int) -> RankStatus:
+        near = self._near.get(rank)
+        return self._posting(rank) if near is None else self._reading(rank, near)
+
+    def stack(self, rank: int) -> list[str]:
+        """Return what a rank of this host is in, innermost call first; empty if it tells none."""
+        near = self._near.get(rank)
+        said = None if near is None else near.read()
+        if near is None or said is None or near.state in ("", "T", "t"):
+            return []
+        return stacks.ask(near.pid, int(said["signal"]), near.stacks)
+
+    def _here(self) -> range:
+        size = self._place.local_world_size
+        first = self._place.rank // size * size
+        return range(first, min(first + size, self._place.world_size))
+
+    def _reading(self, rank: int, near: Neighbour) -> RankStatus:
+        said, state = near.read(), near.state
+        status = RankStatus(rank) if said is None else RankStatus.unpacked(said)
+        if not state:
+            return replace(status, state=ProcessState.GONE)
+        if state in "Tt":
+            return replace(status, state=ProcessState.STOPPED)
+        if said is not None and self._held(rank, int(said["beat"])):
+            return replace(status, state=ProcessState.HELD)
+        return status
+
+    def _held(self, rank: int, beat: int) -> bool:
+        """Whether this rank's beat has stood still, and not for want of looking at it."""
+        now = time.monotonic()
+        before, since = self._beats.get(rank, (-1, now))
+        if beat != before:
+            self._beats[rank] = beat, now
+            return False
+        return now - since > self._held_seconds
+
+    def _put(self, key: str, value: bytes) -> bool:
+        """Whether the store has it now."""
+
+        def put(store: Rendezvous) -> bool:
+            store.put(key, value)
+            return True
+
+        return bool(self._ask(put))
+
+    def _found(self, key: str) -> bytes | None:
+        return self._ask(lambda store: store.find(key))
+
+    def _ask(self, act: Callable[[Rendezvous], T]) -> T | None:
+        """None where the store does not answer, as the one that a stopped rank serves: it is then
+        left alone for a while."""
+        if time.monotonic() < self._store_rests:
+            return None
+        try:
+            return act(cluster.rendezvous(self._place))
+        except TimeoutError:
+            self._store_rests = time.monotonic() + _REST_SECONDS
+        except (OSError, DreamError):
+            pass
+        return None
+
+    def _posting(self, rank: int) -> RankStatus:
+        said = self._found(f"standing/{rank}")
+        found = RankStatus.unpacked(json.loads(said)) if said else None
+        if found is None or found.steps < progress.steps - 1:  # from before it went on
+            return RankStatus(rank, ProcessState.SILENT)
+        return found

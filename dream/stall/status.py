@@ -1,0 +1,191 @@
+"""Where each rank stands, who waits for whom, and that in words. Pure: no process is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum, unique
+from typing import Any, Self
+
+from dream import cluster
+from dream._errors import Desynchronized
+
+_MOST_LINES = 10
+
+
+@unique
+class ProcessState(StrEnum):
+    """Of a rank's process, as another sees it.
+
+    HELD: it runs, and its interpreter has not been free for seconds. SILENT: it is on another host
+    and has not said that it stands still.
+    """
+
+    ALIVE = "alive"
+    HELD = "held"
+    STOPPED = "stopped"
+    GONE = "gone"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """steps: training steps so far. call: what the rank waits in; empty where it does not wait.
+    ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
+    its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
+    its Python stack, innermost call first, where it is known."""
+
+    rank: int
+    state: ProcessState = ProcessState.ALIVE
+    steps: int = 0
+    call: str = ""
+    ranks: tuple[int, ...] | None = None
+    waited: float = 0.0
+    quiet: float = 0.0
+    gave_up: bool = False
+    stack: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        return self.state is ProcessState.ALIVE and bool(self.call)
+
+    @property
+    def answers(self) -> bool:
+        return self.state is ProcessState.ALIVE
+
+    @property
+    def ended_waiting(self) -> bool:
+        return self.state is ProcessState.GONE and bool(self.call)
+
+    def packed(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def unpacked(cls, said: dict[str, Any]) -> Self:
+        """Read what another rank said; what this version does not know is left out."""
+        known = {field.name: said[field.name] for field in fields(cls) if field.name in said}
+        ranks = known.get("ranks")
+        known |= {"ranks": None if ranks is None else tuple(map(int, ranks))}
+        known |= {"stack": tuple(known.get("stack", ())), "state": ProcessState(known["state"])}
+        return cls(**known)
+
+
+def text_of(said: dict[str, Any]) -> bytes:
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """waiting: ranks that wait. culprits: those that they wait for; none where every rank waits,
+    each in its own call. call: what is waited in, by the one that has waited longest. seconds: how
+    long that is."""
+
+    waiting: tuple[int, ...]
+    culprits: tuple[int, ...]
+    call: str
+    seconds: float
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The ranks that are to be told of."""
+        return self.culprits or self.waiting
+
+
+def find_standstill(ranks: Collection[RankStatus]) -> Standstill | None:
+    """Find who waits for whom; None where nobody waits.
+
+    Where waits know whom they are for, the ends of their chains are named. Else all that do not
+    wait: they are about something else, or stopped, or gone, or do not answer. One that has given
+    up, or was waiting too when it ended, is named only where nobody else is.
+    """
+    waiting = [one for one in ranks if one.waits]
+    if not waiting:
+        return None
+    gave_up = {one.rank for one in ranks if one.gave_up or one.ended_waiting}
+    stuck = {one.rank for one in waiting}
+    known = {rank for one in waiting for rank in one.ranks or ()} - stuck
+    others = {one.rank for one in ranks} - stuck
+    culprits = known - gave_up or others - gave_up or others
+    longest = max(waiting, key=lambda one: one.waited)
+    return Standstill(tuple(sorted(stuck)), tuple(sorted(culprits)), longest.call, longest.waited)
+
+
+def speaker(ranks: Collection[RankStatus]) -> int | None:
+    """Choose who says it, of all ranks: the lowest that can, whose output is most likely seen."""
+    return min((one.rank for one in ranks if one.answers), default=None)
+
+
+_STATES = {
+    ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
+    ProcessState.GONE: "is gone: its process has ended",
+    ProcessState.HELD: "runs, and a call into C holds its interpreter",
+    ProcessState.SILENT: "says nothing: it is stopped, cut off or busy",
+}
+
+
+def named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def whereabouts(rank: RankStatus) -> str:
+    """Say `rank 2 is stopped, ..., after training step 12`, without an end."""
+    step = "" if rank.state is ProcessState.SILENT or not rank.steps else rank.steps
+    return f"rank {rank.rank} {_doing(rank)}{step and f', after training step {step}'}"
+
+
+def _doing(rank: RankStatus) -> str:
+    if rank.state is not ProcessState.ALIVE:
+        return _STATES[rank.state]
+    if rank.call:
+        return f"waits in {rank.call}"
+    if not rank.stack:
+        return "is alive"
+    return f"is alive, in {rank.stack[0].rpartition(' in ')[2]}"  # File "train.py", line 3 in save
+
+
+def warning(wait: Standstill, ranks: Mapping[int, RankStatus], limit: float) -> str:
+    """Tell of a wait that goes on. limit: the stall time."""
+    have = "have" if len(wait.waiting) > 1 else "has"
+    said = f"{named(wait.waiting)} {have} waited {wait.seconds:.0f} s in {wait.call}"
+    if wait.culprits:
+        said += f" for {named(wait.culprits)}"
+    where = "; ".join(whereabouts(ranks[rank]) for rank in wait.named)
+    end = f"Where this goes on, it is an error after {limit:g} s ({cluster.STALL_SECONDS})."
+    head = f"{said}. {where[:1].upper()}{where[1:]}. {end}"
+    return "\n".join([head, *stack_lines(wait, ranks)])
+
+
+def stack_lines(wait: Standstill, ranks: Mapping[int, RankStatus]) -> list[str]:
+    """Quote the stacks of those that it is about."""
+    lines = []
+    for rank in wait.named:
+        stack = ranks[rank].stack
+        if stack:
+            lines.append(f"  rank {rank}, innermost call first:")
+            lines += [f"    {at}" for at in stack[:_MOST_LINES]]
+            lines += ["    ..."] if len(stack) > _MOST_LINES else []
+    return lines
+
+
+def absence(
+    call: str, ranks: Sequence[int], received: Iterable[str], seconds: float
+) -> Desynchronized:
+    """Make the error of ranks that never came. received: what is known of them."""
+    return Desynchronized(
+        f"{named(ranks).capitalize()} did not come to {call} within {seconds:g} s. Received: "
+        f"{'; '.join(received)}. Make the same calls on every rank; where one is only slow, raise "
+        f"{cluster.STALL_SECONDS}."
+    )
+
+
+def stuck(wait: Standstill, ranks: Mapping[int, RankStatus], seconds: float) -> Desynchronized:
+    """Make the error that ends a wait. seconds: the stall time."""
+    where = [whereabouts(ranks[rank]) for rank in wait.named]
+    if wait.culprits:
+        return absence(wait.call, wait.culprits, where, seconds)
+    return Desynchronized(
+        f"Every rank has waited for others for {seconds:g} s. Received: {'; '.join(where)}. Make "
+        f"the same calls in the same order on every rank; where a call is only slow, raise "
+        f"{cluster.STALL_SECONDS}."
+    )

@@ -1,0 +1,250 @@
+"""The policy's parts, without a job: clocks are the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dream import cluster, stall
+from dream._topology import Cluster
+from dream.cluster import export
+from dream.stall import activity, stacks
+from dream.stall.activity import Observer, progress
+from dream.stall.peers import Neighbour, StatusPage
+from dream.stall.status import ProcessState as State
+from dream.stall.status import RankStatus, find_standstill, speaker, stuck, warning
+
+WAITS = {"call": "backward()", "waited": 61.0}
+
+
+def test_the_stall_time_is_half_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DREAM_STALL_SECONDS")
+    assert cluster.stall_seconds() == 1800.0
+
+
+def test_the_ring_goes_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in export._ring_defaults():
+        monkeypatch.delenv(f"HOROVOD_{name}", raising=False)
+    monkeypatch.setenv("DREAM_STALL_SECONDS", "4.5")
+    export.export_horovod(Cluster())
+    assert os.environ.pop("HOROVOD_STALL_CHECK_TIME_SECONDS") == "5"
+    assert int(os.environ.pop("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")) > 5
+    os.environ.pop("HOROVOD_DYNAMIC_PROCESS_SETS")
+
+
+def test_time_in_which_the_waiting_process_was_stopped_does_not_count() -> None:
+    now = [100.0]
+    patience = stall.Patience(10.0, clock=lambda: now[0])
+    for since, passed in ((0.5, 0.5), (3600.0, 1.5), (0.5, 2.0)):
+        now[0] += since
+        assert not patience.over()
+        assert patience.passed == passed
+    for _ in range(9):
+        now[0] += 1.0
+        over = patience.over()
+    assert over
+    patience.restart()
+    assert not patience.over()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "waiting", "culprits"),
+    [
+        pytest.param([{}, WAITS, WAITS], (1, 2), (0,), id="about its own business"),
+        pytest.param([WAITS, {"state": State.STOPPED}, WAITS], (0, 2), (1,), id="stopped"),
+        pytest.param(
+            [WAITS, {"state": State.STOPPED, **WAITS}], (0,), (1,), id="stopped in the wait"
+        ),
+        pytest.param([WAITS, {"state": State.SILENT}], (0,), (1,), id="silent"),
+        pytest.param([WAITS, WAITS], (0, 1), (), id="all of them"),
+        pytest.param(
+            [WAITS, {**WAITS, "ranks": (3,)}, {}, {}], (0, 1), (3,), id="one knows for whom"
+        ),
+        pytest.param(
+            [{**WAITS, "ranks": (1,)}, {**WAITS, "ranks": (2,)}, {}], (0, 1), (2,), id="a chain"
+        ),
+        pytest.param(
+            [WAITS, {"state": State.STOPPED}, {"state": State.GONE, **WAITS}], (0,), (1,),
+            id="one gave up before",
+        ),
+        pytest.param(
+            [WAITS, {"state": State.STOPPED}, {"gave_up": True}], (0,), (1,), id="one raised before"
+        ),
+        pytest.param([WAITS, {"state": State.GONE, **WAITS}], (0,), (1,), id="gone"),
+    ],
+)  # fmt: skip
+def test_who_waits_for_whom(
+    ranks: list[dict[str, object]], waiting: tuple[int, ...], culprits: tuple[int, ...]
+) -> None:
+    made = [RankStatus(rank, **fields) for rank, fields in enumerate(ranks)]  # type: ignore[arg-type]
+    wait = find_standstill(made)
+    assert wait is not None
+    assert (wait.waiting, wait.culprits, wait.seconds) == (waiting, culprits, 61.0)
+
+
+def test_nobody_waits_while_all_compute() -> None:
+    assert find_standstill([RankStatus(0), RankStatus(1, quiet=3600.0)]) is None
+
+
+def test_the_lowest_that_can_speaks() -> None:
+    stopped = RankStatus(0, State.STOPPED)
+    assert speaker([stopped, RankStatus(1, State.HELD), RankStatus(2), RankStatus(3)]) == 2
+    assert speaker([stopped]) is None
+
+
+def test_what_is_said() -> None:
+    stack = ('File "train.py", line 3 in save', 'File "train.py", line 9 in <module>')
+    ranks = {0: RankStatus(0, steps=7, stack=stack), 1: RankStatus(1, **WAITS)}  # type: ignore[arg-type]
+    wait = find_standstill(ranks.values())
+    assert wait is not None
+    assert warning(wait, ranks, 1800.0).splitlines() == [
+        "rank 1 has waited 61 s in backward() for rank 0. Rank 0 is alive, in save, after training "
+        "step 7. Where this goes on, it is an error after 1800 s (DREAM_STALL_SECONDS).",
+        "  rank 0, innermost call first:",
+        f"    {stack[0]}",
+        f"    {stack[1]}",
+    ]
+
+
+def test_where_every_rank_waits_each_call_is_told() -> None:
+    ranks = {rank: RankStatus(rank, **WAITS) for rank in range(2)}  # type: ignore[arg-type]
+    wait = find_standstill(ranks.values())
+    assert wait is not None
+    error = stuck(wait, ranks, 1800.0)
+    assert "rank 0 waits in backward(); rank 1 waits in backward()" in str(error)
+
+
+def test_a_wait_is_seen_from_another_thread() -> None:
+    before = Observer().look(1.0)
+    assert not before.call
+    with stall.waiting("barrier()", lambda: [2]):
+        seen = Observer().look(1.0)
+        assert (seen.call, seen.ranks) == ("barrier()", (2,))
+    assert not Observer().look(1.0).call
+
+
+@pytest.mark.parametrize(
+    ("does", "pooled", "called"),
+    [
+        ("held", False, "_held()"),
+        ("held", True, "_held()"),
+        ("computing in a pool", False, "_held()"),
+        ("computing in a pool", True, ""),
+        ("busy", False, ""),
+        ("one call after another", False, ""),
+    ],
+)
+def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
+    does: str, pooled: bool, called: str
+) -> None:
+    """Of the thread that trains, which is the one that made the last step."""
+    stall.waits_inside({__file__: ""}, pooled=pooled)
+    before = progress.thread, progress.steps
+    done, ready = threading.Event(), threading.Event()
+    target = {"busy": _busy, "one call after another": _calls}.get(does, _held)
+    thread = threading.Thread(target=target, args=(ready, done))
+    thread.start()
+    if does == "computing in a pool":
+        threading.Thread(target=_busy_beside, args=(done,)).start()
+    try:
+        ready.wait()
+        observer = Observer()
+        time.sleep(0.2)
+        observer.look(0.2)
+        time.sleep(0.5)
+        assert observer.look(0.5).call == called
+    finally:
+        done.set()
+        thread.join()
+        progress.thread, progress.steps = before
+        del activity._inside[__file__]
+        activity._pooled.discard(__file__)
+
+
+def _held(ready: threading.Event, done: threading.Event) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    opener = threading.Thread(target=lambda: (done.wait(), lock.release()))
+    opener.start()
+    stall.stepped()
+    ready.set()
+    lock.acquire()
+    opener.join()
+
+
+def _calls(ready: threading.Event, done: threading.Event) -> None:
+    stall.stepped()
+    ready.set()
+    while not done.is_set():
+        _call()
+
+
+def _call() -> None:
+    time.sleep(0.1)
+
+
+def _busy_beside(done: threading.Event) -> None:
+    while not done.is_set():
+        sum(range(1000))
+
+
+def _busy(ready: threading.Event, done: threading.Event) -> None:
+    stall.stepped()
+    ready.set()
+    while not done.is_set():
+        sum(range(1000))
+
+
+def test_a_neighbour_is_read_without_its_help() -> None:
+    page = StatusPage(3, os.memfd_create("stacks"))
+    page.write(RankStatus(3, steps=5, call="barrier()", ranks=(1,)), 0)
+    neighbour = Neighbour.met(page.address)
+    assert neighbour is not None
+    said = neighbour.read()
+    assert said is not None
+    assert RankStatus.unpacked(said) == RankStatus(3, steps=5, call="barrier()", ranks=(1,))
+    assert neighbour.state in "RS"
+    for fd in (neighbour.fd, neighbour.stacks):
+        os.close(fd)
+
+
+TAKES = """
+import signal, sys, time
+from dream.stall import stacks
+first = stacks.StackWriter()
+mine = first.number
+heard = []
+signal.signal(mine, lambda *_: heard.append(1))
+import os
+os.kill(os.getpid(), mine)
+assert heard == [1], heard
+other = first.number
+assert other not in (mine, 0, signal.SIGUSR1), other
+assert signal.getsignal(mine) is not signal.SIG_DFL
+def stands_here():
+    print(os.getpid(), other, first.fd, flush=True)
+    sum(range(10**12))
+stands_here()
+"""
+
+
+def test_a_stack_is_had_of_a_held_interpreter_and_the_scripts_signals_stay_its_own() -> None:
+    """A signal that the script takes later is its own; another one serves."""
+    with subprocess.Popen([sys.executable, "-c", TAKES], stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        pid, number, fd = map(int, one.stdout.readline().split())
+        memory = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY)
+        try:
+            found = stacks.ask(pid, number, memory)
+            assert stacks.ask(pid, signal.SIGRTMIN + 4, memory) == [], "it would end of that"
+            assert one.poll() is None
+        finally:
+            os.close(memory)
+            one.kill()
+    assert found[0].endswith("in stands_here"), found
