@@ -61,8 +61,8 @@ TENSORS: Mapping[str, str] = {
 """The Tensors of a framework."""
 
 GRADIENTS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.keras.gradients:differentiate",
-    "tensorflow": f"{_TENSORFLOW}.keras.gradients:differentiate",
+    "torch": f"{_TORCH}.keras.engine:differentiate",
+    "tensorflow": f"{_TENSORFLOW}.keras.engine:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
 

@@ -1,1 +1,1 @@
-"""Keras: fit, evaluate and predict on dealt data, whatever the backend."""
+"""Keras: one fit, evaluate and predict over the engine that a backend brings."""

@@ -1,17 +1,21 @@
-"""Callbacks across ranks: those that write files run on rank 0, and all ranks start and stop
-together."""
+"""Callbacks across ranks: those that write files run on rank 0, all ranks start and stop together,
+and batches are counted for who goes on from there."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, final
 
 import keras
+from keras import tree
 
-from dream.adapters.keras import private, private_backup
-from dream.adapters.keras.data.standing import FIT_EPOCH, Standing, listed
+from dream import stall
+from dream.adapters.keras import private
+from dream.adapters.keras.consistency import take_weights
+from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.start import same_weights
 from dream.mixed.resync import Resync
 
 _WRITERS = (
@@ -22,32 +26,71 @@ _WRITERS = (
 )
 
 
+def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | None) -> Any:
+    """Add dream's callbacks to a fit's on this rank. given: None, a callback, a list or a
+    CallbackList."""
+    users = listed(given)
+    backups = [c for c in users if isinstance(c, keras.callbacks.BackupAndRestore)]
+    for backup in backups:
+        private.backup_with(backup, progress.state_if_ordered, FIT_EPOCH)
+    ignores_ends = keras.callbacks.Callback.on_train_batch_end
+    asked = any(type(c).on_train_batch_end is not ignores_ends for c in users)
+    counting = (CountBatchEnds if asked else CountBatches)(progress)
+    ours: list[Any] = [SameOnEveryRank(engine, progress, backups)]
+    if resync is not None:
+        ours.append(Resynchronise(resync))
+    return joined(given, ours, before=[counting])
+
+
+def of_rank(given: Any, rank: int) -> Any:
+    """Return the callbacks that run on a rank."""
+    if isinstance(given, keras.callbacks.CallbackList) or rank == 0:
+        return given
+    return [c for c in listed(given) if not isinstance(c, _WRITERS)]
+
+
+def joined(given: Any, after: Sequence[Any], before: Sequence[Any] = ()) -> Any:
+    """Return the callbacks with others before and after them."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks[:0] = before
+        for callback in after:
+            given.append(callback)
+        return given
+    return [*before, *listed(given), *after]
+
+
+def listed(given: Any) -> list[Any]:
+    """List callbacks as fit is given them: none, one, several, or a CallbackList."""
+    inner = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given
+    return list(tree.flatten(inner or []))
+
+
 @final
-class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+class SameOnEveryRank(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Keeps the ranks with each other: what rank 0's callbacks restored is every rank's."""
 
     async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
 
-    def __init__(self, engine: Engine, standing: Standing, backups: Sequence[Any]) -> None:
+    def __init__(self, engine: Engine, progress: FitProgress, backups: Sequence[Any]) -> None:
         super().__init__()
         self._engine = engine
-        self._standing = standing
+        self._progress = progress
         self._backups = backups
 
     def on_train_begin(self, logs: Any = None) -> None:
         epoch = private.first_epoch(self.model)
-        kept = [] if epoch is None else [private_backup.kept(each) for each in self._backups]
-        if _several_processes(self._engine):
+        kept = [] if epoch is None else [private.kept_with(each) for each in self._backups]
+        if self._engine.several_processes:
             epoch, kept = self._engine.communicator.broadcast_object((epoch, kept))
             private.set_first_epoch(self.model, epoch)
             if epoch is not None:
-                same_weights(self.model, self._engine)
+                take_weights(self.model, self._engine)
         for state in filter(None, kept[:1]):
-            self._standing.load(state)
-            self._standing.check()
+            self._progress.load(state)
+            self._progress.check()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if _several_processes(self._engine):
+        if self._engine.several_processes:
             wishes = self._engine.communicator.all_gather_object(bool(self.model.stop_training))
             self.model.stop_training = any(wishes)
 
@@ -67,42 +110,41 @@ class Resynchronise(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
         self._resync.settle()
 
 
-def for_rank(given: Any, engine: Engine) -> Any:
-    """The callbacks that run here. given: None, a callback, a list or a CallbackList."""
-    return of_rank(given, engine.rank)
+class CountBatches(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """Counts batches as they begin, before other callbacks ask."""
+
+    async_safe = True  # it reads no logs, so Keras need not wait for them
+
+    def __init__(self, progress: FitProgress) -> None:
+        super().__init__()
+        self._progress = progress
+        self._began = self._begun = 0
+        self._quiet = ExitStack()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._began = self._begun = 0
+        self._progress.begin_epoch(epoch)
+        if self._progress.passes.left_out:
+            self._quiet.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        stall.stepped()
+        self._progress.count(batch)
+        self._began, self._begun = batch, batch + self.model.steps_per_execution
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._quiet.close()
+        self._progress.count(self._begun)
+        self._progress.end_epoch()
 
 
-def of_rank(given: Any, rank: int) -> Any:
-    """The same, for a rank."""
-    if isinstance(given, keras.callbacks.CallbackList) or rank == 0:
-        return given
-    return [c for c in private.tree.flatten(given or []) if not isinstance(c, _WRITERS)]
+@final
+class CountBatchEnds(CountBatches):
+    """Counts them as they end too, for callbacks that ask then. (Keras waits for the logs of
+    every batch where any callback looks at ends.)"""
 
-
-def backups(given: Any, standing: Standing) -> list[Any]:
-    """The callbacks that keep the training in mid-epoch, which keep its place in the data too."""
-    found = [c for c in listed(given) if isinstance(c, keras.callbacks.BackupAndRestore)]
-    for each in found:
-        private_backup.keep_with(each, standing.known_state, FIT_EPOCH)
-    return found
-
-
-def before(ours: keras.callbacks.Callback, given: Any) -> Any:
-    """The callbacks with ours before them."""
-    if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks.insert(0, ours)
-        return given
-    return [ours, *listed(given)]
-
-
-def joined(given: Any, ours: list[keras.callbacks.Callback]) -> Any:
-    """The callbacks with ours after them."""
-    if isinstance(given, keras.callbacks.CallbackList):
-        for callback in ours:
-            given.append(callback)
-        return given
-    return [*private.tree.flatten(given or []), *ours]
-
-
-def _several_processes(engine: Engine) -> bool:
-    return engine.parts > 1 and not engine.pooled
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Where all callbacks are async_safe Keras calls it in threads, and it may come late."""
+        if batch >= self._began:
+            self._progress.count(batch + 1)

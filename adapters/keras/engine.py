@@ -1,30 +1,78 @@
-"""What a backend and a reduction offer to the backend-neutral part."""
+"""The interface of a backend to Keras's loops: batches dealt to replicas, tensors added up."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, final
 
+from numpy.typing import NDArray
+
+from dream._adapter import Plan
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.update.exchange import Exchange
 from dream.collectives import Communicator
 from dream.mixed.resync import Resyncs
 from dream.update.update import Knobs
 
 SHARE = "dream.share"
 BATCH = "dream.batch"
-"""Keys of a dealt element: {SHARE: (count, total, digest), BATCH: what the model is given}.
+"""Keys of a dealt element: {SHARE: a `BatchShare` or its three numbers, BATCH: what the model is
+given}."""
 
-count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
-the global batch, so that ranks can tell when they read different ones.
-"""
+
+@final
+class BatchShare(NamedTuple):
+    """A part's share of a global batch, in numbers or scalar tensors.
+
+    count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
+    the global batch, so that ranks can tell when they read different ones.
+    """
+
+    count: Any
+    total: Any
+    digest: Any = 0.0
+
+    @property
+    def fraction(self) -> Any:
+        return self.count / self.total
+
+
+def on_present(
+    gradients: Sequence[Any], function: Callable[[list[Any]], Iterable[Any]]
+) -> list[Any]:
+    """Apply a function of all gradients to those there are; None stays None."""
+    present = [g for g in gradients if g is not None]
+    found = iter(function(present) if present else ())
+    return [None if g is None else next(found) for g in gradients]
+
+
+Array = NDArray[Any]
+LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
+"""From a model's outputs the gradient of a loss by each, of the same shapes."""
+
+
+class Exchange(ABC):
+    """Makes one gradient of the parts' where that is not their sum; in a step, compiled or not.
+    All parts come out with the same bits."""
+
+    @abstractmethod
+    def __call__(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """Return what stands for the mean of the parts' gradients.
+
+        variables: Keras's, whose the gradients are; the same from step to step. gradients: dense,
+        weighed so that their plain mean over the parts is that over the global batch.
+        """
+
+    def present(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """Exchange the gradients there are; None stays for a variable that took no part."""
+        taking_part = [v for v, g in zip(variables, gradients, strict=True) if g is not None]
+        return on_present(gradients, lambda present: self(taking_part, present))
 
 
 class Engine(ABC):
-    """How global batches are dealt to `parts` replicas, and what they compute is added up.
+    """Deals global batches to `parts` replicas, and adds up what they compute.
 
     pooled: this process drives all the parts itself, by one step on every device.
     knobs: how an update is made. honours: the values of each that can be; none for any.
@@ -35,22 +83,26 @@ class Engine(ABC):
     rank: int
     parts: int
     seed: int
-    pooled: bool
+    pooled: bool = False
     resyncs: Resyncs | None
     communicator: Communicator
     knobs: Knobs = Knobs()
     exchange: Exchange | None = None
-    honours: Mapping[str, Collection[object]] = {
-        "accumulate": (),
-        "clip_norm": (),
-        "clip_value": (),
-        "precision": (),
-        "sync_batch_norm": (),
-        "recompute": (),
-        "compression": (),
-        "op": (),
-        "autotune": (),
-    }
+    honours: Mapping[str, Collection[object]] = dict.fromkeys(
+        (
+            "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
+            "compression", "op", "autotune",
+        ),
+        (),
+    )  # fmt: skip
+
+    def _deal_to_ranks(self, communicator: Communicator, plan: Plan) -> None:
+        """Have each rank of a communicator be a part."""
+        self.communicator = communicator
+        self.rank = communicator.rank
+        self.parts = communicator.world_size
+        self.seed = plan.seed
+        self.resyncs = plan.resyncs
 
     @property
     def steps(self) -> bool:
@@ -68,56 +120,55 @@ class Engine(ABC):
         return self.resyncs is not None
 
     @property
+    def several_processes(self) -> bool:
+        return self.parts > 1 and not self.pooled
+
+    @property
     @abstractmethod
     def framework(self) -> Framework: ...
 
+    # Tensors, in a step, compiled or not.
+
     @abstractmethod
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        """The sum over the parts of each tensor, on every part; in a step, compiled or not."""
+        """Sum each tensor over the parts, on every part."""
 
     @abstractmethod
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
-        """Each tensor times `weight`; what weighs nothing becomes exactly 0, nan too."""
+        """Multiply each tensor by `weight`; what weighs nothing becomes exactly 0, nan too."""
 
     @abstractmethod
-    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
-        """The tensors as they are on a part with samples, zeros on a part with none."""
+    def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
+        """Return the tensors as they are on a part with samples, zeros on a part with none."""
+
+    @abstractmethod
+    def copies(self, variables: Sequence[Any]) -> list[Any]:
+        """Copy the variables' values, which later assignments leave alone."""
 
     @abstractmethod
     def rows(self, batch: Any) -> Any:
-        """How many samples a part's batch has."""
+        """Count the samples of a part's batch."""
 
     @abstractmethod
     def micros(self, rows: Any) -> Any:
-        """In how many micro-batches so many samples come: at least one, and none empty where there
-        are samples."""
+        """Return in how many micro-batches so many samples come: at least one, and none empty
+        where there are samples."""
 
     @abstractmethod
     def ratio(self, some: Any, rows: Any) -> Any:
-        """some / rows; 1 where there are no rows."""
+        """Return some / rows; 1 where there are no rows."""
 
     @abstractmethod
     def fold(
         self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
     ) -> list[Any]:
-        """The sums of what `compute` gives for 0 to times - 1, one after the other."""
-
-    @abstractmethod
-    def copies(self, variables: Sequence[Any]) -> list[Any]:
-        """The variables' values, which later assignments leave alone."""
-
-    @abstractmethod
-    def check_digests(self, share: Any, digests: Any) -> None:
-        """Raise `Desynchronized` where the parts read different batches.
-
-        digests: shape (parts,), each part's.
-        """
+        """Sum what `compute` gives for 0 to times - 1, one after the other."""
 
     @abstractmethod
     def moments(
         self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
     ) -> tuple[Any, Any]:
-        """Mean and variance of x over `axes` and all parts; in a step.
+        """Return the mean and variance of x over `axes` and all parts.
 
         mask: which places count; None for all. present: 0 where this part's samples do not.
         worth: what this part's gradients are multiplied by later.
@@ -129,56 +180,68 @@ class Engine(ABC):
 
     @abstractmethod
     def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        """`run(*tensors)`, which backward calls again in place of keeping its values."""
+        """Call `run(*tensors)`, and again in backward in place of keeping its values."""
 
     @abstractmethod
-    def one_hot(self, share: Any) -> list[Any]:
-        """What `check_digests` wants the sum of: a float32 tensor of shape (parts,) with this
-        part's digest in its own place; nothing where one process reads for all."""
+    def one_hot(self, share: BatchShare) -> list[Any]:
+        """Return what `check_digests` wants the sum of: a float32 tensor of shape (parts,) with
+        this part's digest in its own place; nothing where one process reads for all."""
+
+    @abstractmethod
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
+        """Raise `Desynchronized` where the parts read different batches.
+
+        digests: shape (parts,), each part's.
+        """
+
+    # Data.
 
     @abstractmethod
     def arrays(self, source: Arrays) -> Iterable[Any]:
-        """Elements of arrays, dealt: what the backend's trainer iterates over, pass after pass."""
+        """Deal arrays: what the backend's trainer iterates over, pass after pass."""
 
     @abstractmethod
     def batches(self, source: Batches) -> Iterable[Any]:
-        """The same of a source that yields global batches itself."""
+        """Deal a source that yields global batches itself."""
 
     @abstractmethod
     def example(self, source: Arrays | Batches) -> Any:
-        """Something with the structure, dtypes and inner dims of what the model is given."""
+        """Return something with the structure, dtypes and inner dims of what the model is given."""
 
-    @abstractmethod
+    # Scopes, and changes on the instance: nothing where the backend needs none.
+
     def creating(self) -> AbstractContextManager[Any]:
-        """Where variables are created so that every part has its copy."""
+        """Open the scope in which variables are created so that every part has its copy."""
+        return nullcontext()
 
-    @abstractmethod
     def looping(self) -> AbstractContextManager[Any]:
-        """Around fit, evaluate and predict as a whole."""
+        """Surround fit, evaluate and predict as a whole."""
+        return nullcontext()
 
-    @abstractmethod
     def stepping(self) -> AbstractContextManager[Any]:
-        """Around a step's forward pass and loss."""
+        """Surround a step's forward pass and loss."""
+        return nullcontext()
 
-    @abstractmethod
     def applying(self) -> AbstractContextManager[Any]:
-        """Around the application of gradients."""
+        """Surround the application of gradients."""
+        return nullcontext()
 
-    @abstractmethod
     def outside(self) -> AbstractContextManager[Any]:
-        """Where variables can be read, in the midst of a step that is being compiled too."""
+        """Open the scope in which variables can be read, in the midst of a step that is being
+        compiled too."""
+        return nullcontext()
 
-    @abstractmethod
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Change on the instance what the backend's optimizers do across devices."""
+        return
 
-    @abstractmethod
     def adopt_model(self, model: Any) -> None:
         """Change on the instance what the backend's trainer does across devices."""
+        return
 
-    @abstractmethod
     def take_over(self, model: Any) -> None:
-        """The model is about to be trained by fit: whatever else had hold of it lets go."""
+        """Release a model that fit is about to train from whatever else has hold of it."""
+        return
 
     @abstractmethod
     def offset_seed(self, state: Any) -> None:

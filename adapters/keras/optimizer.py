@@ -1,48 +1,143 @@
-"""What an optimizer of a distributed model does: reduce first, then all that Keras does.
+"""An optimizer of a distributed model: reduce first, then all that Keras does.
 
 So clipping, accumulation, averaging of weights and loss scaling act on the global gradient.
-Methods are replaced on the instance; its class, and so how it is saved, stays what it was.
+Methods are replaced on the instance; its class, and so how it is saved, stays what it was. What a
+gradient that reaches it is worth, it reads off the step that is going on: a `Scope`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
 import keras
 
-from dream._errors import ConfigurationError
-from dream.adapters.keras import private, step
-from dream.adapters.keras.data.digest import digest_of
-from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import clipping, exchange
+from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.keras import private
+from dream.adapters.keras.data.sources import digest_of
+from dream.adapters.keras.engine import Engine, on_present
+from dream.update.precision import PRECISIONS
+from dream.update.update import Knobs
+
+
+@dataclass(slots=True)
+class Update:
+    """Gradients that an optimizer was to apply, kept until they are reduced."""
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any] | None
+
+
+@dataclass(slots=True)
+class Scope:
+    """The step that is going on.
+
+    weight: what this rank's gradients count for, so that the mean over the parts is that over
+        the global batch: a number or a scalar tensor.
+    reduced: the gradients are global already.
+    held: where updates wait until the end of the step; None applies them at once.
+    """
+
+    weight: Any = 1.0
+    reduced: bool = False
+    held: list[Update] | None = None
+
+
+_scope: ContextVar[Scope | None] = ContextVar("dream.keras_step", default=None)
+_announced: ContextVar[bool] = ContextVar("dream.keras_announced", default=False)
+
+
+@contextmanager
+def _entered(scope: Scope) -> Iterator[Scope]:
+    token = _scope.set(scope)
+    try:
+        yield scope
+    finally:
+        _scope.reset(token)
+
+
+@contextmanager
+def step_scope(weight: Any = 1.0) -> Iterator[None]:
+    """Inside, optimizers reduce gradients that weigh `weight` (`Share.weight`), then apply them."""
+    with _entered(Scope(weight)):
+        yield
+
+
+@contextmanager
+def reduced_scope() -> Iterator[None]:
+    """Inside, optimizers are given gradients that are global already."""
+    with _entered(Scope(reduced=True)):
+        yield
+
+
+@contextmanager
+def holding_scope(weight: Any) -> Iterator[list[Update]]:
+    """Inside, optimizers weigh the loss by `weight` where they scale it, and apply nothing: their
+    updates wait in the list."""
+    held: list[Update] = []
+    with _entered(Scope(weight, held=held)):
+        yield held
+
+
+def announce() -> None:
+    """Note that the user has weighed the loss: the optimizer applied next reduces its gradients as
+    they are."""
+    _announced.set(True)
+
+
+def hold(optimizer: Any, gradients: Sequence[Any], variables: Any) -> bool:
+    """Keep an update for the end of the step, where there is one that waits for it."""
+    scope = _scope.get()
+    if scope is None or scope.held is None:
+        return False
+    variables = None if variables is None else list(variables)
+    scope.held.append(Update(optimizer, list(gradients), variables))
+    return True
 
 
 def take(optimizer: Any, engine: Engine) -> Any:
-    """The optimizer, with what the engine's parts and knobs have it do."""
-    clipping.adopt(optimizer, engine.knobs)
-    exchange.check_unscaled(optimizer, engine.knobs)
-    return distribute(optimizer, engine) if engine.steps else optimizer
+    """Have the optimizer do what the engine's parts and knobs ask for."""
+    adopt_clipping(optimizer, engine.knobs)
+    check_unscaled(optimizer, engine.knobs)
+    if engine.steps:
+        _distribute(optimizer, engine)
+    return optimizer
 
 
-def distribute(optimizer: Any, engine: Engine) -> Any:
-    """The optimizer, whose `apply` from now on takes local gradients in a dream step."""
+def take_all(model: Any, engine: Engine) -> None:
+    """Take the optimizers of a model."""
+    for found in optimizers_of(model):
+        take(found, engine)
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """Return the optimizers that the model holds as attributes, built or not."""
+    found = {id(v): v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)}
+    return list(found.values())
+
+
+def _distribute(optimizer: Any, engine: Engine) -> None:
+    """Have the optimizer's `apply` from now on take local gradients in a dream step."""
     inner = vars(optimizer).get("inner_optimizer")  # not there yet while it is being made
     if inner is not None:
-        _release(inner)  # its gradients come through the outer one
+        for name in ("apply", "scale_loss"):
+            vars(inner).pop(name, None)  # its gradients come through the outer one
         engine.adopt_optimizer(inner)
     if "apply" in vars(optimizer):
-        return optimizer
+        return
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        reduce_and_apply(self, engine, list(grads), trainable_variables)
+        _reduce_and_apply(self, engine, list(grads), trainable_variables)
 
     optimizer.apply = MethodType(apply, optimizer)
     weigh_losses(optimizer)
     engine.adopt_optimizer(optimizer)
-    return optimizer
 
 
 def weigh_losses(optimizer: Any) -> None:
@@ -50,59 +145,123 @@ def weigh_losses(optimizer: Any) -> None:
 
     def scale_loss(self: Any, loss: Any) -> Any:
         scaled = type(self).scale_loss(self, loss)
-        scope = step.current()
+        scope = _scope.get()
         return scaled if scope is None or scope.held is None else scaled * scope.weight
 
     optimizer.scale_loss = MethodType(scale_loss, optimizer)
 
 
-def _release(optimizer: Any) -> None:
-    for name in ("apply", "scale_loss"):
-        vars(optimizer).pop(name, None)
-
-
-def reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
+def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
     if variables is not None:
         variables = list(variables)
-    scope = step.current()
-    if scope is None and step.take_announced():
-        scope = step.Scope()
-        _check_start(optimizer, engine, variables or [])
+    scope = _scope.get()
     if scope is None:
-        raise _unweighed(optimizer, engine)
+        if not _announced.get():
+            raise _unweighed(optimizer, engine)
+        _announced.set(False)  # asking uses it up
+        scope = Scope()
+        _check_start(optimizer, engine, variables or [])
     if scope.reduced:
         apply_global(optimizer, engine, gradients, variables)
-    elif not step.hold(optimizer, gradients, variables):
-        whole = _reduced(engine, step.Update(optimizer, gradients, variables), scope.weight)
+    elif not hold(optimizer, gradients, variables):
+        whole = _reduced(engine, Update(optimizer, gradients, variables), scope.weight)
         apply_global(optimizer, engine, whole, variables)
 
 
-def _reduced(engine: Engine, update: step.Update, weight: Any) -> list[Any]:
-    """What all parts step on. weight: what this part's gradients count for, 1 for an equal
+def _reduced(engine: Engine, update: Update, weight: Any) -> list[Any]:
+    """Return what all parts step on. weight: what this part's gradients count for, 1 for an equal
     share."""
     if engine.exchange is not None:
         return exchanged(engine, update, weight)
-    present = [g for g in update.gradients if g is not None]
-    reduced = iter(engine.total(engine.weigh(present, weight / engine.parts)))
-    return [None if g is None else next(reduced) for g in update.gradients]
+    mine = weight / engine.parts
+    return on_present(update.gradients, lambda given: engine.total(engine.weigh(given, mine)))
 
 
-def exchanged(engine: Engine, update: step.Update, weight: Any) -> list[Any]:
-    """The same by the engine's exchange."""
+def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
+    """Return what all parts step on, by the engine's exchange."""
     assert engine.exchange is not None
     variables = update.variables
     if variables is None:
         inner = getattr(update.optimizer, "inner_optimizer", update.optimizer)
         variables = private.known_to(inner)
-    gradients = [None if g is None else engine.weigh([g], weight)[0] for g in update.gradients]
-    return exchange.exchanged(engine.exchange, variables, gradients)
+    gradients = on_present(update.gradients, lambda given: engine.weigh(given, weight))
+    return engine.exchange.present(variables, gradients)
 
 
 def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
-    """Keras's own `apply` on global gradients."""
-    with step.reduced_scope(), engine.applying():
+    """Call Keras's own `apply` on global gradients."""
+    with reduced_scope(), engine.applying():
         type(optimizer).apply(optimizer, gradients, variables)
+
+
+def adopt_clipping(optimizer: Any, knobs: Knobs, *, by_norm: bool = True) -> None:
+    """Have the optimizer, and the one in it, clip the global gradient where Keras clips; once: when
+    it is complete and unscaled, after Keras's own accumulation, whatever wraps the optimizer.
+
+    by_norm: whether it is given all of a gradient whose norm there is to clip by.
+    """
+    if not knobs.clips:
+        return
+    inner = vars(optimizer).get("inner_optimizer")
+    for each in (optimizer,) if inner is None else (optimizer, inner):
+        _check_clips_alone(each, knobs)
+        if knobs.clip_norm is None or by_norm:
+            private.replace_clipping(each, lambda gradients: clipped(gradients, knobs))
+
+
+def clipped(gradients: Sequence[Any], knobs: Knobs) -> list[Any]:
+    """Clip the gradients of all variables together, by their common norm or by their values."""
+    ops = keras.ops
+    if knobs.clip_value is not None:
+        most = knobs.clip_value
+        return [None if g is None else ops.clip(g, -most, most) for g in gradients]
+    assert knobs.clip_norm is not None
+    squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None]
+    norm = ops.sqrt(sum(squares))
+    scale = knobs.clip_norm / ops.maximum(norm, max(knobs.clip_norm, 1e-30))
+    return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients]
+
+
+def _check_clips_alone(optimizer: Any, knobs: Knobs) -> None:
+    names = ("clipnorm", "global_clipnorm", "clipvalue")
+    given = [f"{name}={value!r}" for name in names if (value := getattr(optimizer, name, None))]
+    if given:
+        raise ConfigurationError(
+            "The gradient would be clipped twice. Received: "
+            f"{type(optimizer).__name__}({', '.join(given)}), clip_norm={knobs.clip_norm!r}, "
+            f"clip_value={knobs.clip_value!r} of dream.strategy. Leave one out."
+        )
+
+
+def adopt_by_hand(optimizer: Any, knobs: Knobs) -> None:
+    """Have an optimizer of an explicit step do what the knobs ask for."""
+    adopt_clipping(optimizer, knobs)
+    check_unscaled(optimizer, knobs)
+    check_scaled(knobs.precision, optimizer)
+
+
+def check_unscaled(optimizer: Any, knobs: Knobs) -> None:
+    """Refuse a loss scale beside a compression that remembers: what is left behind in one scale
+    cannot be added to what comes in another."""
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if scaled and knobs.compressed is not None and knobs.compressed.remembers:
+        raise Unsupported(
+            "What is not sent waits for the next gradient, and the loss scale changes meanwhile. "
+            f"Received: {type(optimizer).__name__}, compression={knobs.compression!r}. Use "
+            "compression='float16' or 'bfloat16', or precision='bfloat16', which needs no scale."
+        )
+
+
+def check_scaled(precision: str, optimizer: Any) -> None:
+    """Refuse a float16 step by hand without a loss scale; compile brings one by itself."""
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if PRECISIONS[precision].scales and not scaled:
+        raise ConfigurationError(
+            "Gradients in float16 vanish without a loss scale. Received: "
+            f"{type(optimizer).__name__} with precision={precision!r}. Give train_step "
+            "keras.optimizers.LossScaleOptimizer(optimizer), or use compile and fit."
+        )
 
 
 _begun: WeakSet[Any] = WeakSet()
@@ -110,8 +269,9 @@ _begun: WeakSet[Any] = WeakSet()
 
 
 def _check_start(optimizer: Any, engine: Engine, variables: Sequence[Any]) -> None:
-    """Before the first step of a loop by hand, which nothing of dream's came before: by then the
-    gradients are those of this rank's own weights, so it is too late to take rank 0's."""
+    """Compare the ranks' weights before the first step of a loop by hand, which nothing of dream's
+    came before: by then the gradients are those of this rank's own weights, so it is too late to
+    take rank 0's."""
     if optimizer in _begun or engine.pooled:
         return
     _begun.add(optimizer)

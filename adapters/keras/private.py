@@ -1,20 +1,25 @@
-"""Keras's private names that the neutral part needs, all of them. Read off Keras 3.15; pinned to
->=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_private_names.py."""
+"""Keras's private names, all that dream needs on any backend, a function each. Read off Keras 3.15;
+pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
 import keras
-from keras.src import tree
+from keras import tree
+from keras.src.backend import convert_to_tensor
 from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
+from keras.src.losses import loss as loss_module
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -22,12 +27,14 @@ from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from dream._errors import ConfigurationError
+from dream.files.whole import write_whole
 
 __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "Sliceable",
     "backend_random",
+    "convert_to_tensor",
     "get_data_adapter",
     "is_tf_dataset",
     "tree",
@@ -35,17 +42,17 @@ __all__ = [
 
 
 def split(arrays: Any, fraction: float) -> Any:
-    """((x, y, sample_weight), validation data): the last `fraction` of arrays apart."""
+    """Return ((x, y, sample_weight), validation data): the last `fraction` of arrays apart."""
     return array_slicing.train_validation_split(arrays, validation_split=fraction)
 
 
 def sliceable(inputs: Any, backend: str) -> Any:
-    """Arrays as Keras slices them, floats in its float type."""
+    """Return arrays as Keras slices them, floats in its float type."""
     return array_slicing.convert_to_sliceable(inputs, target_backend=backend)
 
 
 def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
-    """(inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
+    """Return (inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
     return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
 
 
@@ -70,7 +77,7 @@ def build(model: Any, batch: Any) -> None:
 
 
 def build_but_optimizer(model: Any, batch: Any) -> None:
-    """The same, leaving the optimizer's state to be made otherwise."""
+    """Do the same, leaving the optimizer's state to be made otherwise."""
     waiting = [v for v in vars(model).values()
                if isinstance(v, keras.optimizers.Optimizer) and not v.built]  # fmt: skip
     for optimizer in waiting:
@@ -83,19 +90,19 @@ def build_but_optimizer(model: Any, batch: Any) -> None:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """The model and all the layers in it."""
+    """Return the model and all the layers in it."""
     return list(model._flatten_layers())
 
 
 def children(layer: Any) -> list[Any]:
-    """The layers right in a layer; of a functional model in the order of their calls."""
+    """Return the layers right in a layer; of a functional model in the order of their calls."""
     if isinstance(layer, keras.Model):
         return list(layer.layers)
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def own_states(layer: Any) -> list[Any]:
-    """Variables of the layer itself that gradients do not change (its layers' are not among
+    """Return the layer's own variables that gradients do not change (its layers' are not among
     them)."""
     return [v for v in layer._non_trainable_variables if not v.trainable]
 
@@ -120,20 +127,19 @@ def replace_moments(layer: Any, moments: Callable[..., Any]) -> None:
 
 
 def reduction_axes(layer: Any) -> tuple[int, ...]:
-    """The axes that a BatchNormalization takes its statistics over."""
+    """Return the axes that a BatchNormalization takes its statistics over."""
     return tuple(layer._reduction_axes)
 
 
 def replace_call(layer: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Have a layer compute by `make(call)`, once. It knows the signature of its call already."""
-    if _LATER in vars(layer):
-        del layer.__dict__[_LATER], layer.__dict__["call"]
+    _forget_later(layer)
     if "call" not in vars(layer):
         object.__setattr__(layer, "call", make(layer.call))
 
 
 def casting() -> Callable[[], AbstractContextManager[Any]]:
-    """What opens the scope that variables are cast in here, elsewhere."""
+    """Return what opens the scope that variables are cast in here, elsewhere."""
     scope = get_autocast_scope()
     return lambda: AutocastScope(None if scope is None else scope.dtype)
 
@@ -147,13 +153,17 @@ def before_first_call(layer: Any, act: Callable[[], None]) -> None:
         return
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _LATER in vars(layer):
-            del layer.__dict__[_LATER], layer.__dict__["call"]
+        _forget_later(layer)
         act()
         return layer.call(*args, **kwargs)
 
     object.__setattr__(layer, _LATER, True)
     object.__setattr__(layer, "call", call)
+
+
+def _forget_later(layer: Any) -> None:
+    if _LATER in vars(layer):
+        del layer.__dict__[_LATER], layer.__dict__["call"]
 
 
 def knows_training(layer: Any) -> bool:
@@ -162,33 +172,33 @@ def knows_training(layer: Any) -> bool:
 
 
 def calls_of(layer: Any, model: Any) -> list[Any]:
-    """The calls of a layer that a functional model is made of: each with its `input_tensors` and
-    `output_tensors`."""
+    """Return the calls of a layer that a functional model is made of: each with its `input_tensors`
+    and `output_tensors`."""
     own = {id(call) for calls in model._nodes_by_depth.values() for call in calls}
     return [call for call in layer._inbound_nodes if id(call) in own]
 
 
 def flat_inputs(model: Any, inputs: Any) -> list[Any]:
-    """The tensors of a functional or sequential model's inputs, in the order of `model.inputs`."""
+    """Flatten a functional or sequential model's inputs, in the order of `model.inputs`."""
     if hasattr(model, "_standardize_inputs"):
         return list(model._standardize_inputs(inputs))
     return list(tree.flatten(inputs))
 
 
 def output_structure(model: Any) -> Any:
-    """How the outputs of a functional or sequential model are nested."""
+    """Return how the outputs of a functional or sequential model are nested."""
     return getattr(model, "_outputs_struct", model.outputs[0])
 
 
 def all_states(layer: Any) -> list[Any]:
-    """Variables of the layer and those in it that a call may change."""
+    """Return the variables of the layer and those in it that a call may change."""
     seeds = [seed.state for each in layers_of(layer) for seed in own_seeds(each)]
     found = {id(v): v for v in (*layer.non_trainable_variables, *seeds)}
     return list(found.values())
 
 
 def added_losses(layer: Any) -> int:
-    """How many losses calls of the layer and those in it have added."""
+    """Count the losses that calls of the layer and those in it have added."""
     return sum(len(each._losses) for each in layers_of(layer))
 
 
@@ -198,27 +208,27 @@ def is_rehearsal(flat: Any) -> bool:
 
 
 def own_seeds(layer: Any) -> list[Any]:
-    """Seed generators of the layer itself."""
+    """Return the seed generators of the layer itself."""
     return list(layer._seed_generators)
 
 
 def shared_seed() -> Any | None:
-    """The seed generator behind `keras.random` where none is named, if it has been used."""
+    """Return the seed generator behind `keras.random` where none is named, if it was used."""
     return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
 
 
 def mask_of(tensor: Any) -> Any:
-    """The mask that a tensor carries, or None."""
+    """Return the mask that a tensor carries, or None."""
     return get_keras_mask(tensor)
 
 
 def loss_tracker(model: Any) -> Any:
-    """The metric behind the log named "loss"; None before compile."""
+    """Return the metric behind the log named "loss"; None before compile."""
     return model._loss_tracker
 
 
 def compiled_losses(model: Any) -> list[Any]:
-    """The Loss objects of a built, compiled model."""
+    """Return the Loss objects of a built, compiled model."""
     compiled = model._compile_loss
     if compiled is None or not compiled.built:
         return []
@@ -226,7 +236,7 @@ def compiled_losses(model: Any) -> list[Any]:
 
 
 def given_metrics(model: Any) -> list[Any]:
-    """The metric objects that were given to compile."""
+    """Return the metric objects that were given to compile."""
     compiled = model._compile_metrics
     if compiled is None:
         return []
@@ -235,12 +245,18 @@ def given_metrics(model: Any) -> list[Any]:
 
 
 def output_losses(model: Any) -> list[Any]:
-    """The metrics that keep the loss of each of several outputs."""
+    """Return the metrics that keep the loss of each of several outputs."""
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
+def compiled_loss(model: Any) -> Any:
+    """Return what computes the loss that a model was compiled with, of (y, y_pred,
+    sample_weight)."""
+    return model._compile_loss
+
+
 def first_epoch(model: Any) -> int | None:
-    """The epoch that a callback (BackupAndRestore) wants training to start at."""
+    """Return the epoch that a callback (BackupAndRestore) wants training to start at."""
     return model._initial_epoch  # type: ignore[no-any-return]
 
 
@@ -249,20 +265,26 @@ def set_first_epoch(model: Any, epoch: int | None) -> None:
 
 
 def symbolic(batch: Any) -> Any:
-    """KerasTensors like the tensors of a batch, their first dim open."""
+    """Return KerasTensors like the tensors of a batch, their first dim open."""
     return tree.map_structure(
-        lambda t: None if t is None else keras.KerasTensor((None, *t.shape[1:]), dtype=_dtype(t)),
+        lambda t: (
+            None
+            if t is None
+            else keras.KerasTensor(
+                (None, *t.shape[1:]), dtype=str(keras.backend.standardize_dtype(t.dtype))
+            )
+        ),
         batch,
     )
 
 
 def counter(optimizer: Any) -> Any:
-    """The variable in which an optimizer counts the gradients that it was given."""
+    """Return the variable in which an optimizer counts the gradients that it was given."""
     return optimizer._iterations
 
 
 def known_to(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer was built over."""
+    """Return the variables that an optimizer was built over."""
     return list(optimizer._trainable_variables)
 
 
@@ -272,12 +294,12 @@ def decays(optimizer: Any, variable: Any) -> bool:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """What gives an optimizer its learning rate, where that is no number."""
+    """Return what gives an optimizer its learning rate, where that is no number."""
     return optimizer._learning_rate
 
 
 def results(model: Any, logs: Any) -> dict[str, Any]:
-    """The figures of an epoch, as `fit` tells them. logs: those of its last step."""
+    """Return the figures of an epoch, as `fit` tells them. logs: those of its last step."""
     return dict(model._get_metrics_result_or_logs(logs))
 
 
@@ -286,5 +308,90 @@ def validates(model: Any, epoch: int, frequency: Any) -> bool:
     return bool(model._should_eval(epoch, frequency))
 
 
-def _dtype(tensor: Any) -> str:
-    return str(keras.backend.standardize_dtype(tensor.dtype))
+def made_by(tensor: Any) -> Any:
+    """Return the layer or operation that a KerasTensor comes from."""
+    return tensor._keras_history.operation
+
+
+_BACKUP_KEY = "dream"
+
+
+def backup_with(backup: Any, state: Callable[[], Mapping[str, Any] | None], fit_epoch: str) -> None:
+    """Have a BackupAndRestore keep `state()` with the weights, and its epoch as the one to go on
+    in. Keras keeps the batch too, but begins the epoch again."""
+
+    def save(self: Any) -> None:
+        type(self)._save_model(self)
+        place, kept = Path(self._training_metadata_path), state()
+        if kept is None:
+            return
+        said = json.loads(place.read_text(encoding="utf-8"))
+        text = json.dumps({**said, "epoch": kept[fit_epoch], _BACKUP_KEY: dict(kept)})
+        write_whole(place, lambda file: file.write(text.encode()))
+
+    backup._save_model = MethodType(save, backup)
+
+
+def kept_with(backup: Any) -> dict[str, Any] | None:
+    """Return what was kept with the weights that a BackupAndRestore has loaded; None for
+    nothing."""
+    place = Path(backup._training_metadata_path)
+    if not place.exists():
+        return None
+    said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return said.get(_BACKUP_KEY)
+
+
+# TensorFlow's backend.
+
+_LOCAL_UPDATE = (
+    "_apply_weight_decay",
+    "_backend_increment_gradient_accumulators",
+    "_backend_update_step",
+    "_overwrite_model_variables_with_average_value",
+)
+
+
+def update_own_copy(optimizer: Any) -> None:
+    """Have each replica update its own copy of the variables by the global gradients, as an
+    optimizer on one device does. Keras's way, through all replicas at once, adds the gradients up
+    again and cannot stand in a condition, as accumulation and averaging need it to."""
+    for name in _LOCAL_UPDATE:
+        setattr(optimizer, name, MethodType(getattr(BaseOptimizer, name), optimizer))
+
+
+def strategy_of(item: Any) -> Any:
+    """Return the tf.distribute strategy that a model or an optimizer was made under; None for a
+    model made under none."""
+    if isinstance(item, BaseOptimizer):
+        return item._distribution_strategy
+    return item._distribute_strategy
+
+
+def skip_symbolic_build(model: Any) -> None:
+    """Have Keras's trainer read no batch to build the model: dream has built it."""
+
+    def skip(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        """Do nothing."""
+
+    model._maybe_symbolic_build = MethodType(skip, model)
+
+
+def put_in_place(variable: Any, made: Any) -> None:
+    """Have a Keras variable be kept by another of TensorFlow's. Optimizers know a variable by
+    TensorFlow's number for it, which stays."""
+    made._unique_id = variable._value._unique_id
+    variable._value = made
+
+
+def loss_scaling() -> list[tuple[Any, str]]:
+    """Return (module, name) of the functions that divide a loss by the number of replicas."""
+    return [
+        (loss_module, "scale_loss_for_distribution"),
+        (loss_module, "unscale_loss_for_distribution"),
+    ]
+
+
+def variable_initializer() -> tuple[Any, str]:
+    """Return (class, name) of the method that gives a Keras variable its first value."""
+    return keras.Variable, "_initialize"

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras.update import clipping, recomputing
-from dream.adapters.keras.update.exchange import check_unscaled
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import recompute
+from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.tensorflow import calling, evaluation, mixed, starting, training, weighing
 from dream.adapters.tensorflow.dealing import Cut, Dealt, replica_cut, share_cut
-from dream.adapters.tensorflow.keras.block import open_block
+from dream.adapters.tensorflow.keras.engine import open_block
 from dream.adapters.tensorflow.replicas import Replicas
 from dream.adapters.tensorflow.tapes import loops_refused
 from dream.collectives import Communicator
@@ -84,7 +83,7 @@ class TensorFlowAdapter(Adapter):
             model, loss, optimizer, weight, total,
             ranks=distribution is None, most=self._knobs.accumulate, engine=self._block.engine,
         )  # fmt: skip
-        clipping.adopt(optimizer, self._knobs)
+        adopt_clipping(optimizer, self._knobs)
         check_unscaled(optimizer, self._knobs)
         check_scaled(self._knobs.precision, optimizer)
 
@@ -92,7 +91,7 @@ class TensorFlowAdapter(Adapter):
             with distribution.scope() if distribution is not None else nullcontext():
                 starting.build(model, optimizer, batch)
             starting.agree(model, optimizer, self.communicator)
-            recomputing.adopt(model, self._block.engine)
+            recompute.adopt(model, self._block.engine)
             self._block.start(model)
 
         if self._resyncs is not None:

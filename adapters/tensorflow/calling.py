@@ -7,14 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from dream.adapters.keras import calling
+from dream.adapters.keras.forward import score
 
 Batch = tuple[Any, ...]
 
 
 def judge(function: Callable[..., Any], prediction: Any, target: Any) -> tf.Tensor:
     """What a loss or a metric says of a batch, as a tensor."""
-    return tf.convert_to_tensor(calling.judge(function, prediction, target))
+    return tf.convert_to_tensor(score(function, prediction, target))
 
 
 def count(batch: Batch) -> tf.Tensor:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
-from dream.adapters.keras.calling import check_metric, predict
+from dream.adapters.keras.forward import check_metric, forward
 from dream.adapters.tensorflow import calling
 from dream.adapters.tensorflow.dealing import Cut, Dealt, targets_of
 from dream.adapters.tensorflow.errors import translated
@@ -87,7 +87,7 @@ def sums(model: Any, batch: calling.Batch, metrics: Metrics) -> tf.Tensor:
     """Each metric summed over the share's samples, then their number. Shape (metrics + 1,)."""
     inputs, target = split(batch)
     count = tf.cast(calling.count(batch), tf.float64)
-    prediction = predict(model, inputs, training=False)
+    prediction = forward(model, inputs, training=False)
     totals = [
         tf.where(count > 0, _total(name, calling.judge(metric, prediction, target)), 0.0)
         for name, metric in metrics

@@ -6,8 +6,8 @@ from typing import Any
 
 from dream._adapter import Step
 from dream._errors import Unsupported
-from dream.adapters.keras.block import KerasBlock
-from dream.adapters.keras.form import Canonical
+from dream.adapters.keras.gradient_format import CanonicalFormat
+from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow import calling, starting, training
 from dream.data.partition import split
 from dream.mixed.resync import Resync
@@ -21,7 +21,7 @@ def step(model: Any, optimizer: Any, local: training.LocalStep, block: KerasBloc
 
     def start(batch: calling.Batch) -> None:
         starting.build(model, optimizer, batch)
-        form = local.form = Canonical(model, split(batch)[0])
+        form = local.form = CanonicalFormat(model, split(batch)[0])
         form.agree([optimizer], engine)
         block.start(model)
         resyncs.append(form.resync(engine))

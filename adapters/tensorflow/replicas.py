@@ -10,7 +10,7 @@ from dream import _registry
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import Topology
-from dream.adapters.keras.update.exchange import Exchange
+from dream.adapters.keras.engine import Exchange
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.compression import choosing as travelling
 from dream.adapters.tensorflow.tensors import TensorFlowTensors

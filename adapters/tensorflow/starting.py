@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from dream._errors import ConfigurationError
 from dream._layout import check_same
-from dream.adapters.keras.alike import unnumbered
-from dream.adapters.keras.calling import predict
+from dream.adapters.keras.consistency import unnumbered
+from dream.adapters.keras.forward import forward
 from dream.adapters.tensorflow import calling
 from dream.collectives import Communicator
 from dream.data.partition import split
@@ -28,7 +28,7 @@ def build_model(model: Any, batch: calling.Batch) -> None:
     """The same of the model alone."""
     inputs, _ = split(batch)
     if isinstance(model, keras.Layer) and not model.built:
-        predict(model, tf.nest.map_structure(_first, inputs), training=False)
+        forward(model, tf.nest.map_structure(_first, inputs), training=False)
     if not model.trainable_variables:
         raise ConfigurationError(
             f"The model has nothing to train. Received: {type(model).__name__} with no trainable "

@@ -15,16 +15,15 @@ import tensorflow as tf
 from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
-from dream.adapters.keras.calling import check_loss, predict
-from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.form import AsItIs, Form
-from dream.adapters.keras.step import reduced_scope
-from dream.adapters.keras.steps import statistics_of
-from dream.adapters.keras.update import batch_norm
-from dream.adapters.keras.update.exchange import Exchange, exchanged
+from dream.adapters.keras import batch_norm
+from dream.adapters.keras.consistency import statistics_of
+from dream.adapters.keras.engine import Engine, Exchange
+from dream.adapters.keras.forward import check_loss, forward
+from dream.adapters.keras.gradient_format import GradientFormat, NativeFormat
+from dream.adapters.keras.hooks import unscaled_losses
+from dream.adapters.keras.optimizer import reduced_scope
 from dream.adapters.tensorflow import calling, folding
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.keras.private import unscaled_losses
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.data.partition import split
 
@@ -64,7 +63,7 @@ class LocalStep:
         self._most = most
         self._engine = engine
         self._missing: list[bool] = []
-        self.form: Form = AsItIs()
+        self.form: GradientFormat = NativeFormat()
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
@@ -83,7 +82,7 @@ class LocalStep:
         """With the statistics of all parts' samples, so that a part's loss depends on others'
         gradients: these are weighed as they arise."""
         assert self._engine is not None
-        with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):
+        with batch_norm.global_statistics(self._model, self._engine):
             return self._differentiate(batch, self._count(batch))
 
     def _differentiate(
@@ -92,7 +91,7 @@ class LocalStep:
         """(loss, gradients). weight: what the gradients are multiplied by."""
         inputs, target = split(batch)
         with tf.GradientTape() as tape:
-            prediction = predict(self._model, inputs, training=True)
+            prediction = forward(self._model, inputs, training=True)
             with nullcontext() if self._ranks else unscaled_losses():
                 value = tf.reduce_mean(calling.judge(self._loss, prediction, target))
             penalties = getattr(self._model, "losses", [])
@@ -151,12 +150,12 @@ class LocalStep:
         states = statistics_of(self._model) if self._ranks else []
         exchange = None if self._engine is None else self._engine.exchange
         summed = gradients if exchange is None else [None] * len(gradients)
-        listed = self.form.listed(summed, states)
+        listed = self.form.pack(summed, states)
         done = sum(g is not None for g in summed) if weighed else 0
         value, *rest = (_times(x, count) for x in (value, *listed[done:]))
         *sums, counts = self._total([value, *listed[:done], *rest, count])
         means = [tf.math.divide_no_nan(x, tf.cast(counts, x.dtype)) for x in sums]
-        whole, averages = self.form.unlisted(means[1:], summed, states)
+        whole, averages = self.form.unpack(means[1:], summed, states)
         for state, mean in zip(states, averages, strict=True):
             state.assign(mean)
         if exchange is not None:
@@ -169,7 +168,7 @@ class LocalStep:
         assert self._engine is not None
         mine = worth * self._engine.parts
         weighed = [None if g is None else _times(g, mine) for g in gradients]
-        return exchanged(exchange, self._model.trainable_variables, weighed)
+        return exchange.present(self._model.trainable_variables, weighed)
 
     def _count(self, batch: calling.Batch) -> tf.Tensor:
         if self._weight is None:

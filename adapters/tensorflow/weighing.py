@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras import step
+from dream.adapters.keras.optimizer import announce
 from dream.adapters.tensorflow.training import Total
 from dream.collectives.tensors import as_written
 
@@ -23,7 +23,7 @@ def weigh(loss: Any, count: Any, parts: int, total: Total | None, *, ranks: bool
         _check_place(parts)
     mine = tf.cast(tf.reshape(count, []), loss.dtype)
     (everyone,) = total([mine])
-    step.announce()
+    announce()
     return tf.math.multiply_no_nan(loss, tf.math.divide_no_nan(mine * parts, everyone))
 
 

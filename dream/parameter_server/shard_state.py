@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import CheckpointError
-from dream.files.whole import write_whole
 from dream._log import logger
 from dream._plain import Garbled, pack, unpack
+from dream.files.whole import write_whole
 from dream.parameter_server.coordinator import Coordinator
 from dream.parameter_server.job import ServerJob
 from dream.parameter_server.optimizer import ServerOptimizer

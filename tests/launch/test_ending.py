@@ -11,8 +11,6 @@ from launch_scripts import outcome
 
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Blame, Ending, describe, find_cause, first_left
-from dream.parameter_server.door import gone
-from dream.launch.ending import Cause, Ending, describe, find_cause, first_left
 from dream.parameter_server.protocol import server_gone
 
 OWN = Ending(1, 1, 10.0, text="ValueError: mine")

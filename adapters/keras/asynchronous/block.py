@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import private, saving
+from dream.adapters.keras import files as keras_files
+from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
-from dream.adapters.keras.changes import Changes
 from dream.adapters.keras.data.sources import Passes
+from dream.adapters.keras.hooks import KerasPatches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,15 +150,15 @@ class LocalBlock:
     ) -> None:
         self._steps, self._seed, self._strategy = steps, seed, strategy
         self._take_optimizer = take_optimizer
-        self._changes = Changes()
+        self._patches = KerasPatches()
 
     def enter(self) -> None:
-        self._changes.made(keras.Model, self._take_model)
-        self._changes.made(keras.optimizers.Optimizer, self._take_optimizer)
-        self._changes.filed(saving.writing, saving.reading)
+        self._patches.on_created(keras.Model, self._take_model)
+        self._patches.on_created(keras.optimizers.Optimizer, self._take_optimizer)
+        self._patches.wrap_files(keras_files.writing, keras_files.reading)
 
     def exit(self) -> None:
-        self._changes.undo()
+        self._patches.undo()
 
     def takes(self, item: Any) -> bool:
         """Whether this is a model or an optimizer of Keras's."""
@@ -177,7 +178,7 @@ class LocalBlock:
         for name in _READ:
             setattr(model, name, MethodType(self._read(name), model))
         model.train_on_batch = MethodType(self._refused, model)
-        saving.distribute(model)
+        keras_files.distribute(model)
         return model
 
     def _fit(self, passes: Passes) -> Callable[..., Any]:

@@ -13,9 +13,8 @@ import keras
 import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
-from dream.adapters.keras import callbacks, private, start
-from dream.adapters.keras.data.digest import digest_of
-from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras import callbacks, checks, private
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes, digest_of, find
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
 from dream.parameter_server.worker import Worker
@@ -65,7 +64,7 @@ class FitCall:
 
 def fit(model: Any, steps: WorkerSteps, passes: Passes, seed: int, given: Arguments) -> Any:
     """Do what Keras's own `fit` does, step by step. given: its arguments."""
-    start.check_compiled(model)
+    checks.check_compiled(model)
     _check(model, given)
     if given["validation_split"] and given["validation_data"] is None:
         arrays = (given["x"], given["y"], given["sample_weight"])

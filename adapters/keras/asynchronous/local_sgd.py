@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream.adapters.keras import metrics, private, start
+from dream.adapters.keras import checks, consistency, private
 from dream.adapters.keras.asynchronous.block import CaughtGradients, LocalBlock, Machine
 from dream.adapters.keras.asynchronous.fit import feed_of
+from dream.adapters.keras.consistency import statistics_of
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.steps import statistics_of
 from dream.parameter_server.leases import Lease
 from dream.update.local_sgd import AveragingSchedule
 
@@ -45,8 +45,8 @@ class AveragedModel:
             self.gradient = self._machine.flat(self.order)
             self._update = self._machine.update(optimizer, self.order)
             if self._engine.parts > 1:
-                start.offset_seeds(model, self._engine)
-                start.tell_of_statistics(model)
+                consistency.offset_seeds(model, self._engine)
+                consistency.report_local_statistics(model)
         if self._model is not model or self._optimizer is not optimizer:
             raise Unsupported(
                 "Replicas are averaged by the steps of one optimizer over one model. Received: "
@@ -54,7 +54,7 @@ class AveragedModel:
                 "a job."
             )
         if self._engine.parts > 1:
-            start.agree_on(model, [optimizer], self._engine)
+            consistency.agree_on(model, [optimizer], self._engine)
 
     def step(self, samples: float, present: bytes) -> None:
         """Step on `gradient`, the mean over so many samples; of none, it is 0."""
@@ -105,8 +105,8 @@ class AveragedSteps:
 
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         private.build(model, private.symbolic(self._engine.example(source)))
-        metrics.check_kinds(model)
-        start.check_losses(model)
+        checks.check_metrics(model)
+        checks.check_losses(model)
         averaged, machine = self._averaged, self._machine
         averaged.begin(model, model.optimizer)
         self._engine.take_over(model)
@@ -138,7 +138,7 @@ class AveragedSteps:
     def end_epoch(self, model: Any) -> None:
         """Make the replicas alike, and add up the figures of all of them."""
         self._averaged.settle()
-        states = metrics.states(model)
+        states = consistency.metric_states(model)
         if states and self._engine.parts > 1:
             values = [np.array(v) for v in states]
             sums = self._engine.communicator.all_reduce(values, "sum")

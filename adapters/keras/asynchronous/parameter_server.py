@@ -12,7 +12,7 @@ import numpy as np
 
 from dream._errors import Unsupported
 from dream._plain import pack, unpack
-from dream.adapters.keras import private, start
+from dream.adapters.keras import checks, consistency, private
 from dream.adapters.keras.asynchronous import optimizer as optimizers
 from dream.adapters.keras.asynchronous.block import CaughtGradients, ServedMachine
 from dream.adapters.keras.asynchronous.fit import feed_of, leased
@@ -120,7 +120,7 @@ class KerasWorker:
             self._state = state
             self._offset_seeds(model)
             if self.worker.shares_batches:
-                start.tell_of_statistics(model)
+                consistency.report_local_statistics(model)
         if state.model is not model or state.optimizer is not optimizer:
             raise Unsupported(
                 "The servers run one optimizer over one model. Received: another one, "
@@ -157,7 +157,7 @@ class PushedSteps:
         own, worker = self._worker, self._worker.worker
         private.build(model, private.symbolic(self._example(source)))
         if worker.shares_batches:
-            start.check_losses(model)
+            checks.check_losses(model)
             model.compute_loss = MethodType(_unmasked_loss, model)
         state = own.ready(model, model.optimizer)
         state.check_untouched()

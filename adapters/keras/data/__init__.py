@@ -1,1 +1,1 @@
-"""What a model is given, as global batches, and where fit stands in them."""
+"""A model's data as global batches, and where fit stands in them."""

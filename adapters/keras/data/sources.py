@@ -1,7 +1,10 @@
-"""What a model is given, as global batches in an order that every rank agrees on."""
+"""A model's data as global batches in an order that every rank agrees on, and a digest of them that
+is the same in every framework."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,7 +18,7 @@ from dream.data.partition import check_batch_size, epoch_order
 
 @final
 class Passes:
-    """Which pass over the data comes next. A pass is counted when its order is drawn.
+    """Counts passes over the data, each when its order is drawn.
 
     left_out: batches that the next pass leaves out, since they were taken before.
     """
@@ -43,20 +46,29 @@ class Arrays:
     shuffle: Any
     seed: int
     passes: Passes
+    fixed = True
+
+    @property
+    def num_batches(self) -> int:
+        return -(-self.samples // self.batch_size)
 
     def order(self) -> NDArray[np.int64]:
-        """The order of the next pass, shape (samples,)."""
+        """Draw the order of the next pass, shape (samples,)."""
         epoch = self.passes.draw()
-        if self.shuffle != "batch":
-            return epoch_order(
-                self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle)
-            )
-        drawn = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=True)
-        return np.lexsort((drawn, np.arange(self.samples) // self.batch_size)).astype(np.int64)
+        order = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle))
+        if self.shuffle == "batch":
+            order = np.lexsort((order, np.arange(self.samples) // self.batch_size))
+        return order.astype(np.int64, copy=False)
 
     def begin(self) -> tuple[NDArray[np.int64], int]:
-        """That order, and how many batches of it are left out."""
+        """Draw that order, and tell how many batches of it are left out."""
         return self.order(), self.passes.left_out
+
+    def begin_epoch(self) -> None:
+        """Nothing: each pass draws its order as it begins."""
+
+    def end_epoch(self) -> None:
+        """Nothing: arrays hold no workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,22 @@ class Batches:
     passes: Passes
     ordered: OrderedDataset | None = None
     fixed: bool = False
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.adapter.num_batches  # type: ignore[no-any-return]
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.adapter.batch_size  # type: ignore[no-any-return]
+
+    def begin_epoch(self) -> None:
+        if self.ordered is not None:
+            self.ordered.begin_pass()
+        self.adapter.on_epoch_begin()
+
+    def end_epoch(self) -> None:
+        self.adapter.on_epoch_end()
 
 
 @final
@@ -117,7 +145,7 @@ def find(
     passes: Passes,
     parts: int,
 ) -> Arrays | Batches:
-    """What Keras would make of these arguments, told apart. Keras's own errors come through."""
+    """Tell arrays from what yields batches, as Keras does. Keras's own errors come through."""
     ordered = None
     fixed = isinstance(x, keras.utils.PyDataset) and x.num_batches is not None
     if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
@@ -131,3 +159,22 @@ def find(
         check_batch_size(size, parts)
         return Arrays(inputs, samples, size, shuffle, seed, passes)
     return Batches(adapter, passes, ordered, fixed)
+
+
+DIGESTS = 2**23
+
+
+def digest_of(arrays: Iterable[NDArray[Any]]) -> int:
+    """Return a number below DIGESTS, not 0, that batches with other content hardly share. Backends
+    load numbers in widths of their own, so all are brought to one."""
+    return digest_of_bytes(
+        a.astype(np.float32 if a.dtype.kind == "f" else np.int64) for a in arrays
+    )
+
+
+def digest_of_bytes(arrays: Iterable[NDArray[Any]]) -> int:
+    """Do the same between ranks that load numbers alike."""
+    crc = 0
+    for array in arrays:
+        crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+    return crc % (DIGESTS - 1) + 1

@@ -1,1 +1,1 @@
-"""A Keras model's layers in the words of every framework: their order, roles and layouts."""
+"""A Keras model in the words of every framework: its layers, their order, roles and layouts."""

@@ -3,91 +3,114 @@ the canonical one, which is mostly their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
 
 import keras
+from keras import layers
 
-from dream.adapters.keras.model_description import sequences
-from dream.adapters.keras.model_description.found import Found, whole
+from dream._errors import Unsupported
+from dream.adapters.keras import private
 from dream.model_description.layers import Part
 from dream.model_description.steps import Reshape, Shape
 
-layers = keras.layers
+
+@final
+@dataclass
+class Found:
+    """A layer of a known kind. parts: for each of its variables, by its name below the layer."""
+
+    kind: str
+    parts: Mapping[str, tuple[Part, ...]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    channels_first: bool = False
+
+
+Describer = Callable[[Any], Found]
+
+
+def variables(layer: Any) -> dict[str, Any]:
+    """Return a layer's variables by their names below it: those of inner layers behind these'
+    names."""
+    found = dict(own_variables(layer))
+    for child in private.children(layer):
+        found |= {f"{child.name}/{name}": v for name, v in variables(child).items()}
+    return found
+
+
+def own_variables(layer: Any) -> list[tuple[str, Any]]:
+    """Return (name, variable) of the layer itself."""
+    inner = {id(v) for child in private.children(layer) for v in child.weights}
+    found: dict[str, Any] = {}
+    for variable in layer.weights:
+        if id(variable) not in inner:
+            name = variable.name
+            found[f"{name}_{len(found)}" if name in found else name] = variable
+    return list(found.items())
+
+
+def whole(layer: Any, *names: str, **roles: str) -> dict[str, tuple[Part, ...]]:
+    """Return every variable of the layer as it is. Raises Unsupported for one with no role."""
+    roles = {name: name for name in names} | roles
+    found = variables(layer)
+    strange = sorted(found.keys() - roles.keys())
+    if strange:
+        raise Unsupported(
+            "This layer has variables that no other framework's has. Received: "
+            f"{layer.name!r}, a {type(layer).__name__} with {', '.join(strange)}. Leave out what "
+            "made them (quantization, LoRA, renorm, a gate)."
+        )
+    return {name: (Part(roles[name], tuple(variable.shape)),) for name, variable in found.items()}
 
 
 def describe(layer: Any) -> Found | None:
-    """None where it is of no known kind."""
-    for kind, describer in _DESCRIBERS.items():
-        if isinstance(layer, kind):
-            return describer(layer)
-    return None
+    """Return the layer as one of the known kinds; None where it is of none."""
+    describer = next((d for kind, d in _DESCRIBERS.items() if isinstance(layer, kind)), None)
+    return None if describer is None else describer(layer)
 
 
-def _dense(layer: Any) -> Found:
-    return Found("dense", whole(layer, "kernel", "bias"))
+def _plain(kind: str, *names: str, settings: tuple[str, ...] = (), **roles: str) -> Describer:
+    """Describe a layer whose variables lie as they are, and whose settings are its attributes."""
+
+    def describe_plain(layer: Any) -> Found:
+        known = {name: getattr(layer, name) for name in settings}
+        first = kind in ("batch_norm", "group_norm") and layer.axis == 1
+        return Found(kind, whole(layer, *names, **roles), known, first)
+
+    return describe_plain
 
 
-def _conv(layer: Any) -> Found:
-    settings = _conv_settings(layer, layer.rank) | {"groups": layer.groups}
-    return Found(f"conv{layer.rank}d", whole(layer, "kernel", "bias"), settings, _first(layer))
-
-
-def _conv_transpose(layer: Any) -> Found:
-    settings = _conv_settings(layer, layer.rank) | {"groups": 1}
-    parts = whole(layer, "kernel", "bias")
-    return Found(f"conv_transpose{layer.rank}d", parts, settings, _first(layer))
+def _conv(
+    layer: Any,
+    kind: str = "conv",
+    groups: int | None = None,
+    parts: dict[str, tuple[Part, ...]] | None = None,
+) -> Found:
+    rank = layer.rank
+    settings = {
+        "strides": _each(layer.strides, rank),
+        "padding": layer.padding,
+        "dilation": _each(layer.dilation_rate, rank),
+        "padding_mode": "zeros",
+        "groups": layer.groups if groups is None else groups,
+    }
+    parts = whole(layer, "kernel", "bias") if parts is None else parts
+    return Found(f"{kind}{rank}d", parts, settings, layer.data_format == "channels_first")
 
 
 def _depthwise(layer: Any) -> Found:
-    """A convolution with as many groups as channels."""
+    """Describe a convolution with as many groups as channels."""
     parts = whole(layer, "kernel", "bias")
     shape: Shape = parts["kernel"][0].shape
     *space, channels, each = shape
     closed = Reshape(shape, (*space, 1, channels * each))
     parts["kernel"] = (Part("kernel", shape, (closed,)),)
-    settings = _conv_settings(layer, layer.rank) | {"groups": channels}
-    return Found(f"conv{layer.rank}d", parts, settings, _first(layer))
-
-
-def _conv_settings(layer: Any, rank: int) -> dict[str, Any]:
-    return {
-        "strides": _each(layer.strides, rank),
-        "padding": layer.padding,
-        "dilation": _each(layer.dilation_rate, rank),
-        "padding_mode": "zeros",
-    }
+    return _conv(layer, groups=channels, parts=parts)
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
     return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def _first(layer: Any) -> bool:
-    return bool(layer.data_format == "channels_first")
-
-
-def _batch_norm(layer: Any) -> Found:
-    parts = whole(layer, "gamma", "beta", "moving_mean", "moving_variance")
-    settings = {"epsilon": layer.epsilon, "momentum": layer.momentum}
-    return Found("batch_norm", parts, settings, channels_first=layer.axis == 1)
-
-
-def _layer_norm(layer: Any) -> Found:
-    return Found("layer_norm", whole(layer, "gamma", "beta"), {"epsilon": layer.epsilon})
-
-
-def _rms_norm(layer: Any) -> Found:
-    return Found("rms_norm", whole(layer, scale="gamma"), {"epsilon": layer.epsilon})
-
-
-def _group_norm(layer: Any) -> Found:
-    settings = {"epsilon": layer.epsilon, "groups": layer.groups}
-    return Found("group_norm", whole(layer, "gamma", "beta"), settings, layer.axis == 1)
-
-
-def _embedding(layer: Any) -> Found:
-    return Found("embedding", whole(layer, "embeddings"))
 
 
 def _prelu(layer: Any) -> Found:
@@ -98,22 +121,67 @@ def _prelu(layer: Any) -> Found:
     return Found("prelu", parts)
 
 
-_DEPTHWISE = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
-_CONVS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-_DESCRIBERS: dict[tuple[type, ...], Callable[[Any], Found]] = {
-    (layers.Dense,): _dense,
-    _DEPTHWISE: _depthwise,
-    _CONVS: _conv,
-    _TRANSPOSED: _conv_transpose,
-    (layers.BatchNormalization,): _batch_norm,
-    (layers.LayerNormalization,): _layer_norm,
-    (layers.RMSNormalization,): _rms_norm,
-    (layers.GroupNormalization,): _group_norm,
-    (layers.Embedding,): _embedding,
+def _attention(layer: Any) -> Found:
+    inner = {"query": layer.query_dense, "key": layer.key_dense, "value": layer.value_dense,
+             "output": layer.output_dense}  # fmt: skip
+    roles = {
+        f"{dense.name}/{name}": f"{role}_{name}"
+        for role, dense in inner.items()
+        for name in ("kernel", "bias")
+    }
+    return Found("attention", whole(layer, **roles), {"dropout": layer.dropout})
+
+
+def _gru(layer: Any) -> Found:
+    found = _recurrent(layer, "gru")
+    name = _cell_name(layer, "bias")
+    bias = found.parts.get(name)
+    if bias is not None and len(bias[0].shape) == 2:  # reset_after: (2, 3 units)
+        _, width = bias[0].shape
+        row = Reshape((1, width), (width,))
+        rows = [Part(role, (1, width), (row,)) for role in ("input_bias", "recurrent_bias")]
+        found.parts = {**found.parts, name: tuple(rows)}
+    return found
+
+
+def _recurrent(layer: Any, kind: str) -> Found:
+    settings: dict[str, Any] = {}
+    names = ("kernel", "recurrent_kernel", "bias")
+    parts = whole(layer, **{_cell_name(layer, name): name for name in names})
+    cell = getattr(layer, "cell", layer)
+    for name in ("activation", "recurrent_activation"):
+        if hasattr(cell, name):
+            settings[name] = keras.activations.serialize(getattr(cell, name))
+    if cell is not layer:
+        settings["reverse"] = layer.go_backwards
+    return Found(kind, parts, settings)
+
+
+def _cell_name(layer: Any, name: str) -> str:
+    cell = getattr(layer, "cell", None)
+    return name if cell is None else f"{cell.name}/{name}"
+
+
+_DESCRIBERS: dict[tuple[type, ...], Describer] = {
+    (layers.Dense,): _plain("dense", "kernel", "bias"),
+    (layers.DepthwiseConv1D, layers.DepthwiseConv2D): _depthwise,
+    (layers.Conv1D, layers.Conv2D, layers.Conv3D): _conv,
+    (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose): (
+        lambda layer: _conv(layer, "conv_transpose", groups=1)
+    ),
+    (layers.BatchNormalization,): _plain(
+        "batch_norm", "gamma", "beta", "moving_mean", "moving_variance",
+        settings=("epsilon", "momentum"),
+    ),
+    (layers.LayerNormalization,): _plain("layer_norm", "gamma", "beta", settings=("epsilon",)),
+    (layers.RMSNormalization,): _plain("rms_norm", settings=("epsilon",), scale="gamma"),
+    (layers.GroupNormalization,): _plain(
+        "group_norm", "gamma", "beta", settings=("epsilon", "groups")
+    ),
+    (layers.Embedding,): _plain("embedding", "embeddings"),
     (layers.PReLU,): _prelu,
-    (layers.MultiHeadAttention,): sequences.attention,
-    (layers.LSTM, layers.LSTMCell): sequences.lstm,
-    (layers.GRU, layers.GRUCell): sequences.gru,
-    (layers.SimpleRNN, layers.SimpleRNNCell): sequences.rnn,
-}
+    (layers.MultiHeadAttention,): _attention,
+    (layers.LSTM, layers.LSTMCell): lambda layer: _recurrent(layer, "lstm"),
+    (layers.GRU, layers.GRUCell): _gru,
+    (layers.SimpleRNN, layers.SimpleRNNCell): lambda layer: _recurrent(layer, "rnn"),
+}  # fmt: skip

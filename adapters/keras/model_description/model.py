@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import keras
+from keras import tree
 
 from dream._errors import ConfigurationError
 from dream.adapters.keras import private
-from dream.adapters.keras.model_description import found as finding
 from dream.adapters.keras.model_description import layers as kinds
-from dream.adapters.keras.model_description.calls import Call, recorded
-from dream.adapters.keras.model_description.flattening import Orders
-from dream.adapters.keras.model_description.found import Found
+from dream.adapters.keras.model_description.calls import Call, Orders, recorded
+from dream.adapters.keras.model_description.layers import Found
 from dream.model_description.layers import OTHER, Description, Layer, Parameter, Part
 from dream.model_description.steps import Shape, Steps, dense_order
 
@@ -48,7 +47,7 @@ OPS = KerasOps()
 
 
 def describe(model: Any, inputs: Any = None) -> Description:
-    """The layers with parameters.
+    """Describe the layers with parameters.
 
     inputs: a batch, as the model takes it. With it, the layers come in the order of their calls,
         those not called last; without it, in the order of their definition. A map that is
@@ -65,7 +64,7 @@ def describe(model: Any, inputs: Any = None) -> Description:
 
 
 def description(model: Any, calls: Sequence[Call], *, in_order: bool = True) -> Description:
-    """The same from calls that have been recorded."""
+    """Do the same from calls that have been recorded."""
     _check(model, calls)
     orders = Orders(calls)
     places = {id(call.layer): place for place, call in reversed(list(enumerate(calls)))}
@@ -78,25 +77,25 @@ def description(model: Any, calls: Sequence[Call], *, in_order: bool = True) -> 
 
 
 def layers(model: Any) -> dict[str, Any]:
-    """Name of a layer -> itself."""
+    """Return the layers with parameters by their names."""
     return {name: layer for name, layer, _ in _walk(model, "")}
 
 
 def variables(model: Any) -> dict[str, Any]:
-    """Name of a parameter or buffer, as `describe` gives it -> its keras.Variable."""
+    """Return the keras.Variables by the names of parameters and buffers that `describe` gives."""
     return {
         f"{name}/{own}": variable
         for name, layer, _ in _walk(model, "")
-        for own, variable in finding.variables(layer).items()
+        for own, variable in kinds.variables(layer).items()
     }
 
 
 def _example(model: Any) -> Any:
-    """Zeros as a functional or sequential model takes them; None for others."""
+    """Return zeros as a functional or sequential model takes them; None for others."""
     if not getattr(model, "inputs", None):
         return None
     given = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    return private.tree.map_structure(
+    return tree.map_structure(
         lambda x: _ops.zeros([1, *(size or 8 for size in x.shape[1:])], dtype=x.dtype), given
     )
 
@@ -123,7 +122,7 @@ def _walk(layer: Any, name: str) -> Iterator[tuple[str, Any, Found]]:
     if known is not None:
         yield name or layer.name, layer, known
         return
-    own = [(key, v) for key, v in finding.own_variables(layer) if v.trainable]
+    own = [(key, v) for key, v in kinds.own_variables(layer) if v.trainable]
     if own:
         yield name or layer.name, layer, _other(layer, own)
     for key, child in _named(private.children(layer)):
@@ -144,7 +143,7 @@ def _other(layer: Any, own: Sequence[tuple[str, Any]]) -> Found:
 
 
 def _layer(name: str, layer: Any, found: Found, orders: Orders, seen: dict[int, str]) -> Layer:
-    own = finding.variables(layer)
+    own = kinds.variables(layer)
     flattened = orders.flattened.get(id(layer), ())
     unflattened = orders.unflattened.get(id(layer), ())
     if found.kind != "dense" and flattened:

@@ -11,8 +11,7 @@ import numpy as np
 from dream import _registry
 from dream._errors import Unsupported
 from dream.adapters.keras.model_description import model as canonical
-from dream.adapters.keras.model_description.between import between
-from dream.adapters.keras.model_description.calls import Call, recorded
+from dream.adapters.keras.model_description.calls import Call, between, recorded
 from dream.adapters.keras.private import tree
 from dream.tools.port_check import probe
 from dream.tools.port_check.probe import Array, Facts, Inputs, Loss, ModelPasses, Probe, called_with

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import keras
 
-from dream.adapters.keras import callbacks, private, start
+from dream.adapters.keras import callbacks, consistency, private
 from dream.adapters.keras.private import tree
 from dream.tools.record import RecordRequest, Traits
 from dream.tools.recorder import Recorder
@@ -32,7 +32,7 @@ def traits(model: Any) -> Traits:
         dtype=str(model.dtype_policy.compute_dtype),
         trained={variable.path for variable in model.trainable_variables},
         draws=[layer.name for layer in private.layers_of(model) if private.own_seeds(layer)],
-        statistics=start.local_statistics(model),
+        statistics=consistency.local_statistics(model),
         named=named,
     )
 

@@ -1,48 +1,53 @@
-"""What Keras's torch backend needs across processes: eager tensors and Python iterators."""
+"""Keras's torch backend across processes: eager tensors, one device a process."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, final
 
+import keras
 import numpy as np
 import torch
-from keras.src.backend.torch.core import convert_to_tensor
+from keras import tree
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._spec import Framework
-from dream.adapters.keras import private
-from dream.adapters.keras.data.digest import DIGESTS, digest_of
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BATCH, SHARE, Engine
-from dream.adapters.pytorch.data.dealt import dealt_of
+from dream.adapters.keras.engine import Array, BatchShare, Engine, Exchange, LossGradients
+from dream.adapters.keras.hooks import KerasBlock
+from dream.adapters.keras.private import convert_to_tensor
+from dream.adapters.pytorch.compression.hook import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
-from dream.adapters.pytorch.keras.moments import global_moments
+from dream.adapters.pytorch.keras import data
 from dream.adapters.pytorch.randomness import offset_by
 from dream.adapters.pytorch.reducing import Reducing
 from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
 from dream.collectives import Communicator
-from dream.data.partition import deal, global_batches
+from dream.update.update import Knobs
+
+
+def open_block(
+    plan: Plan, communicator: Communicator, exchanged: Exchanged | None = None
+) -> KerasBlock:
+    """Open the block in which Keras models, on torch, are distributed over the communicator's
+    ranks. exchanged: how gradients become one, where that is not their mean."""
+    engine = TorchEngine(communicator, plan)
+    engine.knobs = Knobs.of(plan.options)
+    engine.exchange = None if exchanged is None else TorchExchange(exchanged)
+    return KerasBlock(engine)
 
 
 @final
 class TorchEngine(Engine):
     """One device a process; the communicator adds up."""
 
-    pooled = False
-
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
-        self.communicator = communicator
+        self._deal_to_ranks(communicator, plan)
         self._adding = communicator.unchecked()  # the same on every rank, at every step
-        self.rank = communicator.rank
-        self.parts = communicator.world_size
-        self.seed = plan.seed
-        self.resyncs = plan.resyncs
 
     @property
     def framework(self) -> Framework:
@@ -59,14 +64,14 @@ class TorchEngine(Engine):
                 return [torch.zeros_like(convert_to_tensor(t)) for t in tensors]
             return [convert_to_tensor(t) * weight for t in tensors]
 
-    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
-        return list(tensors) if share[0] else [torch.zeros_like(t) for t in tensors]
+    def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
+        return list(tensors) if share.count else [torch.zeros_like(t) for t in tensors]
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [v.value.detach().clone() for v in variables]
 
     def rows(self, batch: Any) -> Any:
-        return len(next(t for t in private.tree.flatten(batch) if t is not None))
+        return len(next(t for t in tree.flatten(batch) if t is not None))
 
     def micros(self, rows: Any) -> Any:
         return min(max(rows, 1), self.knobs.accumulate)
@@ -87,7 +92,7 @@ class TorchEngine(Engine):
     def moments(
         self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
     ) -> tuple[Any, Any]:
-        return global_moments(x, axes, mask, self.total, present, float(worth))
+        return _global_moments(x, axes, mask, self.total, present, float(worth))
 
     def differentiable(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -96,83 +101,33 @@ class TorchEngine(Engine):
         again: Callable[..., Sequence[Any]] = checkpoint
         return again(run, *tensors, use_reentrant=False, preserve_rng_state=False)
 
-    def one_hot(self, share: Any) -> list[Any]:
+    def one_hot(self, share: BatchShare) -> list[Any]:
         digests = torch.zeros(self.parts)
-        digests[self.rank] = share[2]
+        digests[self.rank] = share.digest
         return [digests]
 
-    def check_digests(self, share: Any, digests: Any) -> None:
-        if share[2] and bool((digests != digests[0]).any()):
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
+        if share.digest and bool((digests != digests[0]).any()):
             raise Desynchronized(
                 "The ranks read different batches from the same source. Received: batch digests "
                 f"{[int(d) for d in digests]} by rank. Seed what draws or shuffles the data, so "
                 "that every rank sees the same global batches."
             )
 
-    def arrays(self, source: Arrays) -> Any:
-        return _Iterable(lambda: self._array_elements(source))
+    def arrays(self, source: Arrays) -> Iterable[Any]:
+        return data.of_arrays(source, self.rank, self.parts)
 
-    def _array_elements(self, source: Arrays) -> Iterator[Any]:
-        inputs = private.sliceable(source.inputs, "torch")
-        order, left_out = source.begin()
-        for batch in islice(global_batches(order, source.batch_size), left_out, None):
-            mine = deal(batch, self.rank, self.parts)
-            shown = mine if len(mine) else batch[:1]
-            data = private.tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
-            if self.parts == 1:
-                yield data
-            else:
-                yield {BATCH: data, SHARE: (len(mine), len(batch), 0.0)}
-
-    def batches(self, source: Batches) -> Any:
-        if self.parts == 1:  # Keras's own may be good for one pass
-            return _Iterable(lambda: self._read(source))
-        return _Iterable(lambda: self._batch_elements(source))
-
-    def _batch_elements(self, source: Batches) -> Iterator[Any]:
-        for batch in self._read(source):
-            flat = [t for t in private.tree.flatten(batch) if t is not None]
-            total, digest = len(flat[0]), self._digest(flat)
-            count = len(range(self.rank, total, self.parts))
-            part = slice(self.rank, None, self.parts) if count else slice(0, 1)
-            data = private.tree.map_structure(
-                lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
-            )
-            yield {BATCH: data, SHARE: (count, total, digest)}
-
-    def _read(self, source: Batches) -> Iterator[Any]:
-        return islice(_whole(source.adapter.get_torch_dataloader()), source.passes.left_out, None)
-
-    def _digest(self, flat: Sequence[torch.Tensor]) -> int:
-        if self.mixed:
-            return digest_of(tensor.detach().cpu().numpy() for tensor in flat)
-        return _digest(flat)
+    def batches(self, source: Batches) -> Iterable[Any]:
+        return data.of_batches(source, self.rank, self.parts, mixed=self.mixed)
 
     def example(self, source: Arrays | Batches) -> Any:
-        if isinstance(source, Arrays):
-            return source.inputs
-        return next(_whole(source.adapter.get_torch_dataloader()))
-
-    def creating(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return data.example(source)
 
     def looping(self) -> AbstractContextManager[Any]:
         return leave_loaders_alone()
 
-    def stepping(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
-
-    def outside(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def adopt_optimizer(self, optimizer: Any) -> None:
-        """Nothing: torch optimizers know one device."""
-
-    def adopt_model(self, model: Any) -> None:
-        """Nothing: the torch trainer knows one device."""
 
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
@@ -191,36 +146,115 @@ class TorchEngine(Engine):
         offset_by(self.rank)
 
 
-class _Iterable:
-    """A function that makes iterators, as an iterable."""
+@final
+class TorchExchange(Exchange):
+    """An exchange of torch's gradients, for those of a Keras model."""
 
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self._make = make
+    def __init__(self, exchanged: Exchanged) -> None:
+        self._exchanged = exchanged
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._make()
-
-
-def _take(array: Any, places: Any) -> Any:
-    return (
-        None
-        if array is None
-        else convert_to_tensor(array.convert_to_torch_compatible(array[places]))
-    )
+    def __call__(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        with torch.no_grad():
+            found = [convert_to_tensor(g).detach().clone() for g in gradients]
+            self._exchanged.write_global([v.value for v in variables], found)
+        return found
 
 
-def _whole(loader: Any) -> Iterator[Any]:
-    """Every sample of each global batch: of a loader made in the block, too."""
-    dealt = dealt_of(loader)
-    if dealt is not None:
-        with dealt.reads.told("whole"):
-            return iter(loader)
-    return iter(loader)
+_Total = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-def _digest(tensors: Sequence[Any]) -> int:
-    """A number below 2**23, not 0, that batches with other content hardly share."""
-    crc = 0
-    for tensor in tensors:
-        crc = zlib.crc32(np.ascontiguousarray(tensor.detach().cpu().numpy()).data, crc)
-    return crc % (DIGESTS - 1) + 1
+def _global_moments(
+    x: torch.Tensor, axes: Sequence[int], mask: Any, total: _Total, present: Any, worth: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and variance over the samples of all ranks, each of shape (channels,).
+
+    mask: which places count, of x's shape without its last dim; None for all. total: the sum over
+    the ranks. present: 0 where this rank's samples do not count. worth: what gradients of this
+    rank are multiplied by later; those of others are divided by it here.
+    """
+    weights = torch.full((), float(present > 0), dtype=x.dtype, device=x.device)
+    if mask is not None:
+        weights = weights * mask.to(x.dtype)[..., None]
+    spare = 0.0 if mask is None else keras.backend.epsilon()
+    apply: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _Moments.apply
+    return apply(x, tuple(axes), weights, spare, total, worth)
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        axes: tuple[int, ...],
+        weights: torch.Tensor,
+        spare: float,
+        total: _Total,
+        worth: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        along = [1 if i in axes else -1 for i in range(x.dim())]
+        count, first, second = _sums(x, weights, axes, along)
+        (sums,) = total([torch.cat([count[None], first, second])])
+        number = sums[0] + spare
+        first, second = sums[1:].chunk(2)
+        mean = first / number
+        spread = second - 2.0 * mean * first + sums[0] * mean * mean
+        centre = mean.to(x.dtype)
+        ctx.save_for_backward(x, weights, centre, number.to(x.dtype))
+        ctx.along, ctx.total, ctx.worth = along, total, worth
+        return centre, (spread / number).clamp(min=0.0).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        x, weights, centre, number = ctx.saved_tensors
+        mine = torch.cat(gradients) * ctx.worth
+        if not bool(weights.any()) or not ctx.worth:
+            mine = torch.zeros_like(mine)
+        (theirs,) = ctx.total([mine])
+        if not ctx.worth:
+            return torch.zeros_like(x), None, None, None, None, None
+        shift, stretch = (theirs / ctx.worth).chunk(2)
+        spread = (x - centre.reshape(ctx.along)) * (2.0 * stretch).reshape(ctx.along)
+        own = weights * (shift.reshape(ctx.along) + spread) / number
+        return own, None, None, None, None, None
+
+
+def _sums(
+    x: torch.Tensor, weights: torch.Tensor, axes: tuple[int, ...], along: list[int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (number, sum, sum of squares) of this rank by channel, in float64."""
+    if weights.dim():
+        number = weights.sum()
+    else:
+        places = 1
+        for axis in axes:
+            places *= x.shape[axis]
+        number = weights * places
+    mean = (x * weights).sum(axes) / number.clamp(min=1.0)
+    spread = (weights * (x - mean.reshape(along)).square()).sum(axes)
+    count, mean, spread = (t.double() for t in (number, mean, spread))
+    return count, count * mean, spread + count * mean * mean
+
+
+def differentiate(
+    call: Callable[[], Sequence[Any]], variables: Sequence[Any], loss_gradients: LossGradients
+) -> list[Array | None]:
+    """Return the gradient by each keras.Variable, None where none flows. call: gives outputs."""
+    sources = [variable.value for variable in variables]
+    outputs = list(call())
+    found = loss_gradients([_array(x) for x in outputs])
+    flowing = [
+        (x, torch.from_numpy(np.array(s)).to(x))
+        for x, s in zip(outputs, found, strict=True)
+        if x.requires_grad
+    ]
+    if not sources or not flowing:
+        return [None] * len(sources)
+    xs, grads = zip(*flowing, strict=True)
+    gradients = torch.autograd.grad(xs, sources, grads, allow_unused=True)
+    return [None if g is None else _array(g) for g in gradients]
+
+
+def _array(x: torch.Tensor) -> Array:
+    plain = x.detach().cpu()
+    return np.array(plain.float() if plain.dtype == torch.bfloat16 else plain)

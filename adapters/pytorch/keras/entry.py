@@ -1,28 +1,33 @@
-"""Keras on torch: its room is entered once Keras is imported, in the block or before it."""
+"""Keras beside torch modules: its block opens once Keras is imported, in dream's block or before
+it; strategies that cannot train Keras models refuse them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from dream._adapter import Plan, Step
+from dream._errors import Unsupported
 from dream._framework import ImportWatch
 from dream._registry import load
-from dream.adapters.pytorch.compression.hook import Exchanged
+from dream.adapters.pytorch.patches import Patches
 from dream.collectives import Communicator
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.compression.hook import Exchanged
 
 
 @final
 class KerasEntry:
-    """Opens and closes the Keras room along with the block. opener: what makes it. exchanged: how
-    gradients become one, where that is not their mean."""
+    """Opens and closes a block for Keras along with dream's. opener: the address of what makes it,
+    from the plan, the communicator and, where gradients do not become their mean, `exchanged`."""
 
     def __init__(
         self,
         plan: Plan,
         communicator: Communicator,
-        opener: str = "dream.adapters.pytorch.keras.block:open_block",
+        opener: str = "dream.adapters.pytorch.keras.engine:open_block",
         exchanged: Exchanged | None = None,
     ) -> None:
         self._opener, self._exchanged = opener, exchanged
@@ -45,7 +50,7 @@ class KerasEntry:
             self._block.exit()
 
     def prepare(self, item: Any) -> Any | None:
-        """The Keras object distributed, or None where it is none of Keras's."""
+        """Distribute a Keras object; None where it is none of Keras's."""
         if self._block is None or not self._block.takes(item):
             return None
         return self._block.prepare(item)
@@ -57,10 +62,10 @@ class KerasEntry:
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> Step | None:
-        """The explicit step of an optimizer of Keras's, or None where it is none of them."""
+        """Return the explicit step of an optimizer of Keras's; None where it is none of them."""
         if self._block is None or not self._block.takes(optimizer):
             return None
-        build = load("dream.adapters.pytorch.keras.step:keras_step")
+        build = load("dream.adapters.pytorch.keras.step:KerasStep")
         step: Step = build(self._block.engine, model, loss, optimizer, weight)
         return step
 
@@ -68,9 +73,37 @@ class KerasEntry:
         if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":
             return
         if self._block is None:
-            self._block = load(self._opener)(self._plan, self._communicator)
-            if self._exchanged is not None:
-                in_keras = load("dream.adapters.pytorch.keras.exchange:InKeras")
-                self._block.engine.exchange = in_keras(self._exchanged)
+            extra = () if self._exchanged is None else (self._exchanged,)
+            self._block = load(self._opener)(self._plan, self._communicator, *extra)
         self._open = True
         self._block.enter()
+
+
+def is_keras(item: Any) -> bool:
+    """Whether this is a layer or an optimizer of Keras's, or of a class made of one."""
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(item).__mro__)
+
+
+def refuse_keras(item: Any, strategy: str) -> None:
+    """Refuse a layer or an optimizer of Keras's."""
+    if is_keras(item):
+        raise Unsupported(
+            f"Under {strategy!r} Keras models do not train on torch. Received: "
+            f"{type(item).__name__}. Use 'mirrored' for it, KERAS_BACKEND=tensorflow, or a torch "
+            "module."
+        )
+
+
+def forbid_fits(patches: Patches, strategy: str) -> None:
+    """Refuse the loops of Keras models made before the block while it is open. Those made in it are
+    refused as they are made."""
+    keras = sys.modules.get("keras")
+    if keras is None or not hasattr(keras, "Model"):  # its import may be under way
+        return
+
+    def refused(model: Any, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        refuse_keras(model, strategy)
+
+    for loop in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch"):
+        patches.replace(keras.Model, loop, refused)

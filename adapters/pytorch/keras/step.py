@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import keras
 import torch
+from keras import tree
 
-from dream._adapter import Step
-from dream.adapters.keras import private
-from dream.adapters.keras.calling import check_loss, judge, predict
-from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.form import AsItIs, Canonical, Form
-from dream.adapters.keras.optimizer import apply_global
-from dream.adapters.keras.start import agree_on, offset_seeds, tell_of_statistics
-from dream.adapters.keras.steps import statistics_of
-from dream.adapters.keras.update import batch_norm, clipping, recomputing
-from dream.adapters.keras.update.exchange import check_unscaled, exchanged
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
+from dream.adapters.keras.engine import Engine, on_present
+from dream.adapters.keras.forward import check_loss, forward, score
+from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
 from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.weighing import count_of
 from dream.data.partition import split
@@ -27,6 +21,7 @@ from dream.mixed.resync import Resync
 Batch = tuple[Any, ...]
 
 
+@final
 class KerasStep:
     """Each rank adds up what it has times what it counts for, and the counts themselves; the
     quotient is the mean over the global batch, however uneven the shares are.
@@ -39,22 +34,20 @@ class KerasStep:
         engine: Engine,
         model: Any,
         loss: Callable[..., Any],
-        optimizer: Any,
+        keras_optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> None:
         check_loss(loss)
-        clipping.adopt(optimizer, engine.knobs)
-        check_unscaled(optimizer, engine.knobs)
-        check_scaled(engine.knobs.precision, optimizer)
+        optimizer.adopt_by_hand(keras_optimizer, engine.knobs)
         self._engine = engine
         self._model = model
         self._loss = loss
-        self._optimizer = optimizer
+        self._optimizer = keras_optimizer
         self._weight = weight
         self._fresh = True
-        self._together = False
+        self._synchronised = False
         self._resync: Resync | None = None
-        self._form: Form = AsItIs()
+        self._format: GradientFormat = NativeFormat()
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
@@ -71,18 +64,18 @@ class KerasStep:
             value, gradients = self._differentiate(batch, variables, count, whole=True)
         if self._engine.parts > 1:
             value, gradients = self._reduce(value, gradients, count)
-        apply_global(self._optimizer, self._engine, gradients, variables)
+        optimizer.apply_global(self._optimizer, self._engine, gradients, variables)
         return value
 
     def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
-        """The means over micro-batches that count for what is in them."""
+        """Return the means over micro-batches that count for what is in them."""
         rows = len(batch[-1])
         micros = self._engine.micros(rows)
         value, total = torch.zeros(()), 0.0
         sums: list[torch.Tensor | None] = [None] * len(variables)
         for micro in range(micros):
             cut = slice(micro * rows // micros, (micro + 1) * rows // micros)
-            part = private.tree.map_structure(lambda t, at=cut: t[at], batch)
+            part = tree.map_structure(lambda t, at=cut: t[at], batch)
             count = len(part[-1]) if self._weight is None else count_of(self._weight(*part))
             if count:
                 found, gradients = self._differentiate(part, variables, count)
@@ -98,64 +91,64 @@ class KerasStep:
         with torch.no_grad():
             if not self._model.built:
                 self._model(*inputs)
-        recomputing.adopt(self._model, self._engine)
+        recompute.adopt(self._model, self._engine)
         if not self._optimizer.built:
             self._optimizer.build(self._model.trainable_variables)
         if self._engine.parts > 1:
             self._agree(inputs)
-            offset_seeds(self._model, self._engine)
-            batch_norm.take(self._model, self._engine)
-            tell_of_statistics(self._model, self._engine)
-        self._together = batch_norm.synchronises(self._model, self._engine)
+            consistency.offset_seeds(self._model, self._engine)
+            batch_norm.synchronise(self._model, self._engine)
+            consistency.report_local_statistics(self._model, self._engine)
+        self._synchronised = batch_norm.synchronises(self._model, self._engine)
 
     def _agree(self, inputs: Batch) -> None:
         if self._engine.mixed:
-            self._form = form = Canonical(self._model, inputs)
-            form.agree([self._optimizer], self._engine)
-            self._resync = form.resync(self._engine)
+            self._format = travels = CanonicalFormat(self._model, inputs)
+            travels.agree([self._optimizer], self._engine)
+            self._resync = travels.resync(self._engine)
         else:
-            agree_on(self._model, [self._optimizer], self._engine)
+            consistency.agree_on(self._model, [self._optimizer], self._engine)
 
     def _differentiate(
         self, batch: Batch, variables: list[Any], count: float, *, whole: bool = False
     ) -> tuple[torch.Tensor, list[Any]]:
-        """(loss, gradients); nothing at all where there is nothing to count. Where ranks compute
-        statistics together all of them do, and gradients are weighed already. whole: whether this
-        is all of the rank's share."""
-        together = whole and self._together
-        if count == 0.0 and self._engine.parts > 1 and not together:
+        """Return (loss, gradients); nothing at all where there is nothing to count. Where ranks
+        compute statistics together all of them do, and gradients are weighed already. whole:
+        whether this is all of the rank's share."""
+        synchronised = whole and self._synchronised
+        if count == 0.0 and self._engine.parts > 1 and not synchronised:
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
         inputs, target = split(batch)
         self._model.zero_grad()
-        with batch_norm.over_step(self._model, self._engine, (1.0,), 1.0):
-            prediction = predict(self._model, inputs, training=True)
-            value = check_scalar(keras.ops.mean(judge(self._loss, prediction, target)))
+        with batch_norm.global_statistics(self._model, self._engine):
+            prediction = forward(self._model, inputs, training=True)
+            value = check_scalar(keras.ops.mean(score(self._loss, prediction, target)))
             for penalty in self._model.losses:
                 value = value + penalty
             scaled = self._optimizer.scale_loss(value)
-            (scaled * count if together else scaled).backward()
+            (scaled * count if synchronised else scaled).backward()
         return value.detach(), [v.value.grad for v in variables]
 
     def _reduce(
         self, value: torch.Tensor, gradients: list[Any], count: float
     ) -> tuple[torch.Tensor, list[Any]]:
-        statistics = statistics_of(self._model)
+        statistics = consistency.statistics_of(self._model)
         exchange = self._engine.exchange
         summed = gradients if exchange is None else [None] * len(gradients)
-        listed = self._form.listed(summed, statistics)
-        done = sum(g is not None for g in summed) if self._together else 0
-        value, *rest = self._engine.weigh([value, *listed[done:]], count)
+        packed = self._format.pack(summed, statistics)
+        done = sum(g is not None for g in summed) if self._synchronised else 0
+        value, *rest = self._engine.weigh([value, *packed[done:]], count)
         counts = torch.tensor(float(count))
-        *sums, total = self._engine.total([value, *listed[:done], *rest, counts])
+        *sums, total = self._engine.total([value, *packed[:done], *rest, counts])
         means = [s / total if total else s for s in sums]
-        whole, averages = self._form.unlisted(means[1:], summed, statistics)
+        whole, averages = self._format.unpack(means[1:], summed, statistics)
         for variable, mean in zip(statistics, averages, strict=True):
             variable.assign(mean)
         if exchange is not None:
-            counted = 1.0 if self._together else count
+            counted = 1.0 if self._synchronised else count
             worth = counted * self._engine.parts / float(total) if total else 0.0
-            weighed = [None if g is None else self._engine.weigh([g], worth)[0] for g in gradients]
-            whole = exchanged(exchange, self._model.trainable_variables, weighed)
+            weighed = on_present(gradients, lambda given: self._engine.weigh(given, worth))
+            whole = exchange.present(self._model.trainable_variables, weighed)
         return means[0], whole
 
 
@@ -164,14 +157,3 @@ def _added(total: torch.Tensor | None, gradient: Any, count: float) -> torch.Ten
         return total
     weighed: torch.Tensor = gradient * count
     return weighed if total is None else total + weighed
-
-
-def keras_step(
-    engine: Engine,
-    model: Any,
-    loss: Callable[..., Any],
-    optimizer: Any,
-    weight: Callable[..., Any] | None,
-) -> Step:
-    """The step of a model whose optimizer is Keras's."""
-    return KerasStep(engine, model, loss, optimizer, weight)

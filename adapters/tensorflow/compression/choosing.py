@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras.update.exchange import Exchange
+from dream.adapters.keras.engine import Exchange
 from dream.adapters.tensorflow.compression.adasum import Adasum
 from dream.adapters.tensorflow.compression.largest import Largest
 from dream.adapters.tensorflow.compression.rounding import Rounded

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras.update.exchange import Exchange
+from dream.adapters.keras.engine import Exchange
 from dream.adapters.tensorflow.compression.flat import like, sizes
 from dream.collectives import Wire
 from dream.update.compression import Compression

@@ -7,27 +7,28 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras import tree
 
 from dream.adapters.keras import private
-from dream.adapters.keras.data import digest
-from dream.adapters.keras.data.sources import Arrays, Passes
+from dream.adapters.keras.data import sources
+from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, SHARE
 from dream.data.partition import share_of
 
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
-    """The shares of `ranks` in turn, global batch after global batch. One part has no share to
-    speak of: its elements are the bare batches."""
+    """Return the shares of `ranks` in turn, global batch after global batch. One part has no share
+    to speak of: its elements are the bare batches."""
     places = _orders(source).flat_map(
         lambda order, left_out: _places(order, source, ranks, parts).skip(left_out * len(ranks))
     )
-    inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
+    inputs = tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
     data = tf.data.Dataset.from_tensors(inputs).repeat()
 
     def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
         if parts > 1:
             at = _of_any_length(at)
-        batch = private.tree.map_structure(
+        batch = tree.map_structure(
             lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
         )
         return batch if parts == 1 else {BATCH: batch, SHARE: share}
@@ -39,13 +40,13 @@ def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Datas
 
 
 def _of_any_length(places: tf.Tensor) -> tf.Tensor:
-    """The same, of a length that the graph does not know: parts with and without short batches
-    then trace the same step, and Keras counts their batches alike."""
+    """Return the same of a length that the graph does not know: parts with and without short
+    batches then trace the same step, and Keras counts their batches alike."""
     return tf.compat.v1.placeholder_with_default(places, [None])
 
 
 def _orders(source: Arrays) -> tf.data.Dataset:
-    """One element, drawn when the pass begins: its order, and the batches it leaves out."""
+    """Return one element, drawn when the pass begins: its order, and the batches it leaves out."""
 
     def draw(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         order, left_out = tf.numpy_function(source.begin, [], [tf.int64, tf.int64])
@@ -55,7 +56,7 @@ def _orders(source: Arrays) -> tf.data.Dataset:
 
 
 def _places(order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
-    """(places in the arrays, share) of every element of a pass."""
+    """Return (places in the arrays, share) of every element of a pass."""
     size = source.batch_size
     full, rest = divmod(source.samples, size)
     result = _rows(tf.reshape(order[: full * size], [full, size]), ranks, parts)
@@ -63,7 +64,7 @@ def _places(order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int) 
 
 
 def _rows(rows: tf.Tensor, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
-    """Elements of global batches of one size, shape (batches, samples)."""
+    """Return the elements of global batches of one size, shape (batches, samples)."""
     size = rows.shape[1]
     if size % parts == 0 and len(ranks) > 1:
         shares = tf.transpose(tf.reshape(rows, [-1, size // parts, parts]), [0, 2, 1])
@@ -78,7 +79,7 @@ def _rows(rows: tf.Tensor, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
 
 
 def _columns(rows: tf.Tensor, rank: int, parts: int) -> tf.Tensor:
-    """The samples of `rank`; where it has none, the first one stands in and weighs nothing."""
+    """Return `rank`'s samples; where it has none, the first one stands in and weighs nothing."""
     return rows[:, rank::parts] if rank < rows.shape[1] else rows[:, :1]
 
 
@@ -96,11 +97,14 @@ def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
     return first
 
 
-def beginning_late(batches: tf.data.Dataset, passes: Passes) -> tf.data.Dataset:
-    """The same without the batches that a pass leaves out."""
+def whole_batches(source: Batches) -> tf.data.Dataset:
+    """Return the global batches of a source, without those that a pass leaves out."""
+    batches = source.adapter.get_tf_dataset()
+    if not source.fixed:
+        return batches
 
     def of_pass(_: tf.Tensor) -> tf.data.Dataset:
-        left_out = tf.numpy_function(lambda: np.int64(passes.left_out), [], tf.int64)
+        left_out = tf.numpy_function(lambda: np.int64(source.passes.left_out), [], tf.int64)
         return batches.skip(tf.ensure_shape(left_out, []))
 
     return tf.data.Dataset.range(1).flat_map(of_pass)
@@ -113,7 +117,7 @@ Digest = Callable[[Any], tf.Tensor]
 def of_batches(
     batches: tf.data.Dataset, ranks: Sequence[int], parts: int, digest_of: Digest
 ) -> tf.data.Dataset:
-    """The shares of `ranks` in turn of global batches that a dataset yields, each with the
+    """Return the shares of `ranks` in turn of global batches that a dataset yields, each with the
     digest of its batch."""
 
     def cut(*batch: Any) -> list[dict[str, Any]]:
@@ -141,28 +145,28 @@ def _cut(whole: Any, rank: int, parts: int, number: tf.Tensor) -> dict[str, Any]
     return {BATCH: batch, SHARE: share}
 
 
-def none(_: Any) -> tf.Tensor:
+def no_digest(_: Any) -> tf.Tensor:
     return tf.constant(0.0)
 
 
-def common(whole: Any) -> tf.Tensor:
-    """The one that another framework finds, too."""
+def common_digest(whole: Any) -> tf.Tensor:
+    """Return the digest that another framework finds, too."""
 
     def run(*arrays: Any) -> Any:
-        return np.float32(digest.digest_of(arrays))
+        return np.float32(sources.digest_of(arrays))
 
     return tf.ensure_shape(tf.numpy_function(run, tf.nest.flatten(whole), tf.float32), [])
 
 
-def own(whole: Any) -> tf.Tensor:
-    """A whole number below 2**23, not 0, that batches with other content hardly share."""
+def own_digest(whole: Any) -> tf.Tensor:
+    """Return a whole number below 2**23, not 0, that batches with other content hardly share."""
     texts = [tf.io.serialize_tensor(x) for x in tf.nest.flatten(whole)]
-    number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), digest.DIGESTS - 1)
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), sources.DIGESTS - 1)
     return tf.cast(number, tf.float32) + 1.0
 
 
 def _plain(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Without the graph rewriting that costs more than it brings here, as Keras has it."""
+    """Leave out the graph rewriting that costs more than it brings here, as Keras has it."""
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     return dataset.with_options(options)

@@ -1,71 +1,69 @@
-"""What Keras's TensorFlow backend needs across processes, each with one device."""
+"""Keras's TensorFlow backend across processes, each with one device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, final
 
+import numpy as np
 import tensorflow as tf
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import Array, BatchShare, LossGradients
+from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
-from dream.adapters.tensorflow.keras import data as keras_data
+from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
 from dream.adapters.tensorflow.randomness import offset_by
+from dream.adapters.tensorflow.replicas import Replicas
 from dream.collectives import Communicator
+from dream.update.update import Knobs
+
+
+def open_block(plan: Plan, who: Replicas) -> KerasBlock:
+    """Open the block in which Keras models are distributed: over the devices of this process where
+    it has several, else over the ranks."""
+    engine = (
+        ProcessEngine(who.communicator, plan)
+        if who.distribution is None
+        else MirroredEngine(who.distribution, who.communicator, plan.seed)
+    )
+    engine.knobs, engine.exchange = Knobs.of(plan.options), who.exchange
+    return KerasBlock(engine)
 
 
 @final
 class ProcessEngine(TensorFlowEngine):
     """Ordinary Keras on one device in each process; the communicator adds up."""
 
-    pooled = False
-
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
-        self.communicator = communicator
+        self._deal_to_ranks(communicator, plan)
         self._adding = communicator.unchecked()  # the same on every rank, at every step
-        self.rank = communicator.rank
-        self.parts = communicator.world_size
-        self.seed = plan.seed
-        self.resyncs = plan.resyncs
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
 
-    def one_hot(self, share: Any) -> list[Any]:
-        return [tf.one_hot(self.rank, self.parts) * share[2]]
+    def one_hot(self, share: BatchShare) -> list[Any]:
+        return [tf.one_hot(self.rank, self.parts) * share.digest]
 
-    def check_digests(self, share: Any, digests: Any) -> None:
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
         tf.debugging.assert_equal(digests, tf.fill([self.parts], digests[0]), message=DIFFER)
 
     def arrays(self, source: Arrays) -> Any:
-        return keras_data.of_arrays(source, [self.rank], self.parts)
+        return data.of_arrays(source, [self.rank], self.parts)
 
     def batches(self, source: Batches) -> Any:
-        dataset = source.adapter.get_tf_dataset()
-        if source.fixed:
-            dataset = keras_data.beginning_late(dataset, source.passes)
+        dataset = data.whole_batches(source)
         if self.parts == 1:
             return dataset
-        digest_of = keras_data.common if self.mixed else keras_data.own
-        return keras_data.of_batches(dataset, [self.rank], self.parts, digest_of)
-
-    def creating(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def stepping(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        digest_of = data.common_digest if self.mixed else data.own_digest
+        return data.of_batches(dataset, [self.rank], self.parts, digest_of)
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()
         return scope
-
-    def adopt_optimizer(self, optimizer: Any) -> None:
-        """Nothing: without a strategy of TensorFlow's, optimizers know one device."""
-
-    def adopt_model(self, model: Any) -> None:
-        """Nothing: the trainer knows one device."""
 
     def offset_seed(self, state: Any) -> None:
         if self.rank:
@@ -73,3 +71,22 @@ class ProcessEngine(TensorFlowEngine):
 
     def offset_generators(self) -> None:
         offset_by(self.rank)
+
+
+def differentiate(
+    call: Callable[[], Sequence[Any]], variables: Sequence[Any], loss_gradients: LossGradients
+) -> list[Array | None]:
+    """Return the gradient by each keras.Variable, None where none flows. call: gives outputs."""
+    sources = [variable.value for variable in variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(sources)
+        outputs = [tf.convert_to_tensor(x) for x in call()]
+    found = loss_gradients([_array(x) for x in outputs])
+    flowing = [(x, tf.cast(s, x.dtype)) for x, s in zip(outputs, found, strict=True)
+               if x.dtype.is_floating]  # fmt: skip
+    gradients = tape.gradient([x for x, _ in flowing], sources, [s for _, s in flowing])
+    return [None if g is None else _array(tf.convert_to_tensor(g)) for g in gradients]
+
+
+def _array(x: Any) -> Array:
+    return np.array(tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x)

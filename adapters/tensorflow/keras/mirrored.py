@@ -1,18 +1,19 @@
-"""What Keras's TensorFlow backend needs in one process with several devices."""
+"""Keras's TensorFlow backend in one process with several devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
+from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import BatchShare
 from dream.adapters.tensorflow.engine import TensorFlowEngine
-from dream.adapters.tensorflow.keras import data as keras_data
-from dream.adapters.tensorflow.keras import private as keras_private
+from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator
 from dream.collectives.composed import Pack
@@ -43,25 +44,21 @@ class MirroredEngine(TensorFlowEngine):
             [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
         )
 
-    def one_hot(self, share: Any) -> list[Any]:
+    def one_hot(self, share: BatchShare) -> list[Any]:
         return []
 
-    def check_digests(self, share: Any, digests: Any) -> None:
+    def check_digests(self, share: BatchShare, digests: Any) -> None:
         """One process reads one source."""
 
     def arrays(self, source: Arrays) -> Any:
-        return self._placed(keras_data.of_arrays(source, range(self.parts), self.parts))
+        return self._placed(data.of_arrays(source, range(self.parts), self.parts))
 
     def batches(self, source: Batches) -> Any:
-        dataset = source.adapter.get_tf_dataset()
-        if source.fixed:
-            dataset = keras_data.beginning_late(dataset, source.passes)
-        return self._placed(
-            keras_data.of_batches(dataset, range(self.parts), self.parts, keras_data.none)
-        )
+        dataset = data.whole_batches(source)
+        return self._placed(data.of_batches(dataset, range(self.parts), self.parts, data.no_digest))
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:
-        """Elements by turns on the devices, as they come."""
+        """Place elements by turns on the devices, as they come."""
         return self._distribution.distribute_datasets_from_function(lambda _: dataset)
 
     def creating(self) -> AbstractContextManager[Any]:
@@ -69,21 +66,18 @@ class MirroredEngine(TensorFlowEngine):
         return scope
 
     def stepping(self) -> AbstractContextManager[Any]:
-        return keras_private.unscaled_losses()
-
-    def outside(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return hooks.unscaled_losses()
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)
-        keras_private.updates_own_copy(optimizer)
+        private.update_own_copy(optimizer)
 
     def adopt_model(self, model: Any) -> None:
         self._check_made_here(model)
-        keras_private.built_already(model)
+        private.skip_symbolic_build(model)
 
     def _check_made_here(self, item: Any) -> None:
-        if keras_private.strategy_of(item) is not self._distribution:
+        if private.strategy_of(item) is not self._distribution:
             raise ConfigurationError(
                 "The variables of what is made outside the block lie on one device. Received: "
                 f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "

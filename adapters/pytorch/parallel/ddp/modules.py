@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.keras.refusal import is_keras
+from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.layout import layout_of, refuse_meta, refuse_uninitialised
 from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook
 from dream.adapters.pytorch.parallel.ddp.root import Root

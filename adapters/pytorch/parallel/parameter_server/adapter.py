@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluation, saving, state
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import TorchServerOptimizer
 from dream.adapters.pytorch.parallel.parameter_server.schedules import JobSchedules

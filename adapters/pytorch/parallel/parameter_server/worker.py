@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import randomness
-from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     describe,
     parameters_of,

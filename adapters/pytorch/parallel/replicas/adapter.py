@@ -20,7 +20,7 @@ from dream._topology import Topology
 from dream.adapters.pytorch import evaluation, saving, state
 from dream.adapters.pytorch.data.loader import Dealer
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.replicas.data_parallel import rows_of
 from dream.adapters.pytorch.parallel.replicas.followed import Followed
 from dream.adapters.pytorch.parallel.replicas.recomputing import Recomputing

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from dream._adapter import Metric, Plan, Step
 from dream.adapters.pytorch import evaluation
-from dream.adapters.pytorch.keras.refusal import forbid_fits
+from dream.adapters.pytorch.keras.entry import forbid_fits
 from dream.adapters.pytorch.parallel.split import state
 from dream.adapters.pytorch.parallel.split.base import SplitAdapter
 from dream.adapters.pytorch.parallel.split.clipping import Parts, wrap_clip_norm, wrap_clip_value

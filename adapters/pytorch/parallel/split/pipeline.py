@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import evaluation, randomness, state
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.split.base import SplitAdapter
 from dream.adapters.pytorch.parallel.split.computed import refuse_chains
 from dream.adapters.pytorch.parallel.split.feed import rows_of

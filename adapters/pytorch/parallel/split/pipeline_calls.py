@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel.split.inside import called_by_hand
 from dream.adapters.pytorch.parallel.split.pipeline_model import PipelineModel
 from dream.adapters.pytorch.slot import Slot, set_slot

@@ -15,7 +15,7 @@ from dream._errors import Unsupported
 from dream._layout import check_same
 from dream.adapters.pytorch import buffers, randomness
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.keras.refusal import refuse_keras
+from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
 from dream.adapters.pytorch.parallel.split.meta import is_meta
 from dream.adapters.pytorch.parallel.split.root import Forward, SplitRoot, claim, cut_like

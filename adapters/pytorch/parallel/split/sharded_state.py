@@ -17,7 +17,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._mesh import Mesh
 from dream._options import REPLICAS
 from dream._topology import Topology
-from dream.adapters.pytorch.keras.refusal import forbid_fits, refuse_keras
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
 from dream.adapters.pytorch.parallel.split.place import one_of
 from dream.adapters.pytorch.parallel.split.rows import Rows

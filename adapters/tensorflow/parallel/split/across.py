@@ -19,7 +19,7 @@ import tensorflow as tf
 from dream._layout import check_same
 from dream._mesh import Mesh
 from dream.adapters.keras import private
-from dream.adapters.keras.alike import by_name
+from dream.adapters.keras.consistency import by_name
 from dream.adapters.tensorflow.parallel.split import afar, clipping
 from dream.adapters.tensorflow.parallel.split.afar import Home
 from dream.adapters.tensorflow.parallel.split.cutting import Cut

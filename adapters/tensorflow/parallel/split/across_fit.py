@@ -9,9 +9,10 @@ from typing import Any, cast, final
 import keras
 import tensorflow as tf
 
-from dream.adapters.keras import metrics, private
-from dream.adapters.keras.update import clipping
-from dream.adapters.tensorflow.keras.private import compiled_loss
+from dream.adapters.keras import private
+from dream.adapters.keras.consistency import metric_states
+from dream.adapters.keras.optimizer import adopt_clipping
+from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow.parallel.split import afar, updating
 from dream.adapters.tensorflow.parallel.split.across import Across, Ranks
 from dream.adapters.tensorflow.parallel.split.keras_fit import Kind
@@ -38,7 +39,7 @@ class AcrossRunner:
         self._ranks = ranks
 
     def optimizer(self, optimizer: Any) -> Any:
-        clipping.adopt(optimizer, self._knobs, by_norm=False)
+        adopt_clipping(optimizer, self._knobs, by_norm=False)
         return updating.refuse_by_hand(optimizer)
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
@@ -85,7 +86,7 @@ class AcrossRunner:
 
     def _take(self, model: Any, teller: int) -> None:
         """What the teller's metrics have counted, on every rank."""
-        states = metrics.states(model)
+        states = metric_states(model)
         talk = self._ranks.everyone
         values = talk.broadcast([tf.convert_to_tensor(v.value) for v in states], teller)
         if talk.rank != teller:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
-from dream.adapters.tensorflow.keras.private import put_in_place
+from dream.adapters.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.split.dtensor import Resource
 from dream.adapters.tensorflow.parallel.split.together import Together
 from dream.collectives import Communicator

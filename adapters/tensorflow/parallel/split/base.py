@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Cluster, Topology
-from dream.adapters.keras.calling import check_metric
-from dream.adapters.keras.update import recomputing
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras import recompute
+from dream.adapters.keras.forward import check_metric
+from dream.adapters.keras.optimizer import check_scaled
 from dream.adapters.tensorflow import evaluation, starting, training
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.parallel.split import knobs as options
@@ -126,7 +126,7 @@ class MeshAdapter(Adapter):
         self._fitting.take(model)
         self._fitting.optimizer(optimizer)
         self._onto.model(model)
-        recomputing.adopt(model, self._engine)
+        recompute.adopt(model, self._engine)
         self._onto.metrics(model)
         self._onto.optimizer(optimizer, model.trainable_variables)
 

@@ -7,9 +7,8 @@ from typing import Any, Protocol, final
 
 import keras
 
-from dream.adapters.keras import saving
-from dream.adapters.keras.changes import Changes
-from dream.adapters.keras.update import precision
+from dream.adapters.keras import files as keras_files
+from dream.adapters.keras.hooks import KerasPatches, dtype_policy
 from dream.adapters.tensorflow.parallel.split import files
 
 
@@ -30,15 +29,15 @@ class Block:
         self._takes = takes
         self._rank = rank
         self._computes_in = computes_in
-        self._changes = Changes()
+        self._patches = KerasPatches()
         self._open = ExitStack()
 
     def enter(self) -> None:
-        self._open.enter_context(precision.policy(self._computes_in))
-        self._changes.made(keras.Model, self._takes.take)
-        self._changes.made(keras.optimizers.Optimizer, self._takes.optimizer)
-        self._changes.filed(files.together(self._rank), saving.reading)
+        self._open.enter_context(dtype_policy(self._computes_in))
+        self._patches.on_created(keras.Model, self._takes.take)
+        self._patches.on_created(keras.optimizers.Optimizer, self._takes.optimizer)
+        self._patches.wrap_files(files.together(self._rank), keras_files.reading)
 
     def exit(self) -> None:
-        self._changes.undo()
+        self._patches.undo()
         self._open.close()

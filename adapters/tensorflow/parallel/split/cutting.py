@@ -15,7 +15,7 @@ import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
-from dream.adapters.tensorflow.keras.private import made_by
+from dream.adapters.keras.private import made_by
 
 _SAMPLES, _RUNS = 8, 5
 

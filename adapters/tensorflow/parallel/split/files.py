@@ -10,7 +10,8 @@ from typing import Any
 import keras
 
 from dream._errors import Unsupported
-from dream.adapters.keras import private, saving
+from dream.adapters.keras import files as keras_files
+from dream.adapters.keras import private
 from dream.adapters.tensorflow.parallel.split.together import whole
 
 _OF_LOGS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
@@ -20,8 +21,8 @@ _OF_LOGS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 def distribute(model: Any, rank: int) -> None:
     """`save`, `save_weights` and `export` of a model, changed on the instance."""
     for name in ("save", "save_weights", "export"):
-        saving.change(model, name, together(rank))
-    saving.change(model, "load_weights", saving.reading)
+        keras_files.change(model, name, together(rank))
+    keras_files.change(model, "load_weights", keras_files.reading)
 
 
 def together(rank: int) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
@@ -33,7 +34,7 @@ def together(rank: int) -> Callable[[Callable[..., Any], str], Callable[..., Any
         def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             here = rank == 0 or not isinstance(filepath, (str, os.PathLike))
             with whole(self, here=here):
-                own = saving.writing(save, name, follow=True)
+                own = keras_files.writing(save, name, follow=True)
                 return own(self, filepath, *args, **kwargs)
 
         return write

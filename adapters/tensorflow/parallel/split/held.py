@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream.adapters.tensorflow.keras.private import put_in_place
+from dream.adapters.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.split import dtensor
 from dream.adapters.tensorflow.parallel.split.dtensor import Specs
 from dream.adapters.tensorflow.parallel.split.together import Together

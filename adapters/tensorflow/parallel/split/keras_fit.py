@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras import loops, start
+from dream.adapters.keras import fit
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.tensorflow.parallel.split import files
 from dream.data import tracked
 
@@ -51,8 +52,8 @@ class Fitting:
         """The model, whose methods on the instance are changed for life."""
         if "make_train_function" in vars(model):
             return model
-        state = loops.State(self._engine)
-        tracked.mark(model, state.standing)
+        state = fit.FitState(self._engine)
+        tracked.mark(model, state.progress)
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:
@@ -64,7 +65,7 @@ class Fitting:
     def optimizer(self, optimizer: Any) -> Any:
         return self._runner.optimizer(optimizer)
 
-    def _loop(self, name: str, state: loops.State) -> Callable[..., Any]:
+    def _loop(self, name: str, state: fit.FitState) -> Callable[..., Any]:
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
             bound = signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
             bound.apply_defaults()
@@ -76,7 +77,7 @@ class Fitting:
             given = arguments["callbacks"]
             arguments["callbacks"] = files.callbacks_for(given, self._rank, self._ranks)
             if name == "fit":
-                return loops.fit(model, state, arguments)
+                return fit.fit(model, state, arguments)
             return getattr(type(model), name)(model, **arguments)
 
         call.__name__ = name
@@ -89,7 +90,7 @@ class Fitting:
         def make(model: Any, force: bool = False) -> Any:
             if getattr(model, attribute) is None or force:
                 _check(model)
-                for found in start.optimizers_of(model) if kind == "train" else ():
+                for found in optimizers_of(model) if kind == "train" else ():
                     self._runner.optimizer(found)
                 step = self._runner.function(model, kind)
                 setattr(model, attribute, _of_list(step) if kind == "predict" else _of_next(step))

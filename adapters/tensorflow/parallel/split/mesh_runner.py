@@ -7,9 +7,10 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras import private, start
+from dream.adapters.keras import private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import accumulating, recomputing
+from dream.adapters.keras.optimizer import optimizers_of
+from dream.adapters.keras.step import MicroBatches
 from dream.adapters.tensorflow.parallel.split import updating
 from dream.adapters.tensorflow.parallel.split.compiled import compiled
 from dream.adapters.tensorflow.parallel.split.in_micros import in_micros
@@ -51,7 +52,7 @@ class MeshRunner:
 
     def _in_micros(self, model: Any, _kind: Kind, one_length: bool) -> Callable[..., Any]:
         """Keras's own step of training."""
-        micro = accumulating.Micro(model, self._engine)
+        micro = MicroBatches(model, self._engine)
 
         def part(batch: Any, share: Any, rows: Any) -> list[Any]:
             found = micro.gradients(batch, share, rows, known=one_length)
@@ -74,9 +75,9 @@ class MeshRunner:
             elif not model.built:
                 model.predict_step(example)
         self._onto.model(model)
-        recomputing.adopt(model, self._engine)
+        recompute.adopt(model, self._engine)
         self._onto.metrics(model)
-        for optimizer in start.optimizers_of(model) if kind == "train" else ():
+        for optimizer in optimizers_of(model) if kind == "train" else ():
             self._onto.optimizer(optimizer, model.trainable_variables)
 
 

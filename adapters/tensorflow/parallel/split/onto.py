@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._layout import check_same
-from dream.adapters.keras import metrics, private
-from dream.adapters.keras.alike import by_name
-from dream.adapters.tensorflow.keras.private import kept_by
+from dream.adapters.keras import private
+from dream.adapters.keras.consistency import by_name, metric_states
+from dream.adapters.keras.hooks import variables_kept_by
 from dream.adapters.tensorflow.parallel.split import dtensor, freed, refused
 from dream.adapters.tensorflow.parallel.split.held import Held, hold
 from dream.adapters.tensorflow.parallel.split.layouts import DATA, Layouts, belongs_to, whole
@@ -42,7 +42,7 @@ class Onto:
         """Inside, the variables of models are laid out as they are made, one by one, so that a
         model in parts is whole on no rank. What needs the whole model to know its layout waits."""
         layout = self.layouts.by_shape()
-        return nullcontext() if layout is None else kept_by(partial(self._new, layout))
+        return nullcontext() if layout is None else variables_kept_by(partial(self._new, layout))
 
     def _new(
         self,
@@ -78,7 +78,7 @@ class Onto:
             self._hold(variable, specs[variable.path], gathers=self.layouts.gathers)
 
     def metrics(self, model: Any) -> None:
-        for variable in metrics.states(model):
+        for variable in metric_states(model):
             self._hold(variable, whole(variable.shape), gathers=False)
         seed = private.shared_seed()
         if seed is not None:

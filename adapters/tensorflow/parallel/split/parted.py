@@ -16,7 +16,7 @@ import tensorflow as tf
 from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.tensorflow.keras.private import put_in_place
+from dream.adapters.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.split import clipping
 from dream.adapters.tensorflow.parallel.split.cutting import Cut
 from dream.adapters.tensorflow.parallel.split.layouts import belongs_to

@@ -15,8 +15,8 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
 from dream._topology import Cluster, Topology
-from dream.adapters.keras import calling
-from dream.adapters.keras.update.precision import check_scaled
+from dream.adapters.keras.forward import check_loss, check_metric, score
+from dream.adapters.keras.optimizer import check_scaled
 from dream.adapters.tensorflow import evaluation, starting
 from dream.adapters.tensorflow.dealing import Dealt
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
@@ -94,11 +94,11 @@ class PartedAdapter(Adapter):
         optimizer: Any,
         weight: Callable[..., Any] | None,
     ) -> Step:
-        calling.check_loss(loss)
+        check_loss(loss)
         check_scaled(self._engine.knobs.precision, optimizer)
 
         def judge(prediction: Any, rest: Any) -> Any:
-            return tf.reduce_mean(calling.judge(loss, prediction, rest[-1]))
+            return tf.reduce_mean(score(loss, prediction, rest[-1]))
 
         fresh = True
 
@@ -122,7 +122,7 @@ class PartedAdapter(Adapter):
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         for name, metric in metrics.items():
-            calling.check_metric(name, metric)
+            check_metric(name, metric)
         predict = self._room.predictor(self._stepping(model).parts)
         pairs = tuple(metrics.items())
 

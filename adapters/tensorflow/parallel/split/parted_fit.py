@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream.adapters.keras import private
-from dream.adapters.keras.update import clipping
-from dream.adapters.tensorflow.keras.private import compiled_loss
+from dream.adapters.keras.optimizer import adopt_clipping
+from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow.parallel.split.keras_fit import Kind
 from dream.adapters.tensorflow.parallel.split.parted import Parted
 from dream.adapters.tensorflow.parallel.split.parted_step import Stepping
@@ -30,7 +30,7 @@ class PartedRunner:
 
     def optimizer(self, optimizer: Any) -> Any:
         """It is given global gradients."""
-        clipping.adopt(optimizer, self._knobs)
+        adopt_clipping(optimizer, self._knobs)
         return optimizer
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:

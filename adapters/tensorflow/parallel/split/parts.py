@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dream.adapters.keras import private
+from dream.adapters.keras import private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import recomputing
 from dream.adapters.tensorflow.parallel.split.cutting import Cut
 from dream.adapters.tensorflow.parallel.split.piece import Values
 from dream.update.update import Knobs
@@ -64,9 +63,9 @@ class Parts(ABC):
         """Have backward compute again what was asked for; a square root is that of each part."""
         if engine.knobs.recompute == "sqrt":
             for part in self.cut.parts:
-                recomputing.adopt(part.model, engine)
+                recompute.adopt(part.model, engine)
         else:
-            recomputing.adopt(self.model, engine)
+            recompute.adopt(self.model, engine)
 
     @abstractmethod
     def spread(self) -> None:

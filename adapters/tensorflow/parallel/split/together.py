@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import Desynchronized, WorkerFailed
-from dream.adapters.keras import private, start
-from dream.adapters.keras.data.digest import digest_of
+from dream.adapters.keras import private
+from dream.adapters.keras.data.sources import digest_of
+from dream.adapters.keras.optimizer import optimizers_of
 from dream.collectives import Communicator
 
 _NUMBERS = re.compile(r"_\d+")
@@ -106,7 +107,7 @@ class Together:
 def whole(model: Any, *, here: bool) -> Iterator[None]:
     """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
     here: whether this is one that will."""
-    states = [v for o in start.optimizers_of(model) for v in o.variables]
+    states = [v for o in optimizers_of(model) for v in o.variables]
     parts: Sequence[InParts] = [
         v.value for v in [*model.variables, *states] if hasattr(v.value, "kept")
     ]

@@ -10,9 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import step
-from dream.adapters.keras.optimizer import weigh_losses
-from dream.adapters.keras.update import clipping
+from dream.adapters.keras.optimizer import adopt_clipping, hold, weigh_losses
 from dream.adapters.tensorflow.parallel.split import dtensor
 from dream.adapters.tensorflow.parallel.split.held import as_they_lie
 from dream.adapters.tensorflow.parallel.split.layouts import whole
@@ -26,7 +24,7 @@ stepping: ContextVar[bool] = ContextVar("dream.split_step", default=False)
 def take(optimizer: Any, onto: Onto, knobs: Knobs) -> Any:
     """The optimizer, whose `apply` from now on takes gradients of variables on the mesh. One that
     scales losses is seen by the block before it knows the one within; the step brings it again."""
-    clipping.adopt(optimizer, knobs)
+    adopt_clipping(optimizer, knobs)
     inner = vars(optimizer).get("inner_optimizer")
     if inner is not None:
         take(inner, onto, knobs)
@@ -36,7 +34,7 @@ def take(optimizer: Any, onto: Onto, knobs: Knobs) -> Any:
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if not stepping.get():
             raise _by_hand(self)
-        if step.hold(self, grads, trainable_variables):
+        if hold(self, grads, trainable_variables):
             return
         own = type(self).apply
         dense = [None if g is None else tf.convert_to_tensor(g) for g in grads]

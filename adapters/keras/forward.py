@@ -1,4 +1,4 @@
-"""How models, losses and metrics are called: Keras's own take the target first."""
+"""Calls of models, losses and metrics in a step by hand: Keras's own take the target first."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dream._errors import ConfigurationError, Unsupported
 _MEANS = ("sum_over_batch_size", "mean", "none", None)
 
 
-def predict(model: Any, inputs: tuple[Any, ...], *, training: bool) -> Any:
-    """The model's output. A module that is not Keras's knows no `training`."""
+def forward(model: Any, inputs: tuple[Any, ...], *, training: bool) -> Any:
+    """Return the model's output. A module that is not Keras's knows no `training`."""
     if isinstance(model, keras.Layer):
         return model(*inputs, training=training)
     return model(*inputs)
 
 
-def judge(function: Callable[..., Any], prediction: Any, target: Any) -> Any:
-    """`function(prediction, target)`; what comes from Keras gets them in Keras's order."""
+def score(function: Callable[..., Any], prediction: Any, target: Any) -> Any:
+    """Return `function(prediction, target)`; what comes from Keras gets them in Keras's order."""
     if _is_keras(function):
         return function(target, prediction)
     return function(prediction, target)
 
 
 def check_loss(loss: Any) -> None:
-    """A loss must be a function of one batch, and no sum over it."""
+    """Refuse a loss that is a sum over a batch."""
     reduction = getattr(loss, "reduction", None)
     if isinstance(loss, keras.losses.Loss) and reduction not in _MEANS:
         raise Unsupported(
@@ -38,7 +38,7 @@ def check_loss(loss: Any) -> None:
 
 
 def check_metric(name: str, metric: Any) -> None:
-    """A metric must be a function; an object that keeps a state of its own is no such thing."""
+    """Refuse a metric that is no function, but an object that keeps a state of its own."""
     if isinstance(metric, keras.metrics.Metric) or not callable(metric):
         raise ConfigurationError(
             "A metric is a function of (prediction, target) with one value per sample. Received: "

@@ -20,12 +20,9 @@ _moments: ContextVar[Moments | None] = ContextVar("dream.keras_moments", default
 
 
 def layers_of(model: Any) -> list[Any]:
-    """The layers that normalise by a batch."""
-    return [
-        layer
-        for layer in private.layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
+    """Return the layers that normalise by a batch."""
+    found = private.layers_of(model)
+    return [layer for layer in found if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 def synchronises(model: Any, engine: Engine) -> bool:
@@ -33,7 +30,7 @@ def synchronises(model: Any, engine: Engine) -> bool:
     return engine.synchronises and bool(layers_of(model))
 
 
-def take(model: Any, engine: Engine) -> None:
+def synchronise(model: Any, engine: Engine) -> None:
     """Have the model's layers ask for the statistics of all parts, where a step offers them."""
     if engine.synchronises:
         for layer in layers_of(model):
@@ -48,24 +45,23 @@ def _current_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any
 
 
 @contextmanager
-def over_parts(moments: Moments) -> Iterator[None]:
-    """Layers called inside normalise by these."""
-    token = _moments.set(moments)
-    try:
-        yield
-    finally:
-        _moments.reset(token)
+def global_statistics(
+    model: Any, engine: Engine, *, present: Any = 1.0, worth: Any = 1.0
+) -> Iterator[None]:
+    """Surround a step on a part's share.
 
-
-@contextmanager
-def over_step(model: Any, engine: Engine, share: Any, worth: Any) -> Iterator[None]:
-    """Around a step on a part's share. worth: what the part's gradients are multiplied by later."""
+    present: 0 where the part's samples do not count. worth: what the part's gradients are
+    multiplied by later.
+    """
     if not synchronises(model, engine):
         yield
         return
 
     def moments(x: Any, axes: Sequence[int], mask: Any) -> tuple[Any, Any]:
-        return engine.moments(x, axes, mask, share[0], worth)
+        return engine.moments(x, axes, mask, present, worth)
 
-    with over_parts(moments):
+    token = _moments.set(moments)
+    try:
         yield
+    finally:
+        _moments.reset(token)

@@ -1,10 +1,12 @@
-"""Keras's private names are where dream's two modules of them expect them, in Keras 3.15."""
+"""Keras's private names are where dream's module of them expects them, in Keras 3.15."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,13 +59,12 @@ private.before_first_call(norm, lambda: private.replace_call(
 norm(keras.ops.ones((4, 3))), norm(keras.ops.ones((4, 3)))
 assert len(calls) == 2
 import json, pathlib, tempfile
-from dream.adapters.keras import private_backup
 backup = keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), delete_checkpoint=False)
 backup.set_model(model)
-assert private_backup.kept(backup) is None
-private_backup.keep_with(backup, lambda: {"at": 5, "batches": 2}, "at")
+assert private.kept_with(backup) is None
+private.backup_with(backup, lambda: {"at": 5, "batches": 2}, "at")
 backup._save_model()
-assert private_backup.kept(backup) == {"at": 5, "batches": 2}
+assert private.kept_with(backup) == {"at": 5, "batches": 2}
 backup.on_train_begin()
 assert private.first_epoch(model) == 5
 private.backend_random.dropout = lambda x, *_, **__: x
@@ -75,33 +76,33 @@ named = [traits(model).named(name) for name in model.state_dict()]
 assert sorted(filter(None, named)) == sorted(v.path for v in model.weights), named
 """
 TENSORFLOW = """
-from dream.adapters.tensorflow.keras import private as names
+from dream.adapters.keras import hooks
 from keras.src.losses import loss
 before = loss.scale_loss_for_distribution
-with names.unscaled_losses(), names.unscaled_losses():
+with hooks.unscaled_losses(), hooks.unscaled_losses():
     assert loss.scale_loss_for_distribution is not before
 assert loss.scale_loss_for_distribution is before
-names.updates_own_copy(model.optimizer)
-names.built_already(model)
-assert names.strategy_of(model) is None and names.strategy_of(model.optimizer) is not None
+private.update_own_copy(model.optimizer)
+private.skip_symbolic_build(model)
+assert private.strategy_of(model) is None and private.strategy_of(model.optimizer) is not None
 import tensorflow as tf
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id
-names.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
+private.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
 assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
 inputs = keras.Input((3,))
 functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})
 assert list(private.output_structure(functional)) == ["a"]
 assert len(private.flat_inputs(functional, tf.ones((4, 3)))) == 1
 assert len(private.flat_inputs(model, tf.ones((4, 3)))) == 1
-assert names.made_by(functional.outputs[0]).name == "made"
+assert private.made_by(functional.outputs[0]).name == "made"
 twice = lambda own, value: tf.Variable(2 * value()) if own.trainable else None
-with names.kept_by(twice):
+with hooks.variables_kept_by(twice):
     kept = keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), (3,), name="kept")
     beside = keras.Variable([1.0], trainable=False)
 assert kept.numpy().tolist() == [2, 2, 2] and kept.shape == (3,) and beside.numpy().sum() == 1
 assert keras.Variable([1.0]).numpy().sum() == 1
-assert names.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
+assert private.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 """
 
 
@@ -114,3 +115,63 @@ def test_private_names(backend: str) -> None:
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+ADAPTERS = Path(__file__).parents[3] / "adapters"
+FILES = [
+    path
+    for folder in ("keras", "pytorch/keras", "tensorflow/keras")
+    for path in (ADAPTERS / folder).rglob("*.py")
+    if not {"asynchronous", "tools"} & set(path.parts)
+]
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _breaches(text: str) -> set[str]:
+    """Whose room a file's code belongs into: `private` where it imports what is private or reads
+    it off another object, `hooks` where it assigns to Keras."""
+    found, of_keras = set(), set()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        if any(module.startswith("keras.src") for module in modules):
+            found.add("private")
+        if isinstance(node, ast.Import | ast.ImportFrom) and modules[0].split(".")[0] == "keras":
+            of_keras |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+            if name[0] == "_" and not name.endswith("__") and _root(node) not in ("self", "ctx"):
+                found.add("private")
+            if isinstance(node.ctx, ast.Store) and _root(node) in of_keras:
+                found.add("hooks")
+        sets = isinstance(node, ast.Call) and _root(node.func) == "setattr"
+        if sets and _root(node.args[0]) in of_keras:
+            found.add("hooks")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ADAPTERS)))
+def test_private_names_and_patches_stand_in_one_module_each(path: Path) -> None:
+    assert _breaches(path.read_text()) <= {path.stem}
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("from keras.src import backend", "private"),
+        ("import keras\nprint(keras.Model._made)", "private"),
+        ("def f(model): return model._layers", "private"),
+        ("import keras\nkeras.Model.fit = print", "hooks"),
+        ("from keras import layers\nsetattr(layers.Layer, name, value)", "hooks"),
+    ],
+)
+def test_a_breach_is_seen(text: str, room: str) -> None:
+    assert _breaches(text) == {room}

@@ -17,7 +17,7 @@ _SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 
 
 def distribute(model: Any) -> None:
-    """`save`, `save_weights`, `export` and `load_weights`, changed on the instance."""
+    """Change `save`, `save_weights`, `export` and `load_weights` on the instance."""
     for name in ("save", "save_weights", "export"):
         change(model, name, writing)
     change(model, "load_weights", reading)
@@ -34,9 +34,9 @@ def change(model: Any, name: str, how: Callable[[Callable[..., Any], str], Any])
 
 
 def writing(save: Callable[..., Any], name: str, *, follow: bool = False) -> Callable[..., Any]:
-    """A function that saves a model, made to write where the file is this rank's. What goes to an
-    open file or buffer stays each rank's own. follow: rank 0 alone can write it, as it is with
-    folders and remote paths."""
+    """Have a function that saves a model write where the file is this rank's. What goes to an open
+    file or buffer stays each rank's own. follow: rank 0 alone can write it, as it is with folders
+    and remote paths."""
 
     @wraps(save)
     def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def writing(save: Callable[..., Any], name: str, *, follow: bool = False) -> Cal
 
 
 def reading(load: Callable[..., Any], _: str) -> Callable[..., Any]:
-    """A function that loads a model or its weights, made to wait for rank 0's file."""
+    """Have a function that loads a model or its weights wait for rank 0's file."""
 
     @wraps(load)
     def read(*args: Any, **kwargs: Any) -> Any:

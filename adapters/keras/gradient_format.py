@@ -1,4 +1,4 @@
-"""In which form a step's gradients and running statistics travel between ranks."""
+"""The format in which a step's gradients and running statistics travel between ranks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, final
 import keras
 
 from dream._errors import Unsupported
-from dream.adapters.keras import alike
-from dream.adapters.keras.calling import predict
+from dream.adapters.keras import consistency
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.forward import forward
 from dream.adapters.keras.model_description import model as canonical
 from dream.adapters.keras.model_description.calls import recorded
-from dream.adapters.keras.steps import statistics_of
-from dream.mixed import consistency
 from dream.mixed.consistency import Account
+from dream.mixed.consistency import agree as agree_with
 from dream.mixed.order import InOrder
 from dream.mixed.resync import Resync
 from dream.model_description import steps
@@ -25,36 +24,36 @@ Gradients = Sequence[Any]
 """One for each trainable variable; None where it took no part."""
 
 
-class Form(ABC):
+class GradientFormat(ABC):
     @abstractmethod
-    def listed(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
-        """What travels. states: variables."""
+    def pack(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
+        """Return what travels. states: variables."""
 
     @abstractmethod
-    def unlisted(
-        self, listed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
+    def unpack(
+        self, packed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """What came back, as (gradients, values of the states), each in its place."""
+        """Return what came back, as (gradients, values of the states), each in its place."""
 
 
 @final
-class AsItIs(Form):
-    """Between ranks of one framework, whose models are alike in order and layout."""
+class NativeFormat(GradientFormat):
+    """For ranks of one framework, whose models are alike in order and layout."""
 
-    def listed(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
+    def pack(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
         return [*(g for g in gradients if g is not None), *(state.value for state in states)]
 
-    def unlisted(
-        self, listed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
+    def unpack(
+        self, packed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        reduced = iter(listed)
+        reduced = iter(packed)
         whole = [None if g is None else next(reduced) for g in gradients]
         return whole, list(reduced)
 
 
 @final
-class Canonical(Form):
-    """Between ranks of two frameworks: in the canonical order and layout of one model's layers."""
+class CanonicalFormat(GradientFormat):
+    """For ranks of two frameworks: the canonical order and layout of one model's layers."""
 
     def __init__(self, model: Any, inputs: tuple[Any, ...]) -> None:
         """inputs: a batch, which shows in what order layers are called."""
@@ -64,7 +63,7 @@ class Canonical(Form):
                 f"{type(model).__name__}. Make it a keras.Model."
             )
         with recorded() as calls:
-            predict(model, inputs, training=False)
+            forward(model, inputs, training=False)
         description = canonical.description(model, calls)
         self._order = InOrder(description, canonical.OPS)
         self._arrays = InOrder(description, steps.OPS)
@@ -77,19 +76,20 @@ class Canonical(Form):
     def agree(self, optimizers: Sequence[Any], engine: Engine) -> None:
         """Compare the model over the ranks, and take rank 0's weights; optimizer states too where
         all ranks have Keras's."""
-        states = statistics_of(self._model)
+        states = consistency.statistics_of(self._model)
         layout = self._order.layout(self._order.names)
         summed = [*self._layout(self._model.trainable_variables), *self._layout(states)]
-        mine = Account(engine.framework, "step", layout, summed, alike.states_layout(optimizers))
-        if consistency.agree(engine.communicator, mine):
+        own = consistency.states_layout(optimizers)
+        mine = Account(engine.framework, "step", layout, summed, own)
+        if agree_with(engine.communicator, mine):
             self._states = [v for optimizer in optimizers for v in optimizer.variables]
         self.take_rank_0s(engine)
 
     def take_rank_0s(self, engine: Engine) -> float:
-        """Rank 0's values, at the start and at each resync; how far this rank's weights were from
-        them."""
+        """Take rank 0's values, at the start and at each resync; return how far this rank's weights
+        were from them."""
         if self._states:
-            alike.take_rank_0s(self._states, engine.communicator)
+            consistency.take_rank_0s(self._states, engine.communicator)
         own = {n: keras.ops.convert_to_numpy(v.value) for n, v in self._variables.items()}
         mine = self._arrays.listed(own, "value")
         first = engine.communicator.broadcast(mine)
@@ -97,14 +97,14 @@ class Canonical(Form):
             return 0.0
         for name, value in self._arrays.named(first, self._order.names, "value").items():
             self._variables[name].assign(value)
-        return max(alike.apart(a, b) for a, b in zip(mine, first, strict=True))
+        return max(consistency.difference(a, b) for a, b in zip(mine, first, strict=True))
 
     def resync(self, engine: Engine) -> Resync:
-        """What keeps the ranks together from here on."""
+        """Keep the ranks together from here on."""
         assert engine.resyncs is not None
         return engine.resyncs.add(engine.communicator, lambda: self.take_rank_0s(engine))
 
-    def listed(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
+    def pack(self, gradients: Gradients, states: Sequence[Any]) -> list[Any]:
         present = self._present(gradients)
         values = {self._name(state): state.value for state in states}
         return [
@@ -112,14 +112,14 @@ class Canonical(Form):
             *self._order.listed(values, "value"),
         ]
 
-    def unlisted(
-        self, listed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
+    def unpack(
+        self, packed: Sequence[Any], gradients: Gradients, states: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         present = self._present(gradients)
         cut = len(self._order.layout([*present]))
-        reduced = self._order.named(listed[:cut], [*present], "gradient")
+        reduced = self._order.named(packed[:cut], [*present], "gradient")
         names = [self._name(state) for state in states]
-        values = self._order.named(listed[cut:], names, "value")
+        values = self._order.named(packed[cut:], names, "value")
         whole = [
             None if g is None else reduced[self._name(v)]
             for g, v in zip(gradients, self._model.trainable_variables, strict=True)

@@ -9,15 +9,15 @@ from math import ceil, sqrt
 from typing import Any
 
 import keras
+from keras import tree
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.private import tree
 
 
 def adopt(model: Any, engine: Engine) -> None:
-    """Have a built model compute again what was asked for; once."""
+    """Have a built model compute again in backward what was asked for; once."""
     asked = engine.knobs.recompute
     if not asked or not isinstance(model, keras.Layer) or not model.built:
         return
@@ -25,11 +25,11 @@ def adopt(model: Any, engine: Engine) -> None:
         _in_runs(model, engine)
         return
     for layer in _chosen(model, asked):
-        private.replace_call(layer, partial(_alone, layer, engine))
+        private.replace_call(layer, partial(_recomputed, [layer], engine))
 
 
 def adopt_when_called(model: Any, engine: Engine) -> None:
-    """The same of a model that is being made."""
+    """Do the same to a model that is being made."""
     if engine.knobs.recompute:
         private.before_first_call(model, lambda: adopt(model, engine))
 
@@ -50,21 +50,21 @@ def _chosen(model: Any, asked: bool | str | Sequence[str]) -> list[Any]:
 
 
 def _steps_of(model: Any) -> list[Any]:
-    """The layers that a model is made of."""
+    """Return the layers that a model is made of."""
     children = private.children(model)
     return [layer for layer in children if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def _in_runs(model: Any, engine: Engine) -> None:
-    """A chain of n layers in runs of the square root of n: what is kept is the input of each run,
-    and the values of one run while backward is in it."""
+    """Compute a chain of n layers in runs of the square root of n: what is kept is the input of
+    each run, and the values of one run while backward is in it."""
     layers = _steps_of(model)
     _check_chain(model, layers)
     size = ceil(sqrt(len(layers)))
     runs = [layers[start : start + size] for start in range(0, len(layers), size)]
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
-        parts = [_again(run, _through(run), engine) for run in runs]
+        parts = [_recomputed(run, engine, _through(run)) for run in runs]
         plain = isinstance(model, keras.Sequential)
         outputs = None if plain else private.output_structure(model)
 
@@ -116,12 +116,10 @@ def _check_chain(model: Any, layers: Sequence[Any]) -> None:
     )
 
 
-def _alone(layer: Any, engine: Engine, call: Callable[..., Any]) -> Callable[..., Any]:
-    return _again([layer], call, engine)
-
-
-def _again(layers: Sequence[Any], call: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """`call`, which `layers` take part in, computed again in backward."""
+def _recomputed(
+    layers: Sequence[Any], engine: Engine, call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Have `call`, which `layers` take part in, computed again in backward."""
 
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         given = tree.flatten((args, kwargs))

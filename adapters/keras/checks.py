@@ -1,0 +1,120 @@
+"""Refusals, before it trains, of what in a Keras model cannot be exact over several parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import Engine
+
+
+def check_compiled(model: Any) -> None:
+    if not model.compiled:
+        raise ConfigurationError(
+            "The model has no optimizer and loss yet. Received: compiled=False. Call "
+            "model.compile first."
+        )
+
+
+def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
+    """XLA cannot compile collectives: off where Keras would choose it, refused where `asked` for.
+    TensorFlow cannot put the steps of several devices into one loop."""
+    if asked is True:
+        raise Unsupported(
+            "A compiled step cannot hold the sum over the replicas. Received: jit_compile=True. "
+            "Leave jit_compile out."
+        )
+    if model.jit_compile:
+        model.jit_compile = False
+    if engine.mixed and model.steps_per_execution > 1:
+        raise Unsupported(
+            "Ranks of two frameworks take one step at a time. Received: "
+            f"steps_per_execution={model.steps_per_execution}. Leave it at 1."
+        )
+    if engine.pooled and model.steps_per_execution > 1:
+        raise Unsupported(
+            "Several devices of one process take one step at a time. Received: "
+            f"steps_per_execution={model.steps_per_execution}. Leave it at 1, or start several "
+            "processes with `dream run`."
+        )
+
+
+def check_own_loop(model: Any, name: str, engine: Engine) -> None:
+    if engine.parts > 1 and getattr(type(model), name) is not getattr(keras.Model, name):
+        raise Unsupported(
+            f"A model with its own {name} cannot be distributed. Received: "
+            f"{type(model).__name__}.{name}. Override train_step or test_step in its place."
+        )
+
+
+def check_micro_batches(model: Any) -> None:
+    """Only what Keras's own step does can be done in parts."""
+    for name in ("train_step", "compute_metrics"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise Unsupported(
+                "A step of one's own cannot be cut into micro-batches. Received: "
+                f"{type(model).__name__}.{name} with accumulate=. Leave accumulate out, or use "
+                "gradient_accumulation_steps of the optimizer."
+            )
+
+
+def check_losses(model: Any) -> None:
+    """Only a loss that is a mean over samples is the mean of the replicas' means."""
+    for loss in private.compiled_losses(model):
+        if loss.reduction not in ("sum_over_batch_size", "mean"):
+            raise Unsupported(
+                "This loss is not a mean over samples, so replicas cannot share it. Received: "
+                f"{type(loss).__name__}(reduction={loss.reduction!r}). Use "
+                "reduction='sum_over_batch_size'."
+            )
+
+
+def check_unmasked(predictions: Any, engine: Engine) -> None:
+    """Only predictions without a mask count every sample alike."""
+    if any(private.mask_of(t) is not None for t in keras.tree.flatten(predictions)):
+        raise Unsupported(
+            "The predictions carry a mask, so the loss is the mean over what is unmasked, of which "
+            f"replicas hold unequal numbers. Received: a masked output, replicas={engine.parts}. "
+            "Use strategy.train_step with weight=, or drop the mask before the output."
+        )
+
+
+def check_metrics(model: Any) -> None:
+    """Refuse metrics that say themselves that their states do not add up."""
+    for metric in _leaves([*private.given_metrics(model), *model.metrics]):
+        for variable in metric.variables:
+            if variable.aggregation != "sum":
+                raise _no_sum(metric, f"{variable.name} has aggregation={variable.aggregation!r}")
+
+
+def check_metrics_start(model: Any) -> None:
+    """Refuse metrics, all made by now, that start elsewhere than at zero."""
+    check_metrics(model)
+    for metric in _leaves(model.metrics):
+        metric.reset_state()
+        for variable in metric.variables:
+            value = keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable))
+            if np.any(value != 0):
+                raise _no_sum(metric, f"{variable.name} starts at another value than 0")
+
+
+def _leaves(metrics: Sequence[Any]) -> list[Any]:
+    """Open containers, down to the metrics that a user would name."""
+    found: list[Any] = []
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None)
+        found.extend(_leaves(inner) if isinstance(inner, list) else [metric])
+    return found
+
+
+def _no_sum(metric: Any, why: str) -> Unsupported:
+    return Unsupported(
+        "This metric's state is not a sum over samples, so the replicas' do not add up. Received: "
+        f"{type(metric).__name__} {metric.name!r}, in which {why}. Use a metric that sums, or "
+        "compute it after predict."
+    )

@@ -1,0 +1,154 @@
+"""The same variables on every rank before a model trains, and rank 0's values in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from dream._layout import Layout, check_same
+from dream._log import logger
+from dream.adapters.keras import batch_norm, checks, private, recompute
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.optimizer import optimizers_of
+from dream.collectives import Communicator
+from dream.mixed.consistency import Account, kind
+from dream.mixed.consistency import agree as agree_with
+
+_NUMBERS = re.compile(r"_\d+(?=/|$)")
+
+
+def build(model: Any, engine: Engine, example: Any) -> None:
+    """Build what is not built yet, and refuse what cannot be exact.
+
+    example: a batch as the model is given it, of any length.
+    """
+    checks.check_metrics(model)
+    batch_norm.synchronise(model, engine)
+    with engine.creating():
+        private.build(model, private.symbolic(example))
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+    recompute.adopt(model, engine)
+    checks.check_metrics_start(model)
+    checks.check_losses(model)
+
+
+def agree(model: Any, engine: Engine) -> None:
+    """Compare the variables of the model and its optimizers over the ranks, and take rank 0's
+    values: before fit and its like, which add up metrics beside what a step does."""
+    optimizers = optimizers_of(model)
+    if not engine.mixed:
+        agree_on(model, optimizers, engine)
+        return
+    summed = [*model.trainable_variables, *metric_states(model), *statistics_of(model)]
+    mine = Account(
+        engine.framework, "fit", by_name(model.weights), by_name(summed), states_layout(optimizers)
+    )
+    agree_with(engine.communicator, mine)
+    take_weights(model, engine)
+
+
+def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
+    """Do the same between ranks of one framework."""
+    layout = [*by_name(model.weights), *states_layout(optimizers)]
+    check_same(engine.communicator.all_gather_object(layout))
+    variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
+    take_rank_0s(variables, engine.communicator)
+
+
+def take_weights(model: Any, engine: Engine) -> float:
+    """Take rank 0's weights and optimizer states on every rank; return how far this rank's weights
+    were from them."""
+    states = [v for o in optimizers_of(model) for v in o.variables]
+    take_rank_0s(states, engine.communicator)
+    return take_rank_0s(model.weights, engine.communicator)
+
+
+def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> float:
+    """Take rank 0's values in every rank's variables; return how far this rank's were from them."""
+    own = [keras.ops.convert_to_numpy(v.value) for v in variables]
+    kinds = [a.astype(kind(a.dtype.name), copy=False) for a in own]
+    values = communicator.broadcast(kinds)
+    if communicator.rank == 0:
+        return 0.0
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return max((difference(a, b) for a, b in zip(own, values, strict=True)), default=0.0)
+
+
+def difference(own: NDArray[Any], first: NDArray[Any]) -> float:
+    """Return the largest difference of two arrays, in times of the largest value, or of 1."""
+    if not own.size or own.dtype.kind != "f":
+        return 0.0
+    return float(np.abs(own - first).max() / max(1.0, np.abs(first).max()))
+
+
+def by_name(variables: Iterable[Any]) -> Layout:
+    return [(unnumbered(v.path), _shape(v), str(v.dtype)) for v in variables]
+
+
+def states_layout(optimizers: Sequence[Any]) -> Layout:
+    """Lay out optimizer states by place, since their names tell of the weights once more."""
+    return [
+        (f"{type(o).__name__} {index}", _shape(v), str(v.dtype))
+        for o in optimizers
+        for index, v in enumerate(o.variables)
+    ]
+
+
+def unnumbered(path: str) -> str:
+    """Strip a variable's path of the numbers that Keras counts through the process, since a rank
+    may have made more objects than others."""
+    return _NUMBERS.sub("", path)
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in variable.shape)
+
+
+def metric_states(model: Any) -> list[Any]:
+    """Return the variables of all metrics of the model, each once. They are sums over samples, so
+    those of all parts add up to the global ones."""
+    return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
+
+
+def statistics_of(model: Any) -> list[Any]:
+    """Return the floating point states that training changes beside gradients: BatchNorm's and the
+    like. Frozen layers keep theirs."""
+    found = {
+        id(v): v
+        for layer in private.layers_of(model)
+        if layer.trainable
+        for v in private.own_states(layer)
+        if "float" in str(v.dtype)
+    }
+    return list(found.values())
+
+
+def offset_seeds(model: Any, engine: Engine) -> None:
+    """Have other ranks draw other masks: seed generators move by the rank, rank 0's stay."""
+    generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
+    for state in {id(g): g.state for g in (*generators, private.shared_seed()) if g}.values():
+        engine.offset_seed(state)
+    engine.offset_generators()
+
+
+def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
+    """Log one line about layers whose batch statistics are each replica's own."""
+    whole = engine is not None and engine.synchronises
+    local = [] if whole else local_statistics(model)
+    if local:
+        logger.info(
+            "%s normalises each replica's share by itself, which cannot equal one device; moving "
+            "statistics are the mean over the replicas", ", ".join(local),
+        )  # fmt: skip
+
+
+def local_statistics(model: Any) -> list[str]:
+    """Name the layers that normalise each replica's share by itself."""
+    return [layer.name for layer in batch_norm.layers_of(model) if not layer.synchronized]

@@ -1,0 +1,115 @@
+"""Where fit stands in its data, and how another process goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes
+from dream.data.position import Position
+
+FIT_EPOCH = "fit_epoch"
+
+
+@final
+class FitProgress:
+    """How far one model's fits have come.
+
+    passes: over training data so far. fit_epoch: the epoch as fit counts it, where `position`
+    counts passes over all fits. resuming: whether the next epoch goes on in a loaded state's.
+    """
+
+    def __init__(self) -> None:
+        self.passes = Passes()
+        self.position = Position()
+        self.fit_epoch = 0
+        self.resuming = False
+        self._unordered = ""
+        self._size = 0
+        self._batches: int | None = None
+        self._offset = 0
+        self._by_epoch = True
+
+    def state(self) -> dict[str, Any]:
+        if self._unordered:
+            raise Unsupported(
+                "Where fit stands in this data cannot be kept, since another process may be given "
+                f"other batches. Received: {self._unordered}. Give fit arrays or a "
+                "keras.utils.PyDataset; or take a tf.data.Dataset through strategy.prepare and "
+                "strategy.train_step."
+            )
+        return self.position.state({FIT_EPOCH: self.fit_epoch})
+
+    def state_if_ordered(self) -> dict[str, Any] | None:
+        return None if self._unordered else self.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.fit_epoch = int(state.get(FIT_EPOCH, 0))
+        self.position = Position.of(state, {FIT_EPOCH: self.fit_epoch})
+        self.resuming = True
+
+    def begin_unordered(self, what: str) -> None:
+        """Begin a fit on data, `what`, whose order is another process's own."""
+        if self.resuming and self.position.batches:
+            self._unordered = what
+            self.state()
+        self._unordered, self.resuming = what, False
+
+    def begin_fit(self, initial_epoch: int, *, by_epoch: bool) -> int:
+        """Begin a fit, and return its first epoch. by_epoch: whether each is one pass."""
+        self.passes.next = max(self.passes.next, initial_epoch)
+        first = initial_epoch
+        if self.resuming:
+            if initial_epoch not in (0, self.fit_epoch):
+                raise ConfigurationError(
+                    "fit cannot start at one epoch and go on in another. Received: initial_epoch="
+                    f"{initial_epoch}, a state of epoch {self.fit_epoch}. Leave initial_epoch out."
+                )
+            self.passes.next, first = self.position.epoch, self.fit_epoch
+        self._offset = self.passes.next - first
+        self._by_epoch = by_epoch
+        return first
+
+    def read_from(self, source: Arrays | Batches, unordered: str) -> None:
+        """Read this fit's batches from a source. unordered: what makes its order another
+        process's own."""
+        self._unordered, self._batches = unordered, source.num_batches
+        self._size = source.batch_size or 0
+        if self.resuming:
+            self.check()
+
+    def check(self) -> None:
+        """Check that this fit's batches are those that were counted."""
+        if self._unordered and self.position.batches:
+            self.state()
+        if self.position.samples != self.position.batches * self._size:
+            raise ConfigurationError(
+                "Batches of another size were taken before. Received: batch_size="
+                f"{self._size}, {self.position.samples} samples in {self.position.batches} "
+                "batches in the state. Use the same global batch size; the number of replicas may "
+                "be another."
+            )
+
+    def begin_epoch(self, epoch: int) -> None:
+        if self.resuming:
+            self._offset = self.position.epoch - self.fit_epoch
+        goes_on = self.resuming and epoch == self.fit_epoch
+        self.passes.left_out = self.position.batches if goes_on else 0
+        if not goes_on:
+            self.position = Position(epoch + self._offset)
+        if self._by_epoch:
+            self.passes.next = epoch + self._offset
+        self.fit_epoch, self.resuming = epoch, False
+
+    def count(self, batches: int) -> None:
+        """Note that so many batches of fit's epoch have been handed out."""
+        total = self.passes.left_out + batches
+        self.position = Position(self.position.epoch, total, total * self._size)
+
+    def end_epoch(self) -> None:
+        """End the epoch, or stop in its midst where training was stopped."""
+        if self._batches is None or self.position.batches >= self._batches:
+            self.position = Position(self.position.epoch + 1)
+            self.fit_epoch += 1
+        self.passes.left_out = 0

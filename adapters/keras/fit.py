@@ -1,0 +1,241 @@
+"""fit, evaluate, predict and their one-batch forms, on data that dream deals.
+
+Keras's own loops run; they are given dealt data, this rank's callbacks, and a progress bar on
+rank 0 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import keras
+import numpy as np
+from keras import tree
+from numpy.typing import NDArray
+
+from dream.adapters.keras import callbacks, checks, consistency, optimizer, private
+from dream.adapters.keras.data.resume import FitProgress
+from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras.engine import Engine
+from dream.mixed.resync import Resync
+
+Arguments = dict[str, Any]
+_CACHED = "_use_cached_eval_dataset"
+
+
+@final
+class FitState:
+    """One model's fits, from its creation on.
+
+    prepared: whether the ranks have agreed on variables. resync: what keeps ranks of two
+    frameworks together, once the model is trained.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.progress = FitProgress()
+        self.prepared = False
+        self.resync: Resync | None = None
+
+
+def fit(model: Any, state: FitState, given: Arguments) -> Any:
+    engine, progress = state.engine, state.progress
+    checks.check_own_loop(model, "fit", engine)
+    split_validation(given)
+    optimizer.take_all(model, engine)
+    if not engine.steps and _in_own_order(given["x"]):
+        progress.begin_unordered(type(given["x"]).__name__)
+        return type(model).fit(model, **given)
+    steps = given["steps_per_epoch"]
+    given["initial_epoch"] = progress.begin_fit(given["initial_epoch"], by_epoch=steps is None)
+    source = _source(
+        engine, given, steps=steps, passes=progress.passes, shuffle=given["shuffle"],
+        class_weight=given["class_weight"],
+    )  # fmt: skip
+    if engine.steps:
+        _prepare(model, state, source, training=True)
+    if engine.parts > 1:
+        given["validation_data"] = _validation(given, engine)
+    unordered = "" if source.fixed else type(given["x"]).__name__
+    progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
+    _give(given, source, engine)
+    given.update(class_weight=None, shuffle=False)
+    given["callbacks"] = callbacks.for_fit(given["callbacks"], engine, progress, state.resync)
+    history = type(model).fit(model, **given)
+    if engine.several_processes:
+        engine.communicator.barrier()  # what rank 0 wrote is there for all to read
+    return history
+
+
+def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
+    engine = state.engine
+    checks.check_own_loop(model, "evaluate", engine)
+    if given.get(_CACHED):
+        return type(model).evaluate(model, **given)
+    checks.check_compiled(model)
+    source = _source(engine, given, steps=given["steps"])
+    _prepare(model, state, source, training=False)
+    _give(given, source, engine)
+    return type(model).evaluate(model, **given)
+
+
+def predict(model: Any, state: FitState, given: Arguments) -> Any:
+    """Return what the model says of every sample, on every rank, in order.
+
+    Arrays are shared out. Other sources are read whole on every rank, and one process with several
+    devices leaves both to TensorFlow.
+    """
+    engine, x = state.engine, given["x"]
+    given["verbose"] = given["verbose"] if engine.rank == 0 else 0
+    if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
+        return type(model).predict(model, **given)
+    source = find(x, batch_size=given["batch_size"], seed=0, passes=Passes(), parts=1)
+    if not isinstance(source, Arrays):
+        return type(model).predict(model, **given)
+    # Each rank says its run of samples; the whole is the sum of runs set in zeros.
+    run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
+    shown = run if len(run) else np.arange(1)
+    given["x"] = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
+    given["batch_size"] = -(-source.batch_size // engine.parts)
+    outputs = type(model).predict(model, **given)
+    whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
+    return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
+
+
+def train_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
+    """Step on a batch that counts as an equal share: the whole batch on every rank, or a share
+    that the user has sliced."""
+    _prepare_on(model, state, given)
+    if state.resync is not None:
+        state.resync.before_step()
+    return type(model).train_on_batch(model, **given)
+
+
+def test_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
+    """Evaluate a batch that counts as an equal share."""
+    _prepare_on(model, state, given)
+    return type(model).test_on_batch(model, **given)
+
+
+LOOPS: dict[str, Callable[..., Any]] = {
+    "fit": fit,
+    "evaluate": evaluate,
+    "predict": predict,
+    "train_on_batch": train_on_batch,
+    "test_on_batch": test_on_batch,
+}
+
+
+def split_validation(given: Arguments) -> None:
+    """Set the validation_split of arrays apart, as Keras does."""
+    if given["validation_split"] and given["validation_data"] is None:
+        arrays = (given["x"], given["y"], given["sample_weight"])
+        split, given["validation_data"] = private.split(arrays, given["validation_split"])
+        given["x"], given["y"], given["sample_weight"] = split
+    given["validation_split"] = 0.0
+
+
+def _in_own_order(x: Any) -> bool:
+    """Whether one device takes samples in another order than dream's."""
+    return private.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
+
+
+def _source(
+    engine: Engine, given: Arguments, *, steps: Any, passes: Passes | None = None, **options: Any
+) -> Arrays | Batches:
+    return find(
+        given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
+        steps=steps, seed=engine.seed, passes=passes or Passes(), parts=engine.parts, **options,
+    )  # fmt: skip
+
+
+def _validation(given: Arguments, engine: Engine) -> Any:
+    if given["validation_data"] is None:
+        return None
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
+    size = given["validation_batch_size"] or given["batch_size"]
+    whole = {"x": x, "y": y, "sample_weight": weight, "batch_size": size}
+    return DealtData(engine, _source(engine, whole, steps=given["validation_steps"]))
+
+
+def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
+    """Have a loop read dealt data, with the callbacks that belong here and one progress bar for
+    all ranks."""
+    given.update(
+        x=DealtData(engine, source), y=None, sample_weight=None,
+        callbacks=callbacks.of_rank(given["callbacks"], engine.rank),
+        verbose=given["verbose"] if engine.rank == 0 else 0,
+    )  # fmt: skip
+
+
+def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:
+    if not state.prepared:
+        arrays = (given["x"], given["y"], given["sample_weight"])
+        example = tree.map_structure(
+            lambda a: None if a is None else keras.ops.convert_to_tensor(a), arrays
+        )
+        _prepare(model, state, example, training=True)
+
+
+def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> None:
+    """Build, check, and let the ranks agree: before every fit, once before anything else.
+
+    example: a batch as the model is given it, or a source of such.
+    """
+    engine = state.engine
+    checks.check_compiled(model)
+    if state.prepared and not training:
+        return
+    if isinstance(example, (Arrays, Batches)):
+        example = engine.example(example)
+    engine.take_over(model)
+    optimizer.take_all(model, engine)
+    consistency.build(model, engine, example)
+    if not engine.pooled:
+        consistency.agree(model, engine)
+    if not state.prepared:
+        if engine.resyncs is not None:
+            state.resync = engine.resyncs.add(
+                engine.communicator, lambda: consistency.take_weights(model, engine)
+            )
+        consistency.offset_seeds(model, engine)
+        consistency.report_local_statistics(model, engine)
+    state.prepared = True
+
+
+def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) -> NDArray[Any]:
+    whole = np.zeros((samples, *output.shape[1:]), output.dtype)
+    whole[run] = output[: len(run)]
+    return whole
+
+
+@final
+class DealtData(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
+    """A source dealt by an engine, which Keras's trainers take for `x` as it is."""
+
+    def __init__(self, engine: Engine, source: Arrays | Batches) -> None:
+        self._source = source
+        self._elements = (
+            engine.batches(source) if isinstance(source, Batches) else engine.arrays(source)
+        )
+
+    def get_tf_dataset(self) -> Any:
+        return self._elements
+
+    def get_torch_dataloader(self) -> Any:
+        return self._elements
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._source.num_batches
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._source.batch_size
+
+    def on_epoch_begin(self) -> None:
+        self._source.begin_epoch()
+
+    def on_epoch_end(self) -> None:
+        self._source.end_epoch()

@@ -1,0 +1,275 @@
+"""All that is changed of Keras: the classes and functions that a block replaces and puts back, and
+the methods of its models, which change on the instance for life.
+
+A model's class stays, and with it how the model is saved, copied and pickled: copies are ordinary.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from inspect import signature
+from types import MethodType
+from typing import Any, final
+
+import keras
+
+from dream import _observers
+from dream.adapters.keras import (
+    batch_norm,
+    checks,
+    consistency,
+    files,
+    fit,
+    optimizer,
+    private,
+    recompute,
+    step,
+)
+from dream.adapters.keras.engine import Engine
+from dream.data import tracked
+
+_WRITERS = (
+    (keras.models, "save_model"),
+    (keras.saving, "save_model"),
+    (keras.saving, "save_weights"),
+)
+_READERS = (
+    (keras.models, "load_model"),
+    (keras.saving, "load_model"),
+    (keras.saving, "load_weights"),
+)
+_Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
+
+
+@final
+class KerasPatches:
+    """Attributes of Keras's classes and modules, replaced until `undo`."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        self._kept.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, value)
+
+    def on_created(self, owner: type[Any], take: Callable[[Any], Any]) -> None:
+        """Call `take` on each instance of the class, once it is made."""
+        init = owner.__init__
+
+        @wraps(init)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            take(self)
+
+        self.replace(owner, "__init__", wrapped)
+
+    def wrap_files(self, writing: _Wrap, reading: _Wrap) -> None:
+        """Save models by `writing(save, name)` in the place of Keras's own `save`, and read them
+        by `reading(load, name)`."""
+        for wrap, functions in ((writing, _WRITERS), (reading, _READERS)):
+            for module, name in functions:
+                self.replace(module, name, wrap(getattr(module, name), name))
+
+    def undo(self) -> None:
+        while self._kept:
+            owner, name, own = self._kept.pop()
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute of Keras's is `value`."""
+    patches = KerasPatches()
+    patches.replace(owner, name, value)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+_unscaling = threading.Lock()
+_unscaled_depth = 0
+_unscaled = KerasPatches()
+
+
+@contextmanager
+def unscaled_losses() -> Iterator[None]:
+    """Inside, a replica's loss is the mean over its own samples: Keras does not divide it by the
+    number of replicas. The replicas' steps are traced by turns, each in a thread."""
+    global _unscaled_depth
+    with _unscaling:
+        _unscaled_depth += 1
+        if _unscaled_depth == 1:
+            for module, name in private.loss_scaling():
+                _unscaled.replace(module, name, lambda value: value)
+    try:
+        yield
+    finally:
+        with _unscaling:
+            _unscaled_depth -= 1
+            if _unscaled_depth == 0:
+                _unscaled.undo()
+
+
+@contextmanager
+def variables_kept_by(make: Callable[[Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Inside, a new Keras variable is kept by what `make(variable, value)` gives, where that is not
+    None. value: gives its first value."""
+    owner, name = private.variable_initializer()
+    own = getattr(owner, name)
+
+    def initialize(self: Any, value: Any) -> None:
+        made = make(self, value if callable(value) else lambda: value)
+        own(self, value if made is None else made)
+
+    with replaced(owner, name, initialize):
+        yield
+
+
+@contextmanager
+def dtype_policy(precision: str) -> Iterator[None]:
+    """Inside, layers are made with float32 weights and compute in `precision`. The default leaves
+    the user's own policy alone.
+
+    Under a mixed policy a layer's variables are float32 and it computes with roundings of them:
+    they are the master weights, and no second copy is. So O1 and O2, which differ in where the
+    master weights are, are one policy here. BatchNorm's variables and sums are float32 in it.
+    """
+    name = _POLICIES.get(precision)
+    if name is None:
+        yield
+        return
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+_POLICIES = {
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+    "O0": "float32",
+    "O1": "mixed_float16",
+    "O2": "mixed_float16",
+    "O3": "float16",
+}
+
+
+@final
+class KerasBlock:
+    """Distributes the models and optimizers that are made while it is open."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._patches = KerasPatches()
+        self._open = ExitStack()
+
+    def enter(self) -> None:
+        for observer in _observers.registered:
+            observer.entering_keras()
+        engine = self.engine
+        self._open.enter_context(engine.creating())
+        self._open.enter_context(dtype_policy(engine.knobs.precision))
+        self._patches.on_created(keras.Model, lambda made: distribute(made, engine))
+        if engine.steps or engine.knobs.clips:
+            self._patches.on_created(
+                keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
+            )
+        if engine.parts > 1:
+            self._patches.wrap_files(files.writing, files.reading)
+
+    def exit(self) -> None:
+        self._patches.undo()
+        self._open.close()
+
+    def prepare(self, item: Any) -> Any:
+        """Distribute a model or an optimizer that was made before the block."""
+        if isinstance(item, keras.Model):
+            return distribute(item, self.engine)
+        if isinstance(item, keras.optimizers.Optimizer):
+            return optimizer.take(item, self.engine)
+        return item
+
+    def takes(self, item: Any) -> bool:
+        """Whether this is a model or an optimizer of Keras's."""
+        return isinstance(item, (keras.Model, keras.optimizers.Optimizer))
+
+    def start(self, item: Any) -> None:
+        """Do what `fit` does beside agreeing on variables, for a first step taken by hand."""
+        if self.engine.parts > 1 and isinstance(item, keras.Layer):
+            batch_norm.synchronise(item, self.engine)
+            consistency.offset_seeds(item, self.engine)
+            consistency.report_local_statistics(item, self.engine)
+
+
+def distribute(model: Any, engine: Engine) -> Any:
+    """Have the model trained and evaluated over the engine's parts from now on."""
+    if "fit" in vars(model):
+        return model
+    engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
+    state = fit.FitState(engine)
+    tracked.mark(model, state.progress)
+    recompute.adopt_when_called(model, engine)
+    for name, loop in fit.LOOPS.items():
+        if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
+            _bind(model, name, _loop(name, loop, state))
+    if engine.steps and engine.parts == 1:
+        _bind(model, "train_step", _with(step.train_step, engine))
+    if engine.parts > 1:
+        engine.adopt_model(model)
+        for function in (step.train_step, step.test_step, step.compute_loss):
+            _bind(model, function.__name__, _with(function, engine))
+        model.compile = MethodType(_compile(engine), model)
+        files.distribute(model)
+        optimizer.take_all(model, engine)
+    return model
+
+
+def _bind(model: Any, name: str, method: Callable[..., Any]) -> None:
+    method.__name__ = name
+    setattr(model, name, MethodType(method, model))
+
+
+def _loop(name: str, loop: Callable[..., Any], state: fit.FitState) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with state.engine.looping():
+            return loop(self, state, arguments_of(self, name, args, kwargs))
+
+    return call
+
+
+def arguments_of(
+    model: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call of one of Keras's loops by name, the defaults among them."""
+    bound = signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    del bound.arguments["self"]
+    extra = bound.arguments.pop("kwargs", {})
+    return {**bound.arguments, **extra}
+
+
+def _with(function: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, engine, *args, **kwargs)
+
+    return call
+
+
+def _compile(engine: Engine) -> Callable[..., Any]:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        with engine.creating():
+            type(self).compile(self, *args, **kwargs)
+        given = signature(type(self).compile).bind(self, *args, **kwargs).arguments
+        checks.check_compilation(self, engine, given.get("jit_compile"))
+        optimizer.take_all(self, engine)
+
+    return compile

@@ -1,1 +1,0 @@
-"""How an update is made: micro-batches, clipping, precision, what is kept for backward."""

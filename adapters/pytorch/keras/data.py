@@ -1,0 +1,97 @@
+"""Shares as Python iterators of torch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, final
+
+import torch
+from keras import tree
+
+from dream.adapters.keras import private
+from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest_of_bytes
+from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
+from dream.adapters.keras.private import convert_to_tensor
+from dream.adapters.pytorch.data.dealt import dealt_of
+from dream.data.partition import deal, global_batches
+
+
+def of_arrays(source: Arrays, rank: int, parts: int) -> Iterable[Any]:
+    """Yield the shares of `rank`, global batch after global batch. One part has no share to speak
+    of: its elements are the bare batches."""
+    return _Passes(lambda: _array_elements(source, rank, parts))
+
+
+def of_batches(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterable[Any]:
+    """Yield the shares of `rank` of the global batches that a source yields, each with the digest
+    of its batch. mixed: whether ranks of another framework compare it."""
+    if parts == 1:  # Keras's own may be good for one pass
+        return _Passes(lambda: _read(source))
+    return _Passes(lambda: _batch_elements(source, rank, parts, mixed=mixed))
+
+
+def example(source: Arrays | Batches) -> Any:
+    if isinstance(source, Arrays):
+        return source.inputs
+    return next(_whole(source.adapter.get_torch_dataloader()))
+
+
+@final
+class _Passes:
+    """A function that makes iterators, as an iterable."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make()
+
+
+def _array_elements(source: Arrays, rank: int, parts: int) -> Iterator[Any]:
+    inputs = private.sliceable(source.inputs, "torch")
+    order, left_out = source.begin()
+    for batch in islice(global_batches(order, source.batch_size), left_out, None):
+        mine = deal(batch, rank, parts)
+        shown = mine if len(mine) else batch[:1]
+        data = tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
+        if parts == 1:
+            yield data
+        else:
+            yield {BATCH: data, SHARE: BatchShare(len(mine), len(batch))}
+
+
+def _batch_elements(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterator[Any]:
+    for batch in _read(source):
+        flat = [t for t in tree.flatten(batch) if t is not None]
+        total, digest = len(flat[0]), _digest(flat, mixed=mixed)
+        count = len(range(rank, total, parts))
+        part = slice(rank, None, parts) if count else slice(0, 1)
+        data = tree.map_structure(
+            lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
+        )
+        yield {BATCH: data, SHARE: BatchShare(count, total, digest)}
+
+
+def _read(source: Batches) -> Iterator[Any]:
+    return islice(_whole(source.adapter.get_torch_dataloader()), source.passes.left_out, None)
+
+
+def _whole(loader: Any) -> Iterator[Any]:
+    """Iterate over every sample of each global batch: of a loader made in the block, too."""
+    dealt = dealt_of(loader)
+    if dealt is not None:
+        with dealt.reads.told("whole"):
+            return iter(loader)
+    return iter(loader)
+
+
+def _take(array: Any, places: Any) -> Any:
+    if array is None:
+        return None
+    return convert_to_tensor(array.convert_to_torch_compatible(array[places]))
+
+
+def _digest(tensors: list[torch.Tensor], *, mixed: bool) -> int:
+    arrays = (tensor.detach().cpu().numpy() for tensor in tensors)
+    return digest_of(arrays) if mixed else digest_of_bytes(arrays)
