@@ -3,11 +3,16 @@ not needed is never loaded. Third parties add theirs by entry points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dream import _spec
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
+from dream._spec import Framework, Spec
+
+if TYPE_CHECKING:
+    from dream._adapter import Plan
 
 _TORCH = "dream.adapters.pytorch"
 _TENSORFLOW = "dream.adapters.tensorflow"
@@ -15,37 +20,40 @@ _HOROVOD = "dream.adapters.horovod"
 _SHARED = "dream.adapters.shared_memory"
 
 STRATEGIES: Mapping[tuple[str, str], str] = {
-    ("torch", "single"): f"{_TORCH}.choosing:single",
-    ("torch", "mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "horovod"): f"{_TORCH}.parallel.ddp.synchronous:Synchronous",
-    ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.replicated:DataParallel",
+    ("torch", "single"): f"{_TORCH}.parallel.single:single",
+    ("torch", "mirrored"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "horovod"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
+    ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.parallelism:DataParallel",
     ("torch", "model_parallel"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
     ("torch", "hybrid"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.parallel.fsdp.adapter:sharded",
     ("torch", "parameter_server"): f"{_TORCH}.parallel.parameter_server.adapter:ParameterServer",
     ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:LocalSgd",
-    ("tensorflow", "single"): f"{_TENSORFLOW}.single:Single",
-    ("tensorflow", "mirrored"): f"{_TENSORFLOW}.mirrored:Mirrored",
-    ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
-    ("tensorflow", "horovod"): f"{_TENSORFLOW}.multi_worker:MultiWorker",
-    ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.mirrored:Mirrored",
-    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.split.sharded:Sharded",
-    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split.choosing:model_parallel",
+    ("tensorflow", "single"): f"{_TENSORFLOW}.parallel.replicas:single",
+    ("tensorflow", "mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "horovod"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
+    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.sharding.parallelism:sharded",
+    ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split:model_parallel",
     ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:ParameterServer",
     ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.local_sgd:LocalSgd",
-    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split.choosing:hybrid",
+    ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split:model_parallel",
 }
-"""An Adapter class, built from a Plan."""
+"""An Adapter, or what the framework's own adapter is made of; built from a Plan."""
+
+ADAPTERS: Mapping[str, str] = {"torch": f"{_TORCH}.adapter:TorchAdapter"}
+"""A framework's one adapter, made of a strategy."""
 
 REDUCTIONS: Mapping[tuple[str, str], str] = {
-    ("torch", "auto"): f"{_TORCH}.choosing:connect",
+    ("torch", "auto"): f"{_TORCH}.collectives:connect_auto",
     ("torch", "gloo"): f"{_TORCH}.collectives:connect",
     ("torch", "nccl"): f"{_TORCH}.collectives:connect",
     ("torch", "horovod"): f"{_HOROVOD}.pytorch:connect",
     ("torch", "shared_memory"): f"{_SHARED}.pytorch:connect",
     ("torch", "hierarchical"): f"{_SHARED}.hosts:torch",
-    ("tensorflow", "auto"): f"{_TENSORFLOW}.choosing:connect",
+    ("tensorflow", "auto"): f"{_TENSORFLOW}.collectives:connect_auto",
     ("tensorflow", "grpc"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "nccl"): f"{_TENSORFLOW}.collectives:connect",
     ("tensorflow", "horovod"): f"{_HOROVOD}.tensorflow:connect",
@@ -99,8 +107,20 @@ def load(place: str) -> Any:
         ) from error
 
 
+_registered: dict[tuple[str, str], Any] = {}
+
+
+def register(framework: Framework, spec: Spec, build: Callable[[Plan], Any]) -> None:
+    """Have `dream.strategy(spec.name)` build this in a framework. build: from a Plan an Adapter, or
+    what the framework's own adapter is made of (in torch a `Parallelism`)."""
+    _spec.add(spec)
+    _registered[framework, spec.name] = build
+
+
 def strategy(framework: str, name: str) -> Any:
-    """The adapter class of a strategy in a framework."""
+    """What is built from a Plan for a strategy in a framework."""
+    if (framework, name) in _registered:
+        return _registered[framework, name]
     return _find(STRATEGIES, "dream.strategies", framework, name)
 
 

@@ -145,11 +145,25 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
 COMMON, SEED = _options.COMMON, _options.SEED
 
 
+_added: dict[str, Spec] = {}
+
+
+def add(spec: Spec) -> None:
+    """Have a strategy's name known that is none of dream's own. Done again it takes the last."""
+    if spec.name in SPECS:
+        raise ConfigurationError(
+            f"This name is taken by a strategy of dream's own. Received: {spec.name!r}. Choose "
+            "another."
+        )
+    _added[spec.name] = spec
+
+
 def find(name: str) -> Spec:
     """The spec of a strategy's name."""
-    if name not in SPECS:
-        raise unknown("strategy", name, SPECS)
-    return SPECS[name]
+    found = SPECS.get(name) or _added.get(name)
+    if found is None:
+        raise unknown("strategy", name, [*SPECS, *_added])
+    return found
 
 
 def parse_request(text: str) -> tuple[str, dict[str, object]]:

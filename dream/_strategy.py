@@ -308,5 +308,8 @@ class Strategy:
             resyncs=ranks.resyncs(everybody, options),
         )
         stall.watch(self._place)
-        adapter: Adapter = _registry.strategy(framework, spec.name)(plan)
+        made = _registry.strategy(framework, spec.name)(plan)
+        if isinstance(made, Adapter):
+            return made
+        adapter: Adapter = _registry.load(_registry.ADAPTERS[framework])(made)
         return adapter

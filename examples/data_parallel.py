@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-from dream.adapters.pytorch.parallel.replicas.data_parallel import (
+from dream.adapters.pytorch.parallel.replicas.primitives import (
     gather,
     parallel_apply,
     replicate,

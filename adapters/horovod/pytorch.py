@@ -12,7 +12,7 @@ from dream._topology import Cluster
 from dream.adapters.horovod._buckets import Buckets
 from dream.adapters.horovod._ring import group_of, stand_in
 from dream.adapters.horovod._travel import begin, check_device, wait
-from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
+from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.collectives.transport import Combine, Length
 
 _OPS: dict[Combine, Any] = {

@@ -1,10 +1,14 @@
-"""The wire on torch.distributed: gloo for CPU tensors, NCCL for CUDA tensors."""
+"""The wire on torch.distributed: gloo for CPU tensors, NCCL for CUDA; and where torch listens."""
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+import socket
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakSet
@@ -13,13 +17,79 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from dream import cluster, stall
+from dream import _registry, cluster, stall
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Cluster
+from dream._log import logger
+from dream._topology import Cluster, Endpoint
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
-from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
-from dream.adapters.pytorch.store import hold, store
+from dream.adapters.pytorch.private import GradBucket
+from dream.collectives import Wire
 from dream.collectives.transport import Combine, Length
+from dream.shared_memory import listening
+from dream.shared_memory.groups import serves
+
+GradientHook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
+"""(state, bucket) -> a future of the bucket's buffer, averaged over the ranks."""
+
+
+class TorchWire(Wire):
+    """A wire that may also carry DDP's buckets."""
+
+    @property
+    @abstractmethod
+    def gradient_hook(self) -> GradientHook | None:
+        """Reduces a bucket of DDP's; None leaves it to DDP's own process group."""
+
+
+_LIBRARY, _NCCL = "libtorch_cpu", "libnccl"
+_made = count()
+
+
+def hold(place: Cluster, *, nccl: bool) -> None:
+    """Have torch listen where this job's ranks are, before it does; rank 0 says what is open."""
+    cluster.export_interface(place)
+    who = "torch's store, gloo and NCCL" if nccl else "torch's store and gloo"
+    why = listening.hold(place, who, (_LIBRARY, _NCCL) if nccl else (_LIBRARY,))
+    if place.rank != 0:
+        return
+    if not place.one_host:
+        listening.say_open(place, who)
+    elif why:
+        logger.warning("%s take connections of every user of this machine: %s", who, why)
+
+
+def store(place: Cluster, timeout: timedelta) -> Any:
+    """The job's TCPStore, which rank 0 serves at its own address alone and tells the others: at
+    the launcher's port where that is free, since torchrun may listen there itself."""
+    key = f"torch/store-{next(_made)}"  # each rank makes as many: a script may end a group
+    if place.rank == 0:
+        own = _listener(place)
+        host, port = own.getsockname()[:2]
+        cluster.post(place, key, f"{host}:{port}".encode())
+        return _joined(place, Endpoint(host, port), timeout, own.detach())
+    host, _, port = cluster.posted(place, key).decode().rpartition(":")
+    return _joined(place, Endpoint(host, int(port)), timeout)
+
+
+def _listener(place: Cluster) -> socket.socket:
+    if place.master is not None:
+        with suppress(OSError):
+            return cluster.listener_at(cluster.own_host(place), place.master.port)
+    return cluster.own_listener(place)
+
+
+def _joined(place: Cluster, at: Endpoint, timeout: timedelta, own: int | None = None) -> Any:
+    """Rank 0 stays until everybody has come, and so until everybody has read where to."""
+    return distributed.TCPStore(  # type: ignore[attr-defined]
+        at.host,
+        at.port,
+        place.world_size,
+        is_master=own is not None,
+        timeout=timeout,
+        wait_for_workers=True,
+        master_listen_fd=own,
+    )
+
 
 _BACK_STOP = {"gloo": timedelta(days=1), "nccl": timedelta(minutes=5)}
 """Beyond the stall time. Torch names nobody, and counts the time in which a process was stopped:
@@ -45,11 +115,20 @@ _OPS: dict[Combine, Any] = {
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:
-    """The wire of the job's process group, which is started on first use."""
+    """Return the wire of the job's process group, which is started on first use."""
     start_group(place, reduction)
     group = distributed.group.WORLD
     assert group is not None
     return GroupWire(group, reduction)
+
+
+def connect_auto(place: Cluster, reduction: str) -> TorchWire:
+    """Take shared memory for CPU tensors on one host; else torch's own process group, which has
+    gloo for the CPU and NCCL for GPUs."""
+    if torch.cuda.is_available() or not serves(place):
+        return connect(place, reduction)
+    wire: TorchWire = _registry.reduction("torch", "shared_memory")(place, "shared_memory")
+    return wire
 
 
 def start_group(place: Cluster, reduction: str) -> None:
@@ -81,7 +160,7 @@ def start_group(place: Cluster, reduction: str) -> None:
 
 
 def late() -> timedelta:
-    """How long a group of torch's waits before it gives up by itself."""
+    """Return how long a group of torch's waits before it gives up by itself."""
     kind = "nccl" if torch.cuda.is_available() else "gloo"
     return timedelta(seconds=cluster.stall_seconds()) + _BACK_STOP[kind]
 
@@ -169,7 +248,8 @@ class GroupWire(TorchWire):
         del self._group
 
     def close(self) -> None:
-        """Of some of the ranks; the group of all stays for later blocks, and ends at exit."""
+        """End a group of some of the ranks; that of all stays for later blocks, and ends at
+        exit."""
         if self in _wires and self._group is not distributed.group.WORLD:
             distributed.destroy_process_group(self._group)
             _wires.discard(self)

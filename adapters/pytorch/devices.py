@@ -1,12 +1,14 @@
-"""What this rank computes on."""
+"""The devices that a process computes on, and its random numbers."""
 
 from __future__ import annotations
 
+import random
+import sys
 from typing import Any
 
 import torch
 
-from dream import cluster
+from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 
@@ -53,3 +55,20 @@ def choose(plan: Plan) -> torch.device:
 def on_gpu(array: Any) -> torch.Tensor:
     """A NumPy array as a tensor on this rank's GPU."""
     return torch.from_numpy(array).to(f"cuda:{cluster.detect().local_rank}")
+
+
+def seed(number: int) -> None:
+    """Seed torch's generators, for a script that may not do so."""
+    torch.manual_seed(number)
+
+
+def offset_by(rank: int) -> None:
+    """Move torch's, NumPy's and Python's generators by `rank`; rank 0's stay untouched."""
+    if rank == 0 or _observers.draws_alike():
+        return
+    torch.manual_seed(torch.initial_seed() + rank)
+    random.seed(random.getrandbits(32) + rank)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed((int(np.random.randint(2**31)) + rank) % 2**32)

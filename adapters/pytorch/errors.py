@@ -13,7 +13,7 @@ from dream._errors import ConfigurationError, DreamError, WorkerFailed
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
-    """What DDP says of a parameter that took no part in the last loss, in dream's words; None
+    """Say in dream's words what DDP says of a parameter that took no part in the last loss; None
     where it says something else."""
     if "finished reduction in the prior iteration" not in str(error):
         return None
@@ -26,7 +26,7 @@ def unfinished(error: RuntimeError) -> ConfigurationError | None:
 
 
 def share_of_one(error: ValueError, name: str) -> ConfigurationError | None:
-    """What a batch normalisation says of a single sample, in dream's words; None where it says
+    """Say in dream's words what a batch normalisation says of a single sample; None where it says
     something else."""
     if "Expected more than 1 value per channel" not in str(error):
         return None
@@ -49,7 +49,7 @@ def peers_may_fail(action: str) -> Iterator[None]:
 
 
 def peer_failed(action: str, error: Exception) -> DreamError:
-    """What torch.distributed raised, in dream's words."""
+    """Say in dream's words what torch.distributed raised."""
     if "bind: Address already in use" in str(error):
         return cluster.used_up()
     return WorkerFailed(

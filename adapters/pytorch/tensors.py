@@ -1,4 +1,4 @@
-"""Torch's tensors, for the communicator."""
+"""Torch's tensors: for the communicator, as bytes, as arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
+from dream import _plain
 from dream._errors import Unsupported
+from dream._plain import Codec
 from dream.collectives import Tensor, Tensors
 from dream.collectives.tensors import check_moves
 from dream.collectives.transport import Combine, Length
@@ -171,3 +175,59 @@ def _numpy(x: torch.Tensor, like: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = x.cpu().view(torch.int16).numpy().view(like.dtype)
         return array
     return x.cpu().numpy()
+
+
+_ALL_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
+
+def dump(value: object) -> bytes:
+    """`Unpackable` for what cannot travel."""
+    return _plain.pack(value, CODEC)
+
+
+def load(data: bytes) -> Any:
+    """`Garbled` for what no `dump` gave. Tensors are on the CPU, and their own."""
+    return _plain.unpack(data, CODEC)
+
+
+def _coded(value: object) -> tuple[str, object] | None:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    name = str(value.dtype).removeprefix("torch.")
+    if name not in _ALL_DTYPES or value.is_quantized or value.is_meta:
+        return None
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return "tensor", (name, tuple(value.shape), flat.view(torch.uint8).numpy())
+
+
+def _decoded(tag: str, value: Any) -> object:
+    name, shape, data = value
+    dtype = _ALL_DTYPES[name]
+    if tag != "tensor" or not isinstance(data, np.ndarray) or data.dtype != np.uint8:
+        raise ValueError("no tensor")
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != data.nbytes:
+        raise ValueError("a tensor of another size")
+    if not data.nbytes:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(data).view(dtype).reshape(shape)
+
+
+CODEC = Codec(_coded, _decoded)
+
+
+def whole_state(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """Every tensor of the model's state by name, where each rank holds all of it."""
+    return {name: array_of(value) for name, value in model.state_dict().items()}
+
+
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """A copy that NumPy can hold: bfloat16 becomes float32."""
+    value = tensor.detach().cpu()
+    if value.dtype is torch.bfloat16:
+        value = value.float()
+    array: NDArray[Any] = value.numpy().copy()
+    return array

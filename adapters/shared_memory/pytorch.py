@@ -9,7 +9,7 @@ import torch
 
 from dream._errors import Unsupported
 from dream._topology import Cluster
-from dream.adapters.pytorch.parallel.ddp.hooks import GradientHook, TorchWire
+from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.shared_memory._buckets import Buckets, name_of
 from dream.collectives.transport import Combine, Length
 from dream.shared_memory import Group, groups

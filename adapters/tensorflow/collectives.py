@@ -12,10 +12,13 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from dream import _registry
 from dream._topology import Cluster
 from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.cluster import join
 from dream.adapters.tensorflow.errors import translated
-from dream.collectives import Wire
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.collectives import Communicator, Loop, Members, Wire
 from dream.collectives.transport import Combine, Length
 
 _GROUP = 7001
@@ -27,11 +30,30 @@ _MERGE: dict[Combine, tuple[str, int]] = {
 ranks, not operations."""
 
 
+def connect_auto(place: Cluster, reduction: str) -> Wire:
+    """Shared memory, else TensorFlow's own collectives."""
+    del reduction
+    name = "shared_memory" if runtime.shares_memory(place) else "grpc"
+    wire: Wire = _registry.reduction("tensorflow", name)(place, name)
+    return wire
+
+
+def alone(place: Cluster) -> Communicator:
+    """Of a process without others."""
+    return Communicator(Loop(), TensorFlowTensors(), Members.all_of(place))
+
+
+def everyone(place: Cluster, reduction: str) -> Communicator:
+    """Of all ranks."""
+    wire = _registry.reduction("tensorflow", reduction)(place, reduction)
+    return Communicator(wire, TensorFlowTensors(), Members.all_of(place))
+
+
 def connect(place: Cluster, reduction: str) -> Wire:
     """The wire of the job's ranks over TensorFlow's collectives."""
     hint = "nccl" if reduction == "nccl" else "ring"
     runtime.waits_in_functions()
-    runtime.join(place, nccl=hint == "nccl")
+    join(place, nccl=hint == "nccl")
     return _wire(place, hint)
 
 

@@ -1,4 +1,4 @@
-"""What Keras's TensorFlow backend needs wherever its replicas are."""
+"""Keras's steps on TensorFlow, wherever the replicas are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
-from dream.adapters.tensorflow import folding
 from dream.adapters.tensorflow.errors import translated
-from dream.adapters.tensorflow.global_moments import global_moments
+from dream.adapters.tensorflow.loss import Total
 
 DIFFER = "ranks read different batches"
 
@@ -37,18 +37,18 @@ class TensorFlowEngine(Engine):
         return [tf.identity(tf.convert_to_tensor(v.value)) for v in variables]
 
     def rows(self, batch: Any) -> Any:
-        return folding.rows(batch)
+        return rows_of(batch)
 
     def micros(self, rows: Any) -> Any:
         return tf.clip_by_value(rows, 1, self.knobs.accumulate)
 
     def ratio(self, some: Any, rows: Any) -> Any:
-        return folding.ratio(some, rows)
+        return ratio(some, rows)
 
     def fold(
         self, times: Any, compute: Callable[[Any], list[Any]], like: Sequence[Any]
     ) -> list[Any]:
-        return folding.fold(times, compute, like)
+        return fold(times, compute, like)
 
     def moments(
         self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
@@ -95,3 +95,86 @@ def explained() -> Iterator[None]:
             "differ between ranks. Seed what draws or shuffles the data, so that every rank sees "
             "the same global batches."
         ) from error
+
+
+def rows_of(batch: Any) -> tf.Tensor:
+    """How many samples a batch has: the length of its first tensor."""
+    first = next(t for t in tf.nest.flatten(batch) if t is not None)
+    return tf.shape(first)[0]
+
+
+def ratio(some: tf.Tensor, all_of: tf.Tensor) -> tf.Tensor:
+    """some / all_of as float32; 1 where there is nothing."""
+    return tf.where(all_of > 0, tf.cast(some, tf.float32) / tf.cast(all_of, tf.float32), 1.0)
+
+
+def fold(
+    times: tf.Tensor, compute: Callable[[tf.Tensor], list[Any]], like: Sequence[Any]
+) -> list[tf.Tensor]:
+    """The sums of what `compute` gives for 0 to times - 1. like: tensors of their shapes."""
+
+    def go_on(index: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        return index < times
+
+    def add(index: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        found = compute(index)
+        return index + 1, *(s + tf.cast(f, s.dtype) for s, f in zip(sums, found, strict=True))
+
+    start = (tf.constant(0), *(tf.zeros_like(tf.convert_to_tensor(t)) for t in like))
+    _, *sums = tf.while_loop(go_on, add, start, parallel_iterations=1)
+    return list(sums)
+
+
+def global_moments(
+    x: tf.Tensor, axes: Sequence[int], mask: Any, total: Total, present: Any, worth: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each of shape (channels,).
+
+    mask: which places count, of x's shape without its last dim; None for all. total: the sum over
+    the parts. present: 0 where this part's samples do not count. worth: what gradients of this
+    part are multiplied by later; those of others are divided by it here.
+    """
+    present = tf.cast(tf.cast(present, tf.float32) > 0, x.dtype)
+    weights = present if mask is None else present * tf.cast(mask, x.dtype)[..., None]
+    spare = 0.0 if mask is None else keras.backend.epsilon()
+    along = [1 if i in axes else -1 for i in range(x.shape.rank)]
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(x: tf.Tensor) -> Any:
+        count, first, second = _sums(x, weights, axes, along, masked=mask is not None)
+        (sums,) = total([tf.concat([count[None], first, second], 0)])
+        number = sums[0] + spare
+        first, second = tf.split(sums[1:], 2)
+        mean = first / number
+        spread = second - 2.0 * mean * first + sums[0] * mean * mean
+        variance = tf.maximum(spread / number, 0.0)
+        centre, size = tf.cast(mean, x.dtype), tf.cast(number, x.dtype)
+
+        def back(by_mean: tf.Tensor, by_variance: tf.Tensor) -> tf.Tensor:
+            mine = tf.concat([by_mean, by_variance], 0)
+            mine = tf.where(present > 0, mine, tf.zeros_like(mine))
+            scale = tf.cast(worth, x.dtype)
+            (theirs,) = total([mine * scale])
+            shift, stretch = tf.split(tf.math.divide_no_nan(theirs, scale), 2)
+            spread = (x - tf.reshape(centre, along)) * tf.reshape(2.0 * stretch, along)
+            return weights * (tf.reshape(shift, along) + spread) / size
+
+        return (centre, tf.cast(variance, x.dtype)), back
+
+    mean, variance = run(x)
+    return mean, variance
+
+
+def _sums(
+    x: tf.Tensor, weights: tf.Tensor, axes: Sequence[int], along: list[int], *, masked: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(number, sum, sum of squares) of this part by channel, in float64. About the part's own
+    mean first, which keeps the digits of small spreads."""
+    if masked:
+        number = tf.reduce_sum(weights)
+    else:
+        number = weights * tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), list(axes))), x.dtype)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(x * weights, axes), number)
+    spread = tf.reduce_sum(weights * tf.square(x - tf.reshape(mean, along)), axes)
+    count, mean, spread = (tf.cast(t, tf.float64) for t in (number, mean, spread))
+    return count, count * mean, spread + count * mean * mean

@@ -1,32 +1,28 @@
-"""What must happen before TensorFlow's first op, once for a process: its devices, its cluster."""
+"""The devices of a process, set up once, before TensorFlow's first op."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Cluster, Endpoint
-from dream.adapters.tensorflow import choosing, server, sigterm
+from dream._topology import Cluster
+from dream.adapters.tensorflow import private
+from dream.adapters.tensorflow.cluster import join, join_mesh
 from dream.adapters.tensorflow.errors import too_late
-from dream.adapters.tensorflow.meeting import wait_for_all
-from dream.adapters.tensorflow.parallel.split import dtensor
+from dream.shared_memory.groups import serves
 
 
 @dataclass(slots=True)
 class _Started:
-    """What this process has set up; TensorFlow allows it once."""
+    """The devices that this process has set up; TensorFlow allows it once."""
 
     mirrored: tf.distribute.MirroredStrategy | None = None
     devices: tuple[str, ...] = ()
-    joined: Cluster | None = None
-    cluster: tf.distribute.MultiWorkerMirroredStrategy | None = None
-    mesh: bool = False
 
 
 _started = _Started()
@@ -34,8 +30,8 @@ _SPLIT = ("sharded", "model_parallel", "hybrid")
 
 
 def set_up_early(name: str, given: Mapping[str, object]) -> None:
-    """What a block of strategy `name` needs, before the script's first op. The block finds it
-    done. given: the options that `--strategy` was written with."""
+    """Set up what a block of strategy `name` needs, before the script's first op. The block finds
+    it done. given: the options that `--strategy` was written with."""
     place = cluster.detect()
     devices = given.get("devices")
     assert devices is None or isinstance(devices, int)
@@ -54,7 +50,7 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
         if name == "horovod" or cluster.frameworks_differ():
             return
         if reduction == "auto":
-            reduction = "shared_memory" if choosing.shared(place) else "grpc"
+            reduction = "shared_memory" if shares_memory(place) else "grpc"
         if reduction in ("grpc", "nccl", "hierarchical"):
             join(place, nccl=reduction == "nccl")
 
@@ -116,77 +112,14 @@ def local_device(place: Cluster, devices: int | None) -> str:
     return "GPU:0"
 
 
+def shares_memory(place: Cluster) -> bool:
+    """Whether `reduction="auto"` takes shared memory: for CPU tensors on one host."""
+    return not tf.config.list_physical_devices("GPU") and serves(place)
+
+
 def waits_in_functions() -> None:
     """Collectives run inside functions of TensorFlow's, where only the stack tells of a wait."""
-    eager = Path(tf.__file__).parent / "python" / "eager"
-    files = [str(eager / name) for name in ("execute.py", "context.py")]
-    stall.waits_inside(dict.fromkeys(files, "a TensorFlow function"), pooled=True)
-
-
-def join(place: Cluster, *, nccl: bool) -> None:
-    """Bring up TensorFlow's cluster of all ranks. Done once; again with the same cluster, it
-    returns at once."""
-    if _started.joined is None:
-        _started.cluster = _bring_up(place, nccl=nccl)
-        sigterm.give_back()
-        _started.joined = place
-    if _started.joined != place:
-        raise ConfigurationError(
-            "TensorFlow can be in one cluster in a process. Received: another cluster than that "
-            "of an earlier block. Use another process."
-        )
-
-
-def join_mesh(place: Cluster) -> None:
-    """The same, as DTensor brings it up: its mesh spans the ranks' devices."""
-    if _started.joined is None:
-        workers = _met(place)
-        cluster.export_dtensor(workers, place.rank)
-        dtensor.join()
-        sigterm.give_back()
-        _started.joined = place
-        _started.mesh = True
-    if not _started.mesh:
-        raise ConfigurationError(
-            "TensorFlow can be in one cluster in a process. Received: a mesh over the ranks, after "
-            "a block of another strategy. Use another process."
-        )
-
-
-def _bring_up(place: Cluster, *, nccl: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
-    workers = _met(place)
-    kind = tf.distribute.experimental.CommunicationImplementation
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=_resolver(workers, place.rank),
-            communication_options=tf.distribute.experimental.CommunicationOptions(
-                implementation=kind.NCCL if nccl else kind.AUTO
-            ),
-        )
-    except RuntimeError as error:
-        raise too_late("a cluster") from error
-
-
-def _met(place: Cluster) -> tuple[Endpoint, ...]:
-    """The ranks' endpoints, once all are there; this one's is TensorFlow's from here on."""
-    _check_cold()
-    workers = cluster.exchange_endpoints(place)
-    wait_for_all(workers, place.rank, cluster.startup_seconds())
-    server.hold(place, workers)
-    return workers
-
-
-def _resolver(
-    workers: tuple[Endpoint, ...], rank: int
-) -> tf.distribute.cluster_resolver.ClusterResolver:
-    gpus = len(tf.config.get_visible_devices("GPU"))
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": [str(worker) for worker in workers]}),
-        task_type="worker",
-        task_id=rank,
-        rpc_layer="grpc",
-        num_accelerators={"GPU": gpus} if gpus else {},
-    )
+    stall.waits_inside(dict.fromkeys(private.waiting_files(), "a TensorFlow function"), pooled=True)
 
 
 def _make_logical_cpus(count: int) -> None:
@@ -200,18 +133,6 @@ def _make_logical_cpus(count: int) -> None:
         )
     except RuntimeError as error:
         raise too_late(f"{count} logical devices") from error
-
-
-def _check_cold() -> None:
-    """Refuse before waiting for peers, not after. TensorFlow takes another number of threads
-    only while it has not started."""
-    threads = tf.config.threading
-    before = threads.get_inter_op_parallelism_threads()
-    try:
-        threads.set_inter_op_parallelism_threads(before + 1)
-    except RuntimeError as error:
-        raise too_late("a cluster") from error
-    threads.set_inter_op_parallelism_threads(before)
 
 
 def on_gpu(array: Any) -> tf.Tensor:

@@ -182,7 +182,7 @@ def _turns() -> tf.Variable:
 
 
 def _turn() -> tf.Operation:
-    """What keeps a graph's calls in the order of the program, on every rank: TensorFlow orders ops
+    """Keep a graph's calls in the order of the program, on every rank: TensorFlow orders ops
     on one variable; others lose their order where functions are inlined."""
     return _turns().assign_add(1, read_value=False)
 

@@ -43,7 +43,8 @@ def _open(spec: tf.TypeSpec) -> tf.TypeSpec:
 
 
 def spec_of(one_length: bool, x: Any) -> tf.TensorSpec | None:
-    """What a function is traced for: a tensor like x, of any length where not of one."""
+    """Return the spec that a function is traced for: a tensor like x, of any length where not of
+    one."""
     if x is None:
         return None
     shape = x.shape if one_length or not x.shape.rank else [None, *x.shape[1:]]

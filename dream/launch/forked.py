@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, final
 
-from dream.cluster._names import FRAMEWORK
+from dream.cluster.settings import FRAMEWORK
 from dream.launch import fork_server
 from dream.launch.child import PARENT, REPORT
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from dream.adapters.pytorch import saving
+from dream.adapters.pytorch import adapter
 from dream.adapters.pytorch.data import sampling
 from dream.data import partition
 from dream.data.partition import Share, epoch_order
@@ -160,7 +160,7 @@ def mutant_deals_runs_that_overlap(env: Env) -> Figures:
 
 @CASES.add("cell")
 def mutant_every_rank_writes(env: Env) -> Figures:
-    with mock.patch.object(saving, "enter"):
+    with mock.patch.object(adapter, "write_files_once"):
         return contract_torch_objects.files_are_rank_0s(env)
 
 

@@ -1,1 +1,1 @@
-"""How gradients become one on their way between ranks, where that is not their plain mean."""
+"""Gradients that become one on their way between ranks, by more than their plain mean."""

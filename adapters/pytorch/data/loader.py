@@ -1,14 +1,14 @@
-"""What the block does to a DataLoader: it deals every global batch to the ranks."""
+"""Every global batch of a DataLoader, dealt to the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from inspect import signature
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
+import numpy as np
+import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,15 +19,86 @@ from torch.utils.data import (
 )
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch.data.comparing import Compared
-from dream.adapters.pytorch.data.dealt import dealt_of, load_state_dict, mark, state_dict
 from dream.adapters.pytorch.data.sampling import DealtBatches, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
+from dream.adapters.pytorch.hooks import observed
+from dream.adapters.pytorch.private import tree_leaves
 from dream.collectives import Communicator
+from dream.data import tracked
 from dream.data.partition import check_batch_size
 from dream.data.position import Pass
+from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.data.sampling import DealtBatches
+    from dream.adapters.pytorch.data.streams import DealtStream
+
+
+_NAME = "dream_dealt"
+
+
+def mark(loader: Any, dealt: DealtBatches | DealtStream) -> None:
+    setattr(loader, _NAME, dealt)
+    tracked.mark(loader, dealt.track)
+
+
+def dealt_of(data: Any) -> DealtBatches | DealtStream | None:
+    """Return what deals a loader of the block; None for anything else."""
+    return getattr(data, _NAME, None)
+
+
+def state_dict(loader: Any) -> dict[str, Any]:
+    """Say where training on this loader stands: plain numbers, the same on every rank and for any
+    number of replicas. A batch counts once it is handed out; one in micro-batches with its last."""
+    return tracked.track_of(loader).state()
+
+
+def load_state_dict(loader: Any, state: Mapping[str, Any]) -> None:
+    """Have the next pass to train on go on from there, on every rank: what was handed out is left
+    out, and what follows comes in the same order."""
+    tracked.track_of(loader).load(state)
+
+
+def targets_of(batch: Any) -> np.ndarray[Any, Any]:
+    """Return what the loss of a batch is taken against: its last tensor."""
+    last = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)][-1].detach().cpu()
+    return (last.float() if last.is_floating_point() else last).numpy()
+
+
+@final
+class Compared:
+    """An iterator that compares after its first batch and at its end, where weights settle."""
+
+    def __init__(
+        self, batches: _DealtIterator, communicator: Communicator, resyncs: Resyncs
+    ) -> None:
+        self._resyncs = resyncs
+        self._batches = batches
+        self._communicator = communicator
+        self._seen = Targets()
+        self._any = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._seen.compare(self._communicator, "an epoch's batches")
+            self._resyncs.settle()
+            raise
+        self._seen.add(self._communicator.rank, targets_of(batch))
+        if not self._any:
+            self._any = True
+            self._seen.compare(self._communicator, "the first batch")
+        return batch
+
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
 
@@ -43,7 +114,7 @@ def leave_loaders_alone() -> Iterator[None]:
 
 
 @final
-class Dealer:
+class LoaderSharder:
     """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
 
     def __init__(
@@ -65,19 +136,14 @@ class Dealer:
         self._resyncs = resyncs
         self._micros = micros
 
+    def made(self, loader: DataLoader[Any], given: Mapping[str, Any]) -> None:
+        """Deal a loader that was made in the block. given: its constructor's arguments."""
+        if not _left_alone.get():
+            self.deal(loader, own_order=_draws_for_itself(given))
+
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        """`DataLoader.__init__` that deals the loader once it is made."""
-        parameters = signature(init)
-
-        @wraps(init)
-        def wrapped(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
-            init(loader, *args, **kwargs)
-            if not _left_alone.get():
-                given = parameters.bind(loader, *args, **kwargs)
-                given.apply_defaults()
-                self.deal(loader, own_order=_draws_for_itself(given.arguments))
-
-        return wrapped
+        """`DataLoader.__init__` likewise, where replacements are made by hand."""
+        return observed(init, [], [self.made], binds=True)
 
     def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
         """Deal a loader. own_order: whether its order is the user's sampler's or generator's."""
@@ -159,7 +225,7 @@ class Dealer:
             )
 
 
-def _draws_for_itself(given: dict[str, Any]) -> bool:
+def _draws_for_itself(given: Mapping[str, Any]) -> bool:
     """Whether the user brought a sampler or a generator: its order is honoured then."""
     return any(given[name] is not None for name in ("sampler", "batch_sampler")) or bool(
         given["shuffle"] and given["generator"] is not None

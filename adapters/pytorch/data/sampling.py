@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch.utils.data import Sampler
 
-from dream.adapters.pytorch.data.reading import Reads
-from dream.adapters.pytorch.plain import dump, load
+from dream.adapters.pytorch.tensors import dump, load
 from dream.collectives import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
+
+Reading = Literal["by gradients", "share", "whole"]
+"""by gradients: this rank's part where they are on, every sample where they are off. share: this
+rank's part. whole: every sample, in the order that counts epochs."""
+
+
+@final
+class Reads:
+    """now: what a pass that starts now reads."""
+
+    def __init__(self) -> None:
+        self.now: Reading = "by gradients"
+
+    @contextmanager
+    def told(self, reading: Reading) -> Iterator[None]:
+        """Passes that start inside read so, whether gradients are on or off."""
+        self.now = reading
+        try:
+            yield
+        finally:
+            self.now = "by gradients"
+
 
 _AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
 

@@ -1,4 +1,4 @@
-"""Which share of a global batch a forward pass works on.
+"""The share of a global batch that a forward pass works on.
 
 A loader says so as it yields; the tensors it yields remember it too, so that batches which are
 read ahead, or kept in a list, still carry their own.
@@ -12,6 +12,8 @@ from weakref import ref
 
 import torch
 
+from dream._errors import ConfigurationError
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
 
@@ -33,13 +35,13 @@ class Shares:
         self._current = None
 
     def weight(self, inputs: Iterable[object]) -> float:
-        """What this rank's gradient counts for: that of the first marked input, else that of the
+        """Weigh this rank's gradient: by that of the first marked input, else that of the
         batch yielded last, else an equal share's."""
         share = self.of(inputs)
         return 1.0 if share is None else share.weight
 
     def count(self, inputs: Iterable[object]) -> int | None:
-        """This rank's samples likewise; None for what is no dealt batch."""
+        """Count this rank's samples likewise; None for what is no dealt batch."""
         share = self.of(inputs)
         return None if share is None else share.count
 
@@ -66,6 +68,23 @@ class Shares:
         elif isinstance(batch, (list, tuple)):
             for value in batch:
                 self._mark(value, share)
+
+
+def rows_of(batch: Any) -> int | None:
+    """Count the samples in a batch; None where there is no tensor of rows."""
+    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
+    if len(rows) > 1:
+        raise ConfigurationError(
+            "A batch is cut along dim 0 of its tensors, so all must have a row for each sample. "
+            f"Received: tensors of {sorted(rows)} rows."
+        )
+    return rows.pop() if rows else None
+
+
+def cut_rows(batch: Any, first: int, stop: int) -> Any:
+    """Take some rows of each tensor in a batch; what has none stays whole."""
+    cut = slice(first, stop)
+    return tree_map(lambda x: x[cut] if isinstance(x, torch.Tensor) and x.dim() else x, batch)
 
 
 def empty(batch: Any) -> Any:

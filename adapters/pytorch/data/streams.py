@@ -1,8 +1,7 @@
 """A stream of samples, dealt: every rank reads all of it, and keeps its part of each global batch.
 
 A stream has no indices to deal out. Each rank has the workers that one device has, with the same
-samples in each, and before a batch is handed out the ranks compare what they have read.
-"""
+samples in each, and before a batch is handed out the ranks compare what they have read."""
 
 from __future__ import annotations
 
@@ -15,20 +14,135 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from dream._errors import Desynchronized
-from dream.adapters.pytorch.data.collating import DealtCollate, shares_of
-from dream.adapters.pytorch.data.reading import Reads
+from dream._errors import Desynchronized, Unsupported
+from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.collectives import Communicator
-from dream.data.partition import Share
+from dream.data.partition import Share, micro_shares, share_of
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
+
+_GLANCE = 1024
+"""Elements of each array that are looked at."""
+
+
+def digest_of(value: Any, digest: int = 0) -> int:
+    """Chain tensors, arrays, numbers and text, nested; of anything else, its type."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu()
+        value = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    if isinstance(value, np.ndarray):
+        digest = chained(digest, repr(value.shape).encode())
+        if value.dtype.hasobject:
+            return digest_of(value.reshape(-1)[:_GLANCE].tolist(), digest)
+        return chained(digest, np.ascontiguousarray(value.reshape(-1)[:_GLANCE]).tobytes())
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            digest = digest_of(inner, chained(digest, repr(key).encode()))
+        return digest
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            digest = digest_of(inner, digest)
+        return digest
+    known = isinstance(value, (int, float, complex, str, bytes, bool, np.generic, type(None)))
+    return chained(digest, repr(value if known else type(value).__name__).encode())
+
+
+Dealt = tuple[int, int, list[Any]]
+"""Samples of a global batch, a digest of it, and this rank's part in micro-batches."""
+
+
+@final
+class DealtCollate:
+    """A collate function that collates this rank's part of a batch.
+
+    batched: whether it is given a list of samples, else a batch that the stream made.
+    """
+
+    def __init__(
+        self, collate: Callable[[Any], Any], rank: int, parts: int, *, batched: bool
+    ) -> None:
+        self._collate = collate
+        self._rank = rank
+        self._parts = parts
+        self._batched = batched
+        self._micros = torch.zeros(1, dtype=torch.int64)
+
+    def share_memory(self) -> None:
+        """Have workers see what is set later."""
+        self._micros.share_memory_()
+
+    def set_micros(self, micros: int) -> None:
+        """In how many micro-batches a part comes, at most; 0 for the whole batch on every
+        rank."""
+        self._micros[0] = micros
+
+    def __call__(self, given: Any) -> Dealt:
+        total = len(given) if self._batched else samples_in(given)
+        micros = int(self._micros)
+        if micros == 0:
+            return total, 0, [self._collate(given)]
+        share = share_of(total, self._rank, self._parts)
+        parts, taken = [], 0
+        for part in micro_shares(share, micros):
+            first = self._rank + taken * self._parts
+            # A collate function needs a sample to show its shape; the loader drops it again.
+            cut = slice(first, first + part.count * self._parts, self._parts)
+            parts.append(self._part(given, cut if part.count else slice(0, 1)))
+            taken += part.count
+        return total, digest_of(given), parts
+
+    def _part(self, given: Any, cut: slice) -> Any:
+        if self._batched:
+            return self._collate(given[cut])
+        return sliced(self._collate(given), cut)
+
+
+def shares_of(total: int, rank: int, parts: int, micros: int) -> list[Share]:
+    """Weigh the parts of a batch."""
+    return micro_shares(share_of(total, rank, parts), micros)
+
+
+def samples_in(batch: Any) -> int:
+    """Count a batch that the stream made: the length of what it holds."""
+    lengths = {len(x) for x in _arrays(batch)}
+    if len(lengths) != 1:
+        raise Unsupported(
+            "A stream of batches is dealt by their first dim. Received: a batch of "
+            f"{type(batch).__name__} whose arrays have lengths {sorted(lengths)}. Give the loader "
+            "a batch_size, or yield tensors alike in their first dim."
+        )
+    return int(lengths.pop())
+
+
+def sliced(batch: Any, cut: slice) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch[cut]
+    if isinstance(batch, dict):
+        return type(batch)({key: sliced(value, cut) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(sliced(value, cut) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(sliced(value, cut) for value in batch)
+    return batch
+
+
+def _arrays(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _arrays(value)
+    elif getattr(batch, "ndim", 0):
+        yield batch
+
 
 _ENDED = -1
 
 
 @final
 class DealtStream:
-    """What a loader over an IterableDataset is told by. told_by, micros: see `DealtBatches`."""
+    """Deals the batches of a loader over an IterableDataset. told_by, micros: see
+    `DealtBatches`."""
 
     def __init__(
         self,
@@ -183,7 +297,7 @@ def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
 def _set(
     loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator
 ) -> Iterator[None]:
-    """What an iteration that begins inside reads by. generator: what workers are seeded from,
+    """Have an iteration that begins inside read by these. generator: what workers are seeded from,
     the same on all ranks, where the user brought none."""
     own = loader.collate_fn, loader.generator
     loader.collate_fn = collate

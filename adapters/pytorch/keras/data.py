@@ -13,7 +13,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest_of_bytes
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
-from dream.adapters.pytorch.data.dealt import dealt_of
+from dream.adapters.pytorch.data.loader import dealt_of
 from dream.data.partition import deal, global_batches
 
 

@@ -17,15 +17,21 @@ from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Array, BatchShare, Engine, Exchange, LossGradients
+from dream.adapters.keras.engine import (
+    Array,
+    BatchShare,
+    Engine,
+    Exchange,
+    LossGradients,
+)
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
-from dream.adapters.pytorch.compression.hook import Exchanged
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
+from dream.adapters.pytorch.devices import offset_by
 from dream.adapters.pytorch.keras import data
-from dream.adapters.pytorch.randomness import offset_by
-from dream.adapters.pytorch.reducing import Reducing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.module import DistributedModule
 from dream.collectives import Communicator
 from dream.update.update import Knobs
 
@@ -132,11 +138,11 @@ class TorchEngine(Engine):
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
-            held = slot_of(part)
-            if isinstance(held, Reducing):
+            held = hook_of(part)
+            if isinstance(held, DistributedModule):
                 held.release()
-            if isinstance(held, Slot):
-                set_slot(part, None)
+            if isinstance(held, CallHook):
+                set_hook(part, None)
 
     def offset_seed(self, state: Any) -> None:
         if self.rank:

@@ -11,11 +11,11 @@ from dream._adapter import Plan, Step
 from dream._errors import Unsupported
 from dream._framework import ImportWatch
 from dream._registry import load
-from dream.adapters.pytorch.patches import Patches
 from dream.collectives import Communicator
 
 if TYPE_CHECKING:
-    from dream.adapters.pytorch.compression.hook import Exchanged
+    from dream.adapters.pytorch.compression.exchange import Exchanged
+    from dream.adapters.pytorch.hooks import Patches
 
 
 @final

@@ -13,8 +13,8 @@ from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
 from dream.adapters.keras.engine import Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
-from dream.adapters.pytorch.step import check_scalar
-from dream.adapters.pytorch.weighing import count_of
+from dream.adapters.pytorch.loss import count_of
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.data.partition import split
 from dream.mixed.resync import Resync
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.model_description import layers as kinds
-from dream.adapters.pytorch.model_description.found import Found
+from dream.adapters.pytorch.model_description.layers import LayerMatch
 from dream.model_description.layers import OTHER, Description, Layer, Parameter, Part
 
 
@@ -75,7 +75,7 @@ def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     )
 
 
-def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module, list[Found]]]:
+def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module, list[LayerMatch]]]:
     """(name, module, its layers), depth first. The insides of a known kind belong to it."""
     _check(name, module)
     known = kinds.describe(module)
@@ -103,16 +103,16 @@ def _check(name: str, module: nn.Module) -> None:
         )
 
 
-def _other(module: nn.Module, names: Sequence[str]) -> Found:
+def _other(module: nn.Module, names: Sequence[str]) -> LayerMatch:
     values = [(name, getattr(module, name)) for name in names]
     parts = {
         name: (Part(str(place), tuple(value.shape)),) for place, (name, value) in enumerate(values)
     }
     records = not list(module.children())
-    return Found(OTHER, parts, {"class": type(module).__name__}, records=records)
+    return LayerMatch(OTHER, parts, {"class": type(module).__name__}, records=records)
 
 
-def _layer(name: str, module: nn.Module, found: Found, seen: dict[int, str]) -> Layer:
+def _layer(name: str, module: nn.Module, found: LayerMatch, seen: dict[int, str]) -> Layer:
     return Layer(
         name=_name(name, module, found),
         kind=found.kind,
@@ -127,7 +127,7 @@ def _layer(name: str, module: nn.Module, found: Found, seen: dict[int, str]) -> 
     )
 
 
-def _name(name: str, module: nn.Module, found: Found) -> str:
+def _name(name: str, module: nn.Module, found: LayerMatch) -> str:
     return f"{name or type(module).__name__}{found.suffix}"
 
 

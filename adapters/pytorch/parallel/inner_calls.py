@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
-from dream.adapters.pytorch.reducing import recomputing
+from dream.adapters.pytorch.private import recomputing
 
 _inside: ContextVar[bool] = ContextVar("dream.split.inside", default=False)
 

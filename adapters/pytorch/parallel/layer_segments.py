@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
-from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.replicas.primitives import results, submit
 from dream.adapters.pytorch.parallel.sharding.graph import is_number, sources, writes
 
 

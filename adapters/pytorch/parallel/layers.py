@@ -17,11 +17,17 @@ from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.layer_segments import DeviceThread, SegmentGraph, run_segments
 from dream.adapters.pytorch.parallel.pipeline.stages import most_stages, parameter_costs
-from dream.adapters.pytorch.parallel.replicas import data_parallel
-from dream.adapters.pytorch.parallel.replicas.adapter import OneProcess
-from dream.adapters.pytorch.parallel.replicas.copies import Place, connected, copy_of, leaf
-from dream.adapters.pytorch.parallel.replicas.team import Scored, Team
-from dream.adapters.pytorch.parallel.replicas.workers import results, submit
+from dream.adapters.pytorch.parallel.replicas import primitives
+from dream.adapters.pytorch.parallel.replicas.parallelism import OneProcess
+from dream.adapters.pytorch.parallel.replicas.primitives import (
+    Place,
+    connected,
+    copy_of,
+    leaf,
+    results,
+    submit,
+)
+from dream.adapters.pytorch.parallel.replicas.train import Scored, Team
 from dream.adapters.pytorch.parallel.sharding.graph import (
     ForwardCall,
     LayerSequence,
@@ -185,7 +191,7 @@ class DeviceGrid(Team):
         return copy_of(scored, leaf(place)) if index else scored
 
     def scatter(self, batch: Any) -> list[Any]:
-        return data_parallel.scatter(batch, [torch.device("cpu")] * self.size)
+        return primitives.scatter(batch, [torch.device("cpu")] * self.size)
 
     def call(
         self,

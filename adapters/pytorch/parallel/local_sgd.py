@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import wraps
 from typing import Any, final
 
 import torch
@@ -12,22 +11,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream import _registry
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._topology import Topology
-from dream.adapters.pytorch import collectives, devices, evaluation, randomness, saving, state
-from dream.adapters.pytorch.data.dealt import dealt_of
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.data.loader import dealt_of
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.keras.entry import KerasEntry
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.step import plain_step
-from dream.adapters.pytorch.tensors import TorchTensors
-from dream.collectives import Communicator, Loop, Members
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
+from dream.adapters.pytorch.train_step import plain_step
+from dream.collectives import Communicator
 from dream.update.local_sgd import AveragingSchedule, refuse_weigh, refuse_weight
-
-_KERAS = "dream.adapters.pytorch.keras.local_sgd:open_block"
 
 
 @final
@@ -82,7 +75,7 @@ class AveragedReplicas:
         own = self._parameters()
         for tensor, first in zip(own, self._communicator.broadcast(own), strict=True):
             tensor.copy_(first)
-        randomness.offset_by(self._communicator.rank)
+        devices.offset_by(self._communicator.rank)
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
@@ -138,57 +131,36 @@ class AveragedReplicas:
 
 
 @final
-class LocalSgd(Adapter):
+class LocalSgd(Parallelism):
     """Every rank a replica. Between averages a rank's parameters are its own; they are the same
     on every rank at the end of each pass over a loader."""
 
+    keras_block = "dream.adapters.pytorch.keras.local_sgd:open_block"
+    keras_steps = False
+
     def __init__(self, plan: Plan) -> None:
-        self._topology = Topology.of(
-            plan.cluster,
-            num_replicas=plan.cluster.world_size,
-            device=str(devices.choose(plan)),
-        )
-        self._communicator = _connect(plan)
-        self._shares = Shares()
-        self._replicas = AveragedReplicas(self._communicator, self._shares, plan.options)
-        self._dealer = Dealer(self._communicator, self._shares, plan.seed)
-        self._patches = Patches()
-        self._keras = KerasEntry(plan, self._communicator, _KERAS)
+        super().__init__(plan)
+        self._replicas = AveragedReplicas(self.world, self.shares, plan.options)
 
-    @property
-    def topology(self) -> Topology:
-        return self._topology
+    def connect(self) -> Participants:
+        if self.plan.mixed:
+            raise Unsupported(
+                "'local_sgd' averages torch's optimizers. Received: ranks of two frameworks. Use "
+                "'horovod'."
+            )
+        device = devices.choose(self.plan)
+        return Participants(connect(self.plan)[0], device)
 
-    @property
-    def communicator(self) -> Communicator:
-        return self._communicator
+    def subscribe(self, hooks: Hooks) -> None:
+        if self.world.world_size > 1:
+            hooks.made("optimizer", self.adopt)
 
-    def enter(self) -> None:
-        replace = self._patches.replace
-        deals = self._dealer.wrap_init(DataLoader.__init__)
-        replace(DataLoader, "__init__", _followed(deals, self._replicas.end_passes))
-        saving.enter(replace)
-        if self._topology.world_size > 1:
-            watched = _followed(Optimizer.__init__, self._replicas.watch)
-            replace(Optimizer, "__init__", watched)
-        self._keras.enter()
+    def follow(self, loader: DataLoader[Any]) -> None:
+        self._replicas.end_passes(loader)
 
-    def exit(self) -> None:
-        self._keras.exit()
-        self._patches.restore()
-
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        return tuple(self._prepare(item) for item in objects)
-
-    def _prepare(self, item: Any) -> Any:
-        if (prepared := self._keras.prepare(item)) is not None:
-            return prepared
-        if isinstance(item, DataLoader):
-            self._dealer.deal(item)
-            self._replicas.end_passes(item)
-        elif isinstance(item, Optimizer) and self._topology.world_size > 1:
-            self._replicas.watch(item)
-        return item
+    def adopt(self, optimizer: Optimizer) -> None:
+        if self.world.world_size > 1:
+            self._replicas.watch(optimizer)
 
     def train_step(
         self,
@@ -204,7 +176,7 @@ class LocalSgd(Adapter):
                 "Under 'local_sgd' Keras models on torch train by fit. Received: train_step with "
                 f"{type(optimizer).__name__}. Use model.fit, or Keras on TensorFlow."
             )
-        self._prepare(optimizer)
+        self.adopt(optimizer)
         own_step = plain_step(model, loss, optimizer)
 
         def step(*batch: Any) -> torch.Tensor:
@@ -219,39 +191,14 @@ class LocalSgd(Adapter):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         self._replicas.settle()
-        return evaluation.evaluate(model, data, metrics, self._communicator)
+        return super().evaluate(model, data, metrics)
 
-    def weigh(self, loss: Any, count: Any) -> Any:
+    def weigh(self, loss: Any, count: float) -> Any:
         refuse_weigh(count)
 
     def loss_weight(self) -> float:
-        return self._shares.weight(())
+        return self.shares.weight(())
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._replicas.settle()
-        return state.whole(model)
-
-
-def _followed(init: Callable[..., None], then: Callable[[Any], None]) -> Callable[..., None]:
-    """Wrap an `__init__` to have something done to what it made."""
-
-    @wraps(init)
-    def wrapped(made: Any, *args: Any, **kwargs: Any) -> None:
-        init(made, *args, **kwargs)
-        then(made)
-
-    return wrapped
-
-
-def _connect(plan: Plan) -> Communicator:
-    members, tensors = Members.all_of(plan.cluster), TorchTensors()
-    if plan.cluster.alone:
-        return Communicator(Loop(), tensors, members)
-    if plan.mixed:
-        raise Unsupported(
-            "'local_sgd' averages torch's optimizers. Received: ranks of two frameworks. Use "
-            "'horovod'."
-        )
-    collectives.start_group(plan.cluster, plan.reduction)
-    wire = _registry.reduction("torch", plan.reduction)(plan.cluster, plan.reduction)
-    return Communicator(wire, tensors, members)
+        return super().full_state(model)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from torch.utils.data import DataLoader
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.seen_loss import Losses
+from dream.adapters.pytorch.loss import LossObserver
 from dream.tools.record import RecordRequest, Traits
 from dream.tools.recorder import Recorder
 
@@ -190,7 +190,7 @@ class TorchHooks:
     """Wraps torch's functions. Keeps what was seen since the last backward."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.losses = Losses()
+        self.losses = LossObserver()
         self._recorder = recorder
         self._given: tuple[int | None, int | None] = (None, None)
         self._before: list[torch.Tensor] | None = None

@@ -1,24 +1,125 @@
-"""BatchNorm over the whole batch: its statistics are those of all ranks' samples, however many each
-has. On the CPU too, where torch's own needs a GPU."""
+"""BatchNorm over the whole batch: its statistics are those of all samples, wherever they are.
+On the CPU too, where torch's own needs a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from dream.adapters.pytorch.reducing import recomputing
-from dream.adapters.pytorch.slot import Around, Slot, called_with, slot_of, unwrapped
-from dream.adapters.pytorch.update import moments
-from dream.adapters.pytorch.update.moments import along, check_several, take_in, wide
+from dream._errors import ConfigurationError
+from dream._log import logger
+from dream.adapters.pytorch.call_hook import CallHook, Wrapper, called_with, hook_of, unwrapped
+from dream.adapters.pytorch.private import BatchNorm, NormBase, check_input_dim, recomputing
 from dream.collectives import Communicator
 
+
+def norms(module: nn.Module) -> list[nn.Module]:
+    """The normalisations that keep running statistics."""
+    return [m for m in module.modules() if isinstance(m, NormBase) and m.track_running_stats]
+
+
+def running(norms: list[nn.Module]) -> list[torch.Tensor]:
+    """The statistics that a training step changes: floating point buffers of the norms in
+    training mode, detached, since backward keeps them without using their values."""
+    return [
+        buffer.data
+        for norm in norms
+        if norm.training
+        for buffer in norm.buffers(recurse=False)
+        if buffer.is_floating_point()
+    ]
+
+
+def tell_local_statistics(module: nn.Module) -> None:
+    """Say in a line that normalising over a rank's own share is not what one device does."""
+    batch = [m for m in module.modules() if isinstance(m, BatchNorm)]
+    if any(not isinstance(norm, nn.SyncBatchNorm) for norm in batch):
+        logger.info(
+            "%s normalises each rank's share by itself (BatchNorm), so its numbers cannot equal "
+            "those of one device",
+            type(module).__name__,
+        )
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """Return x in the type it is normalised in: float32 where it is of half precision."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Shape a value for each channel, to be combined with x."""
+    return values.reshape(1, -1, *(1 for _ in range(x.dim() - 2)))
+
+
+def number(of: torch.Tensor) -> float:
+    """A count that all ranks summed up."""
+    return float(of)
+
+
+def check_several(count: float, x: torch.Tensor) -> None:
+    """Refuse to normalise by a single value of a channel. count: of all ranks together."""
+    if count <= 1.0:
+        raise ConfigurationError(
+            "A batch normalisation needs two values of a channel. Received: an input of shape "
+            f"{tuple(x.shape)} on this rank, and {count:.0f} values on all. Say drop_last=True, or "
+            "choose a batch_size that leaves two samples for the last batch."
+        )
+
+
+@torch.no_grad()
+def take_in(norm: BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    """Into the running statistics, as torch's own does. variance: of a sample, by n - 1."""
+    if norm.running_mean is None or norm.running_var is None:
+        return
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:
+        momentum = 1.0 / number(norm.num_batches_tracked)
+    for running, value in ((norm.running_mean, mean), (norm.running_var, variance)):
+        running.data.lerp_(value.to(running.device, running.dtype), momentum)
+
+
 Weight = Callable[[], float]
+Moments = tuple[torch.Tensor, torch.Tensor, int]
+"""Mean and variance, shape (channels,) each, and the values of a channel that they are of."""
+
+
+def moments_of(given: Sequence[torch.Tensor]) -> Moments:
+    """Find those of several inputs together, by operations that gradients flow back through. Each
+    one's own are about its own mean, which keeps the digits of small spreads."""
+    first = given[0]
+    dims = [dim for dim in range(first.dim()) if dim != 1]
+    total = sum(x.numel() // x.shape[1] for x in given)
+    check_several(total, first)
+    given = [x for x in given if len(x)]
+    shares = [x.numel() // x.shape[1] / total for x in given]
+    own = [torch.var_mean(wide(x), dims, correction=0) for x in given]
+    spreads, means = (
+        torch.stack([each.double().to(first.device) for each in side])
+        for side in zip(*own, strict=True)
+    )
+    weights = spreads.new_tensor(shares).unsqueeze(1)
+    mean = (weights * means).sum(0)
+    variance = (weights * (spreads + (means - mean).square())).sum(0)
+    dtype = own[0][0].dtype
+    return mean.to(dtype), variance.to(dtype), total
+
+
+def normalised(norm: BatchNorm, x: torch.Tensor, by: Moments) -> torch.Tensor:
+    """Normalise an input, likewise, and take the moments into the running statistics."""
+    mean, variance, count = by
+    take_in(norm, mean, variance * (count / (count - 1.0)))
+    mean, scale = mean.to(x.device), (variance.to(x.device) + norm.eps).rsqrt()
+    normal = (wide(x) - along(mean, x)) * along(scale, x)
+    if norm.affine:
+        normal = normal * along(norm.weight, x) + along(norm.bias, x)
+    return normal.to(x.dtype)
 
 
 def synchronise(
@@ -32,26 +133,26 @@ def synchronise(
     on. trains: whether a part is called by one. weight: what this rank's gradients are multiplied
     by after backward."""
 
-    def taken(norm: _BatchNorm) -> Synchronised:
-        slot = slot_of(norm)
-        assert isinstance(slot, Slot)
-        inner = unwrapped(slot.inner, (Around,))  # of another root, whose module is now a part
+    def taken(norm: BatchNorm) -> Synchronised:
+        slot = hook_of(norm)
+        assert isinstance(slot, CallHook)
+        inner = unwrapped(slot.inner, (Wrapper,))  # of another root, whose module is now a part
         slot.inner = made = Synchronised(norm, inner, among, trains, weight)
         return made
 
     return {norm: before.get(norm) or taken(norm) for norm in _norms(module)}
 
 
-def _norms(module: nn.Module) -> list[_BatchNorm]:
+def _norms(module: nn.Module) -> list[BatchNorm]:
     """Those in a module that normalise by a batch, and not already over all ranks."""
-    found = (m for m in module.modules() if isinstance(m, _BatchNorm))
+    found = (m for m in module.modules() if isinstance(m, BatchNorm))
     return [m for m in found if not isinstance(m, nn.SyncBatchNorm)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """What a batch is normalised by: statistics of all ranks' samples, `count` of them."""
+    """The statistics that a batch is normalised by: of all ranks' samples, `count` of them."""
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -82,7 +183,7 @@ class _Over:
 
 
 @final
-class Synchronised(Around):
+class Synchronised(Wrapper):
     """The forward pass of one BatchNorm.
 
     inner: its own, for calls that are no training. training_call: whether this is one.
@@ -90,7 +191,7 @@ class Synchronised(Around):
 
     def __init__(
         self,
-        norm: _BatchNorm,
+        norm: BatchNorm,
         inner: Callable[..., Any],
         communicator: Communicator,
         training_call: Callable[[], bool],
@@ -111,7 +212,7 @@ class Synchronised(Around):
 
     def _normalise(self, x: torch.Tensor) -> torch.Tensor:
         norm = self._norm
-        norm._check_input_dim(x)
+        check_input_dim(norm, x)
         mean, variance, count = self._statistics(x.detach())
         check_several(count, x)
         if not recomputing():
@@ -129,15 +230,15 @@ class Synchronised(Around):
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
         """(mean, variance, samples) of all ranks. A rank's own are about its own mean, which keeps
         the digits of small spreads; they are summed in float64."""
-        number = float(x.numel() // x.shape[1])
+        own = float(x.numel() // x.shape[1])
         sums = torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
-        if number:
-            sums[0] = number
+        if own:
+            sums[0] = own
             mean, spread = torch.ops.aten.batch_norm_update_stats(_rows(x), None, None, 0.0)
             mean = mean.double()
-            sums[1:] = number * torch.cat([mean, spread.double() + mean.square()])
+            sums[1:] = own * torch.cat([mean, spread.double() + mean.square()])
         total = self._among.all_reduce(sums, "sum")
-        count = moments.number(total[0])
+        count = number(total[0])
         mean, squares = (total[1:] / count).chunk(2)
         variance = (squares - mean.square()).clamp(min=0.0)
         dtype = wide(x).dtype

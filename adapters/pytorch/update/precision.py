@@ -1,34 +1,123 @@
-"""Models in a lower precision, as `dream/update/precision.py` says: calls under autocast, or models
-cast. What comes out of them is float32, so that a loss is computed as before."""
+"""Models in a lower precision, and the float32 weights that optimizers step on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from dream.adapters.pytorch.update.masters import Masters
+from dream.adapters.pytorch.private import BatchNorm, tables, to_local, tree_map, version_of
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import Precision as Row
+
+
+@final
+class _MasterWeight:
+    """value: of a parameter, or of this rank's piece of one. version: of the parameter when it was
+    last this one's rounding."""
+
+    def __init__(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
+        self.value = nn.Parameter(value)
+        self.version = version_of(parameter)
+
+    def take(self, parameter: nn.Parameter, scale: float) -> None:
+        """The parameter's gradient, and its values where weights were loaded."""
+        if not self._rounds_to(parameter):
+            _copy(parameter, self.value)
+        gradient = parameter.grad
+        self.value.grad = None if gradient is None else gradient.float().div_(scale)
+
+    def give(self, parameter: nn.Parameter) -> None:
+        _copy(self.value, parameter)
+        self.version = version_of(parameter)
+        self.value.grad = None
+
+    def _rounds_to(self, parameter: nn.Parameter) -> bool:
+        """Whether nobody has written into the parameter. Torch counts no changes of a piece."""
+        piece = to_local(parameter)
+        if piece is parameter:
+            return self.version == version_of(parameter)
+        return torch.equal(piece, to_local(self.value).to(piece.dtype))
+
+
+@torch.no_grad()
+def _copy(of: nn.Parameter, to: nn.Parameter) -> None:
+    to_local(to).data.copy_(to_local(of))
+
+
+@final
+class MasterWeights:
+    """The master weights of one strategy's models. An optimizer has them for its parameters while
+    it acts, so its state is float32 too. (A parameter itself cannot change its type and back:
+    autograd would forget what is attached to its gradient.)"""
+
+    def __init__(self) -> None:
+        self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    def keep(self, parameter: nn.Parameter) -> None:
+        """The values of a parameter that is about to be cast."""
+        self._of[parameter] = _MasterWeight(parameter, parameter.detach().float().clone())
+
+    def move(
+        self,
+        old: nn.Parameter,
+        new: nn.Parameter,
+        cut: Callable[[torch.Tensor, nn.Parameter], torch.Tensor],
+    ) -> None:
+        """A parameter was cut. cut: a tensor like the old one -> its piece that is like the new."""
+        master: _MasterWeight | None = self._of.pop(old, None)
+        if master is not None:
+            self._of[new] = _MasterWeight(new, cut(master.value.detach(), new))
+
+    def of(self, parameter: nn.Parameter) -> nn.Parameter | None:
+        master: _MasterWeight | None = self._of.get(parameter)
+        return None if master is None else master.value
+
+    @contextmanager
+    def in_place(self, optimizer: Optimizer, scale: float) -> Iterator[None]:
+        """Inside, the optimizer's parameters are masters, and gradients divided by `scale`; then
+        the parameters are rounded again."""
+        own = [group["params"] for group in optimizer.param_groups]
+        pairs: list[tuple[nn.Parameter, _MasterWeight]] = [
+            (p, self._of[p]) for parameters in own for p in parameters if p in self._of
+        ]
+        for parameter, master in pairs:
+            master.take(parameter, scale)
+            if parameter in optimizer.state:  # it was loaded before the parameter was cast
+                optimizer.state[master.value] = optimizer.state.pop(parameter)
+        for group in optimizer.param_groups:
+            group["params"] = [self._stand_in(p) for p in group["params"]]
+        try:
+            yield
+        finally:
+            for group, parameters in zip(optimizer.param_groups, own, strict=True):
+                group["params"] = parameters
+            for parameter, master in pairs:
+                master.give(parameter)
+
+    def _stand_in(self, parameter: nn.Parameter) -> nn.Parameter:
+        master = self.of(parameter)
+        return parameter if master is None else master
+
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @final
 class Precision:
-    """Of one strategy's models.
+    """The precision of one strategy's models.
 
     device: "cpu" or "cuda". masters, scaling: None where there are none.
     """
 
     def __init__(
-        self, row: Row, device: str, masters: Masters | None, scaling: Scaling | None
+        self, row: Row, device: str, masters: MasterWeights | None, scaling: Scaling | None
     ) -> None:
         self._model = None if row.model is None else _type(row.model)
         self._functions = None if row.functions is None else _type(row.functions)
@@ -41,7 +130,7 @@ class Precision:
         return self._model is not None
 
     def casting(self) -> AbstractContextManager[Any]:
-        """Where a model is called in training."""
+        """Cast what runs inside, where a model is called in training."""
         if self._functions is None:
             return nullcontext()
         return torch.autocast(self._device, self._functions)
@@ -52,12 +141,12 @@ class Precision:
             return
         for part in module.modules():
             self._cast_before.add(part)
-            if not (self._keeps_norms and isinstance(part, _BatchNorm)):
+            if not (self._keeps_norms and isinstance(part, BatchNorm)):
                 self._cast(part, self._model)
 
     def apart(self, module: nn.Module) -> list[nn.Module]:
         """The parts that keep a type of their own."""
-        return [m for m in module.modules() if self._keeps_norms and isinstance(m, _BatchNorm)]
+        return [m for m in module.modules() if self._keeps_norms and isinstance(m, BatchNorm)]
 
     def call(
         self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -79,7 +168,7 @@ class Precision:
         return run(forward, args, kwargs)
 
     def taken(self, given: Any) -> Any:
-        """What a model is called with, in its type."""
+        """Cast what a model is called with to its type."""
         if self._model is None:
             return given
         return tree_map(lambda x: x.to(self._model) if _floats(x) else x, given)
@@ -97,7 +186,7 @@ class Precision:
                 parameter.data = parameter.data.to(dtype)
         for name, buffer in part.named_buffers(recurse=False):
             if _floats(buffer):
-                part._buffers[name] = buffer.to(dtype)
+                tables(part)[2][name] = buffer.to(dtype)
 
 
 def _type(name: str) -> torch.dtype:

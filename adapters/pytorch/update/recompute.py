@@ -4,17 +4,68 @@ the same numbers, dropout's masks included, and BatchNorm's statistics counted o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
-from dream.adapters.pytorch import buffers
-from dream.adapters.pytorch.slot import Around, called_with, made_slot_of, unwrapped
-from dream.adapters.pytorch.update.again import Again, again, again_in_threads
+from dream.adapters.pytorch.call_hook import Wrapper, called_with, ensure_hook, unwrapped
+from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.rng_replay import RngReplay
+
+Again = Callable[..., Any]
+"""Either of those below."""
+
+
+def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
+    """`function(*args)`, computed again in backward. norms: whose statistics count it once."""
+    contexts = lambda: (nullcontext(), _Afresh(partial(_counted_once, norms)))  # noqa: E731
+    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
+
+
+def again_in_threads(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
+    """The same beside other threads, which draw from the same generator."""
+    draws = RngReplay()
+    contexts = lambda: (  # noqa: E731
+        draws.kept(), _Afresh(partial(_counted_once, norms), draws.given),
+    )  # fmt: skip
+    return checkpoint(
+        function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+    )
+
+
+@final
+class _Afresh(AbstractContextManager[None]):
+    """Contexts that are made each time they are entered: several backward passes may compute a
+    segment again."""
+
+    def __init__(self, *makers: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._makers, self._stack = makers, ExitStack()
+
+    def __enter__(self) -> None:
+        self._stack = ExitStack()
+        for make in self._makers:
+            self._stack.enter_context(make())
+
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+
+
+@contextmanager
+def _counted_once(norms: list[nn.Module]) -> Iterator[None]:
+    held = [b.data for norm in norms for b in norm.buffers(recurse=False)]
+    before = [b.clone() for b in held]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(held, before, strict=True):
+            buffer.copy_(value)
+
 
 How = bool | str | Sequence[str]
 _LEAST = 4
@@ -35,7 +86,7 @@ def recompute(
     kind = Runs if how == "sqrt" else Recomputed
     chosen = _chosen(module, how, {module.get_submodule(name) for name in opened}) if how else []
     for layer in chosen:
-        slot = made_slot_of(layer)
+        slot = ensure_hook(layer)
         inner = unwrapped(slot.inner, (Recomputed, Runs))
         slot.inner = kind(layer, inner, trains, again_in_threads if in_threads else again)
     return chosen
@@ -68,14 +119,14 @@ def _closed(layer: nn.Module, opened: Collection[nn.Module]) -> list[nn.Module]:
 
 
 @final
-class Recomputed(Around):
+class Recomputed(Wrapper):
     """The calls of one layer."""
 
     def __init__(
         self, layer: nn.Module, inner: Callable[..., Any], trains: Callable[[], bool], again: Again
     ) -> None:
         super().__init__(inner)
-        self._norms = buffers.norms(layer)
+        self._norms = batch_norm.norms(layer)
         self._trains, self._again = trains, again
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +136,7 @@ class Recomputed(Around):
 
 
 @final
-class Runs(Around):
+class Runs(Wrapper):
     """The calls of a chain of layers, in as many runs as each has layers. What goes into a run is
     kept, and the values inside the last."""
 
@@ -109,7 +160,7 @@ class Runs(Around):
             run = layers[first : first + size]
             if first + size >= len(layers):
                 return _in_turn(run, x)
-            norms = [norm for layer in run for norm in buffers.norms(layer)]
+            norms = [norm for layer in run for norm in batch_norm.norms(layer)]
             x = self._again(partial(_in_turn, run), norms, x)
         return x
 

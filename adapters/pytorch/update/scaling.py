@@ -13,10 +13,9 @@ from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.local import local_of
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.update.held import Left
-from dream.adapters.pytorch.update.spread import Spread
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.update.gradients import GradientMark, Spread
 from dream.update.precision import GROWTH_INTERVAL, INITIAL_SCALE
 
 Backward = Callable[..., None]
@@ -43,19 +42,19 @@ class Scaling:
         self._open = False
         self._good = 0
         self._judged = self._late = False
-        self._half: dict[nn.Parameter, Left] = {}
+        self._half: dict[nn.Parameter, GradientMark] = {}
 
     @property
     def own(self) -> float:
-        """What this rank's loss is multiplied by."""
+        """The factor of this rank's loss."""
         return self.scale / self._ranks
 
-    def enter(self, patches: Patches) -> None:
+    def opened(self, run: Backward) -> Backward:
+        """Return what stands for `torch.autograd.backward` until `close`."""
         self._open = True
-        scaled = self._scaling(torch.autograd.backward)
-        patches.replace(torch.autograd, "backward", scaled)
+        return self._scaling(run)
 
-    def exit(self) -> None:
+    def close(self) -> None:
         self._open = False
 
     def backward(self, *args: Any) -> None:
@@ -141,19 +140,19 @@ class Scaling:
             self._note(parameters)
 
     def renote(self) -> None:
-        """What changed gradients since is dream's own."""
+        """Note them again: what changed them since is dream's own."""
         self._note([*self._half])
 
     def _note(self, parameters: list[nn.Parameter]) -> None:
         half = [p for p in parameters if p.grad is not None and _is_half(p)]
-        self._half.update({p: Left.of(p.grad) for p in half})
+        self._half.update({p: GradientMark.of(p.grad) for p in half})
 
 
 @torch.no_grad()
 def _multiply(parameters: list[nn.Parameter], factor: float) -> None:
-    gradients = [local_of(p.grad) for p in parameters if p.grad is not None and not _is_half(p)]
+    gradients = [to_local(p.grad) for p in parameters if p.grad is not None and not _is_half(p)]
     if gradients:
-        torch._foreach_mul_(gradients, factor)
+        private.foreach_mul_(gradients, factor)
 
 
 def _is_half(parameter: nn.Parameter) -> bool:
@@ -161,7 +160,7 @@ def _is_half(parameter: nn.Parameter) -> bool:
 
 
 def started(tensors: Any, given: Any, scale: float) -> tuple[list[Any], list[Any]]:
-    """Where backward starts, and with which gradients."""
+    """Return where backward starts, and with which gradients."""
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if given is None or isinstance(given, torch.Tensor):
         given = [given] * len(listed)

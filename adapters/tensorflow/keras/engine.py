@@ -11,26 +11,30 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Array, BatchShare, LossGradients
+from dream.adapters.keras.engine import Array, BatchShare, Exchange, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
 from dream.adapters.tensorflow.randomness import offset_by
-from dream.adapters.tensorflow.replicas import Replicas
 from dream.collectives import Communicator
 from dream.update.update import Knobs
 
 
-def open_block(plan: Plan, who: Replicas) -> KerasBlock:
+def open_block(
+    plan: Plan,
+    communicator: Communicator,
+    distribution: tf.distribute.Strategy | None,
+    exchange: Exchange | None,
+) -> KerasBlock:
     """Open the block in which Keras models are distributed: over the devices of this process where
     it has several, else over the ranks."""
     engine = (
-        ProcessEngine(who.communicator, plan)
-        if who.distribution is None
-        else MirroredEngine(who.distribution, who.communicator, plan.seed)
+        ProcessEngine(communicator, plan)
+        if distribution is None
+        else MirroredEngine(distribution, communicator, plan.seed)
     )
-    engine.knobs, engine.exchange = Knobs.of(plan.options), who.exchange
+    engine.knobs, engine.exchange = Knobs.of(plan.options), exchange
     return KerasBlock(engine)
 
 

@@ -13,12 +13,14 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras.asynchronous.local_sgd import AveragedModel, averaging
-from dream.adapters.tensorflow import calling, evaluation, replicas, starting
-from dream.adapters.tensorflow.dealing import Dealt, share_cut
+from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.data import ShardedDataset, shard_of_rank
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
-from dream.adapters.tensorflow.training import LocalStep
+from dream.adapters.tensorflow.loss import count_of
+from dream.adapters.tensorflow.parallel import replicas
+from dream.adapters.tensorflow.step import LocalStep, build
 from dream.collectives import Communicator
 from dream.update.local_sgd import refuse_weigh, refuse_weight
 
@@ -60,8 +62,8 @@ class LocalSgd(Adapter):
     def _prepare(self, item: Any) -> Any:
         if self._block.takes(item):
             return self._block.prepare(item)
-        cut = share_cut(self.topology.rank, self.topology.world_size)
-        return SettledDataset(Dealt(item, cut, self.communicator), self._averaged)
+        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
+        return SettledDataset(ShardedDataset(item, cut, self.communicator), self._averaged)
 
     def train_step(
         self,
@@ -83,12 +85,12 @@ class LocalSgd(Adapter):
             batch = machine.tensors(batch)
             with translated():
                 if run is None:
-                    starting.build(model, optimizer, batch)
+                    build(model, optimizer, batch)
                     averaged.begin(model, optimizer)
                     local, order = self._caught.of(inner, averaged.order), averaged.order
                     run = machine.differentiate(local, order, eager=False, one_length=False)
                 value, present = run(batch, averaged.gradient)
-                averaged.step(float(calling.count(batch)), present)
+                averaged.step(float(count_of(batch)), present)
             return value
 
         return step
@@ -98,7 +100,7 @@ class LocalSgd(Adapter):
     ) -> dict[str, float]:
         self._averaged.settle()
         dealt = data.dealt if isinstance(data, SettledDataset) else data
-        cut = share_cut(self.topology.rank, self.topology.world_size)
+        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
         return evaluation.evaluate(
             model, dealt, metrics, self.communicator, cut, _here, resyncs=None
         )
@@ -115,7 +117,7 @@ class LocalSgd(Adapter):
 class SettledDataset:
     """A dealt dataset, after each pass over which the replicas are alike."""
 
-    def __init__(self, dealt: Dealt, averaged: AveragedModel) -> None:
+    def __init__(self, dealt: ShardedDataset, averaged: AveragedModel) -> None:
         self.dealt, self._averaged = dealt, averaged
 
     def __len__(self) -> int:

@@ -20,13 +20,15 @@ from dream.adapters.keras.asynchronous.block import LocalBlock
 from dream.adapters.keras.asynchronous.fit import WalkFeed, leased
 from dream.adapters.keras.asynchronous.optimizer import KerasServerOptimizer
 from dream.adapters.keras.asynchronous.parameter_server import KerasWorker, PushedSteps
-from dream.adapters.tensorflow import calling, evaluation, runtime, starting
-from dream.adapters.tensorflow.dealing import share_cut
+from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.data import shard_of_rank
 from dream.adapters.tensorflow.engine import example, explained
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
+from dream.adapters.tensorflow.loss import count_of
+from dream.adapters.tensorflow.step import LocalStep, build
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.adapters.tensorflow.training import LocalStep
 from dream.collectives import Communicator, Loop, Members
 from dream.parameter_server.job import (
     ServerJob,
@@ -98,7 +100,7 @@ class ParameterServer(Asynchronous):
             batch = worker.machine.tensors(batch)
             with translated():
                 if run is None:
-                    starting.build(model, optimizer, batch)
+                    build(model, optimizer, batch)
                 state = worker.ready(model, optimizer)
                 if run is None:
                     run = worker.machine.differentiate(
@@ -108,7 +110,7 @@ class ParameterServer(Asynchronous):
                         one_length=False,
                     )
                 value, present = run(batch, state.gradient)
-                counted = float(calling.count(batch) if weight is None else weight(*batch))
+                counted = float(count_of(batch) if weight is None else weight(*batch))
             return tf.constant(worker.worker.push(float(value), counted, present), value.dtype)
 
         return step
@@ -121,7 +123,7 @@ class ParameterServer(Asynchronous):
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
         whole = data.whole if isinstance(data, LeasedDataset) else data
         return evaluation.evaluate(
-            model, whole, metrics, alone, share_cut(0, 1), _here, resyncs=None
+            model, whole, metrics, alone, shard_of_rank(0, 1), _here, resyncs=None
         )
 
     def weigh(self, loss: Any, count: Any) -> Any:

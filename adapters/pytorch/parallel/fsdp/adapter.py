@@ -19,9 +19,11 @@ from torch.utils.hooks import RemovableHandle
 
 from dream._adapter import Adapter, Plan
 from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.call_hook import hook_of, set_hook
 from dream.adapters.pytorch.parallel import _private
 from dream.adapters.pytorch.parallel._private import own_parameters, tree_map
-from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.adapter import ShardedAdapter, shards_nothing
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_grad
@@ -40,14 +42,13 @@ from dream.adapters.pytorch.parallel.sharding.module import (
 )
 from dream.adapters.pytorch.parallel.sharding.registry import PendingModule, ShardedRegistry
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.slot import set_slot, slot_of
 from dream.collectives import Communicator
 
 
 def sharded(plan: Plan) -> Adapter:
     """Make the adapter of `sharded`, by what is sharded."""
     if shards_nothing(plan):
-        return Synchronous(plan)
+        return TorchAdapter(Ddp(plan))
     return ZeroOne(plan) if plan.options["zero"] == 1 else FullySharded(plan)
 
 
@@ -363,10 +364,10 @@ def _copied(module: Any, memo: dict[int, Any]) -> nn.Module:
     copy_shards(module, memo)
     vars(made).update(copy.deepcopy(_private.state_without_fsdp(module), memo))
     _private.clear_hooks(made)
-    slot = slot_of(module)
+    slot = hook_of(module)
     root = slot.root if isinstance(slot, SubmoduleCall) else slot
     if isinstance(root, ShardedModule):
-        set_slot(made, root.hook_of_copy(made))
+        set_hook(made, root.hook_of_copy(made))
     return made
 
 

@@ -18,12 +18,13 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._options import REPLICAS
 from dream._topology import Topology
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
-from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_optimizers, hook_save
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
-from dream.adapters.pytorch.patches import Patches
 from dream.collectives import Communicator
 
 
@@ -34,7 +35,7 @@ class ZeroOne(Adapter):
     def __init__(self, plan: Plan) -> None:
         options = {option.name: option.default for option in REPLICAS}
         options |= {name: value for name, value in plan.options.items() if name in options}
-        self._replicas = Synchronous(replace(plan, options=options))
+        self._replicas = TorchAdapter(Ddp(replace(plan, options=options)))
         self._name = plan.spec.name
         mesh = shards_mesh_of(plan)
         rows = [mesh.copy_of(index * mesh.model) for index in range(mesh.data)]
@@ -206,7 +207,7 @@ class _RowStates:
 
     def take(self, optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
         """Take this rank's rows of a state: a hook before load_state_dict."""
-        return _each_entry(optimizer, given, self._to_local)
+        return _each_entry(optimizer, given, self._to_own_rows)
 
     def _to_dtensor(self, value: Any, parameter: torch.Tensor) -> Any:
         own = self._rows.of(parameter)
@@ -219,7 +220,7 @@ class _RowStates:
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
 
-    def _to_local(self, value: Any, parameter: torch.Tensor) -> Any:
+    def _to_own_rows(self, value: Any, parameter: torch.Tensor) -> Any:
         if isinstance(value, DTensor):
             return value.to_local().clone()
         return self._rows.of(value).clone() if _is_whole(value, parameter) else value

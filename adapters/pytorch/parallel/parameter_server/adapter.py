@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._topology import Cluster, Topology
-from dream.adapters.pytorch import devices, evaluation, saving, state
+from dream.adapters.pytorch import devices, evaluate, hooks, tensors
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
+from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import TorchServerOptimizer
 from dream.adapters.pytorch.parallel.parameter_server.schedules import JobSchedules
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.step import check_scalar
 from dream.adapters.pytorch.tensors import TorchTensors
-from dream.adapters.pytorch.weighing import count_of
+from dream.adapters.pytorch.train_step import check_scalar
 from dream.collectives import Communicator, Loop, Members
 from dream.data.partition import split
 from dream.parameter_server.job import (
@@ -73,7 +73,7 @@ class ParameterServer(Asynchronous):
         replace(Optimizer, "__init__", worker.wrap_init(Optimizer.__init__))
         replace(nn.Module, "__init__", worker.untrained.wrap_init(nn.Module.__init__))
         schedules.enter(self._patches)
-        saving.enter(replace)
+        hooks.enter(replace)
 
     def exit(self) -> None:
         self._patches.restore()
@@ -122,14 +122,14 @@ class ParameterServer(Asynchronous):
         self._worker().worker.refresh()
         alone = Communicator(Loop(), TorchTensors(), Members.all_of(Cluster()))
         with torch.no_grad():
-            return evaluation.evaluate(model, data, metrics, alone)
+            return evaluate.evaluate(model, data, metrics, alone)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_weigh(count)
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._worker().worker.refresh()
-        return state.whole(model)
+        return tensors.whole_state(model)
 
     def staleness(self) -> Staleness:
         return self._worker().worker.client.staleness()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from dream._plain import name_of
-from dream.adapters.pytorch.plain import TENSORS, load
+from dream.adapters.pytorch.tensors import CODEC, load
 from dream.parameter_server.optimizer import ServerOptimizer, find_class, pack_optimizer
 from dream.parameter_server.protocol import refuse_garbled
 
@@ -86,7 +86,7 @@ def describe(optimizer: Optimizer, kind: type[Optimizer], shard: Sequence[int]) 
     spec = TorchOptimizerSpec(
         name_of(kind), optimizer.defaults, shapes, settings_of(optimizer), groups, state
     )
-    return pack_optimizer(tuple(vars(spec).values()), kind.__name__, TENSORS)
+    return pack_optimizer(tuple(vars(spec).values()), kind.__name__, CODEC)
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -170,7 +170,7 @@ class TorchServerOptimizer(ServerOptimizer):
     def save(self) -> bytes:
         places = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         state = {places[id(p)]: value for p, value in self._optimizer.state.items()}
-        return pack_optimizer(state, type(self._optimizer).__name__, TENSORS)
+        return pack_optimizer(state, type(self._optimizer).__name__, CODEC)
 
     def restore(self, state: bytes) -> None:
         self._take(load(state))

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, SequentialLR
 
-from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.hooks import Patches
 from dream.parameter_server.worker import Worker
 
 _MADE_BY = (LRScheduler, SequentialLR, ChainedScheduler)

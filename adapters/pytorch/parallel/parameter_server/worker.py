@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch import randomness
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     describe,
@@ -22,7 +22,7 @@ from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     settings_of,
     views_of,
 )
-from dream.adapters.pytorch.plain import TENSORS, dump, load
+from dream.adapters.pytorch.tensors import CODEC, dump, load
 from dream.parameter_server.optimizer import Sharding, pack_optimizer
 from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
 
@@ -77,7 +77,7 @@ class TorchWorkerState(WorkerState):
                 "The servers hold the parameters that the optimizer began with. Received: a "
                 "parameter group added after the first batch. Add it before."
             )
-        return pack_optimizer(settings_of(self.optimizer), type(self.optimizer).__name__, TENSORS)
+        return pack_optimizer(settings_of(self.optimizer), type(self.optimizer).__name__, CODEC)
 
     def take_optimizer_state(self, saved: Sequence[bytes]) -> None:
         own = parameters_of(self.optimizer)
@@ -134,7 +134,7 @@ class TorchWorker:
             state = TorchWorkerState(made[0], type(made[0]).__mro__[1], job.roles.servers)
             self.untrained.load(self.worker.hold(state, self.untrained.save(held)), held)
             self._state = state
-            randomness.offset_by(job.place.rank)
+            devices.offset_by(job.place.rank)
 
     def push_own(self, optimizer: Optimizer) -> None:
         """Push the loop's own `optimizer.step()`."""

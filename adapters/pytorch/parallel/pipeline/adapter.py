@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Mesh
-from dream.adapters.pytorch import collectives, evaluation, randomness, state
+from dream.adapters.pytorch import collectives, devices, evaluate, tensors
+from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
@@ -38,12 +39,9 @@ from dream.adapters.pytorch.parallel.sharding.graph import traced_modules
 from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_save
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement
 from dream.adapters.pytorch.parallel.sharding.registry import start_as_rank_0
-from dream.adapters.pytorch.passes import step_of
-from dream.adapters.pytorch.slot import Slot, set_slot
-from dream.adapters.pytorch.step import check_scalar
-from dream.adapters.pytorch.update.cut import cuts_of
+from dream.adapters.pytorch.train_step import check_scalar, cuts_of, step_of
+from dream.adapters.pytorch.update.gradients import Spread
 from dream.adapters.pytorch.update.recompute import How, recompute
-from dream.adapters.pytorch.update.spread import Spread
 from dream.data.partition import split
 
 _HONOURED = {**HONOURED, "sync_batch_norm": (False,)}
@@ -112,8 +110,8 @@ class PipelineParallel(ModelParallelAdapter):
         if self._knobs.recompute is not True:  # which is each stage's business
             opened = traced_modules(model, stages.opened)
             recompute(model, self._knobs.recompute, torch.is_grad_enabled, opened=opened)
-        set_slot(model, PipelineCall(pipeline))
-        randomness.offset_by(self._topology.rank)
+        set_hook(model, PipelineCall(pipeline))
+        devices.offset_by(self._topology.rank)
         self._made.append((pipeline, parts))
         return self._made[-1]
 
@@ -204,14 +202,14 @@ class PipelineParallel(ModelParallelAdapter):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         if self._alone:
-            return evaluation.evaluate(model, data, metrics, self._dealt)
+            return evaluate.evaluate(model, data, metrics, self._dealt)
         pipeline, _ = self._find(model)
 
         def predict(inputs: tuple[Any, ...]) -> Any:
             run = pipeline.predict(inputs, {})
-            return run.output if pipeline.has_last else evaluation.ELSEWHERE
+            return run.output if pipeline.has_last else evaluate.ELSEWHERE
 
-        return evaluation.evaluate(
+        return evaluate.evaluate(
             model, data, metrics, self._dealt, predict=predict, total=self._placement.world
         )
 
@@ -219,13 +217,13 @@ class PipelineParallel(ModelParallelAdapter):
         for pipeline, parts in self._made:
             if pipeline.model is model:
                 return parts.whole(self._placement.model)
-        return state.whole(model)
+        return tensors.whole_state(model)
 
 
 def _refuse_training(model: nn.Module) -> None:
     """Have the model's training calls refused."""
     for layer in model.modules():
-        set_slot(layer, RefusedTraining(layer))
+        set_hook(layer, RefusedTraining(layer))
 
 
 def step_alone(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
@@ -335,13 +333,13 @@ def _refused(module: nn.Module) -> Unsupported:
 
 
 @final
-class RefusedTraining(Slot):
+class RefusedTraining(CallHook):
     """Takes the calls of a module made in the block, and of parts of one that is prepared."""
 
     @classmethod
     def take(cls, module: nn.Module) -> None:
         if not isinstance(module, fx.GraphModule):
-            set_slot(module, cls(module))
+            set_hook(module, cls(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _trains(self.module):
@@ -350,7 +348,7 @@ class RefusedTraining(Slot):
 
 
 @final
-class PipelineCall(Slot):
+class PipelineCall(CallHook):
     """Takes the calls of a model in stages: to predict, on all its ranks together."""
 
     def __init__(self, pipeline: PipelineModel) -> None:

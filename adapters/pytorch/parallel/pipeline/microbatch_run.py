@@ -10,7 +10,7 @@ import torch
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Microbatches
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
-from dream.adapters.pytorch.step import check_scalar
+from dream.adapters.pytorch.train_step import check_scalar
 
 Loss = Callable[[Any, Any], Any]
 

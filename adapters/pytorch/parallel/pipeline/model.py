@@ -11,6 +11,7 @@ from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._mesh import Microbatches
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel._private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Loss, MicrobatchRun, rows_of
@@ -32,9 +33,8 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     trace,
 )
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
-from dream.adapters.pytorch.slot import set_slot
-from dream.adapters.pytorch.update.again import again
 from dream.adapters.pytorch.update.precision import Precision
+from dream.adapters.pytorch.update.recompute import again
 
 _KEPT = 8  # schedules of other shapes; each holds buffers for what it receives
 
@@ -171,7 +171,7 @@ class PipelineModel:
             graphs = self._cut(call)
             self._modules[key] = {index: graphs[index].module() for index in self.mine}
             for module in self._modules[key].values():
-                set_slot(module, None)
+                set_hook(module, None)
         return self._modules[key]
 
     def _key(self, call: ForwardCall) -> object:
@@ -250,7 +250,7 @@ class StageComputation(nn.Module):
         self, graph: nn.Module, precision: Precision | None, *, last: bool, whole: bool
     ) -> None:
         super().__init__()
-        set_slot(self, None)  # made in the block, but no user's
+        set_hook(self, None)  # made in the block, but no user's
         self.graph = graph
         self._precision, self._last, self._whole = precision, last, whole
 

@@ -20,10 +20,10 @@ from torch.distributed.pipelining import (
 from dream import _plain
 from dream._mesh import Microbatches, microbatches
 from dream._plain import Codec, name_of
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
 from dream.adapters.pytorch.parallel import _private
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import MicrobatchRun
-from dream.adapters.pytorch.slot import set_slot
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
 from dream.collectives import Communicator
@@ -78,7 +78,7 @@ class ScheduledStage(nn.Module):
 
     def __init__(self, graph: nn.Module, *, first: bool, last: bool) -> None:
         super().__init__()
-        set_slot(self, None)  # made in the block, but no user's
+        set_hook(self, None)  # made in the block, but no user's
         self.graph = graph
         self._first, self._last = first, last
         self._run: MicrobatchRun | None = None

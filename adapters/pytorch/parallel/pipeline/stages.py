@@ -15,7 +15,8 @@ from torch.optim import LBFGS, Optimizer
 
 from dream._errors import ConfigurationError, Unsupported, unknown
 from dream._mesh import balanced
-from dream.adapters.pytorch import state
+from dream.adapters.pytorch import tensors
+from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel._private import own_parameters
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
 from dream.adapters.pytorch.parallel.sharding.graph import (
@@ -30,7 +31,6 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     guard_state_dict,
     guard_tensor,
 )
-from dream.adapters.pytorch.slot import set_slot
 from dream.collectives import Communicator
 
 Costs = Callable[[LayerSequence, frozenset[str]], list[float]]
@@ -194,7 +194,7 @@ def _measure(model: nn.Module, inputs: tuple[Any, ...], opened: frozenset[str]) 
     sequence = LayerSequence(model, trace(model, call, opened))
     layers = [graph.module() for graph in sequence.stage_graphs(range(1, len(sequence.layers)))]
     for layer in layers:
-        set_slot(layer, None)
+        set_hook(layer, None)
     given = list(call.tensors.values())
     before = [p.grad for p in model.parameters()]
     with running_layers(), without_side_effects(model), torch.enable_grad():
@@ -305,5 +305,5 @@ class StageParameters:
         for name, value in self._model.state_dict().items():
             given = torch.zeros(value.shape, dtype=value.dtype) if value.is_meta else value
             told = communicator.broadcast(given.detach().contiguous(), root=self._owners[name])
-            gathered[name] = state.array_of(told)
+            gathered[name] = tensors.array_of(told)
         return gathered

@@ -11,13 +11,13 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 
 from dream.adapters.pytorch.errors import peers_may_fail
+from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import part_of, rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import PipelineModel
 from dream.adapters.pytorch.parallel.pipeline.stages import StageParameters
 from dream.adapters.pytorch.parallel.sharding.gradients import average
-from dream.adapters.pytorch.passes import Batch, Passes
+from dream.adapters.pytorch.train_step import Batch, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
-from dream.adapters.pytorch.weighing import count_of
 from dream.collectives import Communicator
 from dream.data.partition import split
 

@@ -16,11 +16,15 @@ from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.pytorch import devices, evaluation
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import devices, evaluate
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits
-from dream.adapters.pytorch.parallel.ddp.synchronous import Synchronous
+from dream.adapters.pytorch.loss import MicroWeights, count_of, weight_of
+from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.sharding import state
 from dream.adapters.pytorch.parallel.sharding.gradients import SpreadGradients
 from dream.adapters.pytorch.parallel.sharding.hooks import (
@@ -37,14 +41,8 @@ from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.module import Forward, ShardedModule, UnshardedModule
 from dream.adapters.pytorch.parallel.sharding.registry import ShardedOptimizers, ShardedRegistry
 from dream.adapters.pytorch.parallel.sharding.step import ShardedPasses, refuse_dtensor
-from dream.adapters.pytorch.passes import step_of
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.step import plain_step
-from dream.adapters.pytorch.update.cut import cuts_of
-from dream.adapters.pytorch.update.spread import Spread
-from dream.adapters.pytorch.update.training import Training
-from dream.adapters.pytorch.update.weighing import MicroWeights
-from dream.adapters.pytorch.weighing import count_of, weight_of
+from dream.adapters.pytorch.train_step import cuts_of, plain_step, step_of
+from dream.adapters.pytorch.update.gradients import Spread
 from dream.collectives import Communicator
 from dream.update.update import Knobs
 
@@ -77,7 +75,7 @@ class ModelParallelAdapter(Adapter):
         ranks = self._dealt.world_size
         self._training = Training(self._knobs, self._device.type, ranks, self._spread())
         told_by = self._placement.world if self._placement.mesh.model > 1 else None
-        self._dealer = Dealer(
+        self._dealer = LoaderSharder(
             self._dealt, self._shares, plan.seed, told_by=told_by, micros=self._training.micros
         )
         self._patches = Patches()
@@ -137,7 +135,7 @@ class ModelParallelAdapter(Adapter):
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self._dealt)
+        return evaluate.evaluate(model, data, metrics, self._dealt)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(
@@ -247,7 +245,7 @@ class ShardedAdapter(ModelParallelAdapter):
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluation.evaluate(model, data, metrics, self._dealt, together=True)
+        return evaluate.evaluate(model, data, metrics, self._dealt, together=True)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_dtensor(loss)
@@ -273,7 +271,7 @@ _SPLITS: Mapping[object, str] = {
 def model_parallel(plan: Plan) -> Adapter:
     """Make the adapter of `model_parallel` and `hybrid`, by how the model is split."""
     if plan.options["split"] != "layers" and shards_nothing(plan):
-        return Synchronous(plan)
+        return TorchAdapter(Ddp(plan))
     adapter: Adapter = _registry.load(_SPLITS[plan.options["split"]])(plan)
     return adapter
 

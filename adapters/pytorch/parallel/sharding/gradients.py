@@ -12,9 +12,9 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.hooks import RemovableHandle
 
-from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.parallel._private import after_backward
-from dream.adapters.pytorch.update.spread import Spread, is_finite
+from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.update.gradients import Spread, is_finite
 from dream.collectives import Communicator
 
 Groups = tuple[distributed.ProcessGroup, ...]
@@ -38,7 +38,7 @@ class SpreadGradients(Spread):
         clip_to_value(gradients_of(parameters), largest)
 
     def finite(self, parameters: Sequence[nn.Parameter]) -> bool | None:
-        own = [local_of(gradient) for gradient in gradients_of(parameters)]
+        own = [to_local(gradient) for gradient in gradients_of(parameters)]
         counts = torch.tensor([float(not is_finite(own)), float(bool(own))], dtype=torch.float64)
         infinite, some = self._ranks.all_reduce(counts, "sum").tolist()
         return None if not some else not infinite
@@ -56,13 +56,13 @@ def clip_to_norm(
     total = global_norm(gradients, norm_type, stages)
     scale = torch.clamp(max_norm / (total + _SMALL), max=1.0)
     for gradient in gradients:
-        local_of(gradient).mul_(scale.to(gradient.device, gradient.dtype))
+        to_local(gradient).mul_(scale.to(gradient.device, gradient.dtype))
     return total
 
 
 def clip_to_value(gradients: list[torch.Tensor], largest: float) -> None:
     for gradient in gradients:
-        local_of(gradient).clamp_(-largest, largest)
+        to_local(gradient).clamp_(-largest, largest)
 
 
 def gradients_of(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def global_norm(
     dtype = None if stages is None else torch.float64
     by_groups: dict[Groups, list[torch.Tensor]] = {}
     for gradient in gradients:
-        by_groups.setdefault(_spread_over(gradient), []).append(local_of(gradient))
+        by_groups.setdefault(_spread_over(gradient), []).append(to_local(gradient))
     parts = []
     for groups, locals_ in by_groups.items():
         part = _powers(locals_, norm_type, dtype)
@@ -207,7 +207,7 @@ class DataAxisSum:
             self._before[key] = parameter.grad.clone()
         if not self._came:
             after_backward(self._add_up)
-        self._came[key] = local_of(gradient)
+        self._came[key] = to_local(gradient)
         return gradient
 
     def _add_up(self) -> None:
@@ -218,7 +218,7 @@ class DataAxisSum:
             for key, mean in zip(keys, means, strict=True):
                 self._gradient(key).copy_(mean)
                 if key in self._before and key not in self._waiting:
-                    self._gradient(key).add_(local_of(self._before[key]))
+                    self._gradient(key).add_(to_local(self._before[key]))
         self._came.clear()
         self._before.clear()
         self._waiting.clear()
@@ -231,13 +231,13 @@ class DataAxisSum:
             return self._gradient(key)
         own = came if self._weight == 1.0 else _times(came, self._weight)
         if key in self._waiting and key in self._before:
-            own = own + local_of(self._before[key])
+            own = own + to_local(self._before[key])
         return own
 
     def _gradient(self, key: int) -> torch.Tensor:
         gradient = self._parameters[key].grad
         assert gradient is not None
-        return local_of(gradient)
+        return to_local(gradient)
 
 
 def _times(gradient: torch.Tensor, weight: float) -> torch.Tensor:

@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch import saving
-from dream.adapters.pytorch.data.loader import Dealer
+from dream.adapters.pytorch import hooks as torch_hooks
+from dream.adapters.pytorch.call_hook import wrap_compile
+from dream.adapters.pytorch.data.loader import LoaderSharder
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel._private import tree_leaves
 from dream.adapters.pytorch.parallel.sharding.gradients import (
@@ -29,14 +31,12 @@ from dream.adapters.pytorch.parallel.sharding.gradients import (
 )
 from dream.adapters.pytorch.parallel.sharding.state import reason_not_saved
 from dream.adapters.pytorch.parallel.sharding.step import ordinary_gradients
-from dream.adapters.pytorch.patches import Patches
-from dream.adapters.pytorch.slot import wrap_compile
 
 
-def hook_loaders(patches: Patches, dealer: Dealer) -> None:
+def hook_loaders(patches: Patches, dealer: LoaderSharder) -> None:
     """Deal loaders' batches, and have files written once."""
     patches.replace(DataLoader, "__init__", dealer.wrap_init(DataLoader.__init__))
-    saving.enter(patches.replace)
+    torch_hooks.enter(patches.replace)
 
 
 def hook_modules(patches: Patches, strategy: str, made: Callable[[nn.Module], None]) -> None:

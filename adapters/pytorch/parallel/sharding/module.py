@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from dream.adapters.pytorch import buffers
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.module import call_empty, call_share
 from dream.adapters.pytorch.parallel._private import tree_leaves
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.state import (
@@ -19,8 +20,8 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     guard_state_dict,
     module_message,
 )
-from dream.adapters.pytorch.reducing import call_empty, call_share, recomputing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import recompute
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Forward = Callable[..., Any]
 
 
-class ShardedModule(Slot):
+class ShardedModule(CallHook):
     """Takes the calls of one module whose parameters are spread over the ranks.
 
     The module keeps its name and its place; its parameters are new ones, in shards.
@@ -42,7 +43,7 @@ class ShardedModule(Slot):
         super().__init__(module, inner)
         self.registry = registry
         self.sharded: dict[int, nn.Parameter] = {}
-        self._norms = buffers.norms(module)
+        self._norms = batch_norm.norms(module)
         self._synced: dict[nn.Module, Synchronised] = {}
         self._weight, self._silent = 1.0, False
         self._number = 0  # of the update that gradients were last gathered for
@@ -72,7 +73,7 @@ class ShardedModule(Slot):
     def keep_gathered(self, keep: bool) -> None:
         """Leave what is gathered after a backward pass, for a second one through it; or not."""
 
-    def hook_of_copy(self, module: nn.Module) -> Slot | None:
+    def hook_of_copy(self, module: nn.Module) -> CallHook | None:
         """Return what takes the calls of a copy of the module, or of one of its parts."""
         return None
 
@@ -145,7 +146,7 @@ class ShardedModule(Slot):
             self._synced = synchronise(
                 self.module, self._synced, registry.dealt, self.trains, lambda: self._weight
             )
-            self._norms = [n for n in buffers.norms(self.module) if n not in self._synced]
+            self._norms = [n for n in batch_norm.norms(self.module) if n not in self._synced]
         recompute(self.module, registry.recomputes, self.trains)
 
     def trains(self) -> bool:
@@ -201,7 +202,7 @@ class ShardedModule(Slot):
     def _settle_statistics(self) -> None:
         for synced in self._synced.values():
             synced.settle()
-        running = buffers.running(self._norms) if self._norms else []
+        running = batch_norm.running(self._norms) if self._norms else []
         if running:
             means = self.registry.dealt.all_reduce(running)
             for buffer, mean in zip(running, means, strict=True):
@@ -213,11 +214,11 @@ def _needs_backward(leaf: Any) -> bool:
 
 
 @final
-class SubmoduleCall(Slot):
+class SubmoduleCall(CallHook):
     """Takes the calls of a part of a sharded module that may be called by itself."""
 
     def __init__(self, module: nn.Module, root: ShardedModule) -> None:
-        inner = slot_of(module).inner if isinstance(slot_of(module), Slot) else None
+        inner = hook_of(module).inner if isinstance(hook_of(module), CallHook) else None
         super().__init__(module, inner)
         self.root = root
 
@@ -246,7 +247,7 @@ def shard_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 def take_calls(root: ShardedModule) -> None:
     """Have the calls of the module and of its parts come to the root, whoever took them before."""
     for part in root.module.modules():
-        set_slot(part, root if part is root.module else SubmoduleCall(part, root))
+        set_hook(part, root if part is root.module else SubmoduleCall(part, root))
         others = {name: value for name, value in vars(part).items() if name != GUARD}
         vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
         vars(part).update({GUARD: PickleGuard(module_message(type(part).__name__))} | others)

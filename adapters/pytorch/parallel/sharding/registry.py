@@ -15,10 +15,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._layout import check_same
-from dream.adapters.pytorch import buffers, randomness
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.keras.entry import refuse_keras
-from dream.adapters.pytorch.layout import layout_of, refuse_uninitialised
+from dream.adapters.pytorch.module import layout_of, refuse_uninitialised
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.module import (
     Forward,
@@ -27,11 +28,11 @@ from dream.adapters.pytorch.parallel.sharding.module import (
     take_calls,
 )
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
-from dream.adapters.pytorch.reducing import recomputing
-from dream.adapters.pytorch.slot import Slot, set_slot, slot_of
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
-from dream.adapters.pytorch.update.updates import Updates
 from dream.collectives import Communicator
 
 MakeRoot = Callable[[nn.Module, "ShardedRegistry", Forward | None], ShardedModule]
@@ -79,7 +80,7 @@ class ShardedRegistry:
         """Have the calls of a module that was made in the block looked at."""
         self._made[module] = None
         if self.world.world_size > 1:
-            set_slot(module, PendingModule(module, self))
+            set_hook(module, PendingModule(module, self))
 
     def cast(self, module: nn.Module) -> None:
         """Have a module that is about to be sharded in its precision's type."""
@@ -99,10 +100,10 @@ class ShardedRegistry:
 
     def shard(self, module: nn.Module) -> ShardedModule:
         """Return the module's root, made on first use; what was put in since is sharded too."""
-        root = slot_of(module)
+        root = hook_of(module)
         if not isinstance(root, ShardedModule):
             refuse_keras(module, self.name)
-            root = self.make(module, self, root.inner if isinstance(root, Slot) else None)
+            root = self.make(module, self, root.inner if isinstance(root, CallHook) else None)
         if root not in self.roots or any(id(p) not in root.sharded for p in module.parameters()):
             self._shard(root)
         return root
@@ -141,8 +142,8 @@ class ShardedRegistry:
         start_as_rank_0(module, self.world)
         old = dict(module.named_parameters(remove_duplicate=False))
         for part in module.modules():
-            if isinstance(slot_of(part), ShardedModule):
-                self.roots.discard(slot_of(part))
+            if isinstance(hook_of(part), ShardedModule):
+                self.roots.discard(hook_of(part))
         self.inside = True  # what a look at a forward pass calls is no training
         try:
             root.shard()
@@ -159,9 +160,9 @@ class ShardedRegistry:
                     self._masters.move(old[name], parameter, shard_like)
         if not self._begun:
             self._begun = True
-            randomness.offset_by(self.draws)
+            devices.offset_by(self.draws)
         if self.dealt.world_size > 1 and not self.synchronises:
-            buffers.tell_local_statistics(module)
+            batch_norm.tell_local_statistics(module)
         for follow in self.followers:
             follow()
 
@@ -182,7 +183,7 @@ def start_as_rank_0(module: nn.Module, world: Communicator) -> None:
 
 
 @final
-class PendingModule(Slot):
+class PendingModule(CallHook):
     """Takes the calls of a module made in the block until it is known whose part it is.
 
     copied: the module is a copy of a split one, and can only be called once it is split itself.

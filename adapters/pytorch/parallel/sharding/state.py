@@ -21,7 +21,7 @@ from dream.adapters.pytorch.parallel._private import (
     own_buffers,
     own_parameters,
 )
-from dream.adapters.pytorch.state import array_of
+from dream.adapters.pytorch.tensors import array_of
 
 GUARD = "_dream_in_parts"
 

@@ -19,11 +19,10 @@ from torch.distributed.tensor import DTensor
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.local import local_of
 from dream.adapters.pytorch.parallel._private import gives_dtensor
 from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
-from dream.adapters.pytorch.passes import Batch, Passes
-from dream.adapters.pytorch.step import check_scalar
+from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.data.partition import split
 
@@ -55,7 +54,7 @@ class ShardedPasses(Passes):
         value = check_scalar(self._loss(output, target))
         if isinstance(value, DTensor):  # a penalty on cut parameters, which is not to be scaled
             root.scale(weight)
-            mean = local_of(value.detach()) * weight
+            mean = to_local(value.detach()) * weight
         else:
             value = value if weight == 1.0 else value * weight
             mean = value.detach().clone()

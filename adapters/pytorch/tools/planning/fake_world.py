@@ -17,11 +17,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dream._mesh import Mesh
 from dream._topology import Cluster
 from dream.adapters.pytorch.collectives import GroupWire
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.parallel.sharding import graph
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, own_group
-from dream.adapters.pytorch.patches import Patches
 from dream.adapters.pytorch.tensors import TorchTensors
-from dream.adapters.pytorch.update import moments
+from dream.adapters.pytorch.update import batch_norm
 from dream.collectives import Communicator, Members
 
 
@@ -69,7 +69,7 @@ def rehearsal_stubs() -> Iterator[None]:
     """Ranks are alike, a BatchNorm has values to normalise by, and no random number is drawn in a
     forward pass. What is warned of is said again when somebody trains."""
     patches = Patches()
-    patches.replace(moments, "number", lambda _: _SEVERAL)
+    patches.replace(batch_norm, "number", lambda _: _SEVERAL)
     patches.replace(graph, "generator_states", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:

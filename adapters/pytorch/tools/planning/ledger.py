@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from dream.adapters.pytorch.patches import Patches
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.tools.planning.calls import described
 from dream.tools.plan.sketch import Kind, Phase, SketchedOp
 

@@ -36,7 +36,6 @@ from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, take_
 from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
 from dream.adapters.pytorch.parallel.sharding.step import ShardedPasses
 from dream.adapters.pytorch.parallel.tensor.adapter import TensorParallelModule
-from dream.adapters.pytorch.passes import step_of, uncut
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -47,6 +46,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.adapters.pytorch.train_step import step_of, uncut
 from dream.collectives import Communicator
 from dream.data.partition import split
 from dream.tools.plan.asked import TrainingSpec

@@ -19,7 +19,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch import buffers
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -30,6 +29,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, peaks, size
 from dream.adapters.pytorch.tools.planning.rehearsal import rehearse
+from dream.adapters.pytorch.update import batch_norm
 from dream.tools.plan.asked import TrainingSpec
 from dream.tools.plan.sketch import (
     STRATEGY_KINDS,
@@ -133,7 +133,7 @@ class TorchSketcher(Sketcher):
             ops=tuple(ledger.done),
             buffers=sum(size(x) for x in _distinct(model.buffers())),
             told=_TOLD,
-            running=sum(size(x) for x in buffers.running(_by_themselves(model))),
+            running=sum(size(x) for x in batch_norm.running(_by_themselves(model))),
             normalised=tuple(
                 sum_
                 for norm in model.modules()
@@ -196,4 +196,4 @@ def _asked_for(error: Exception) -> ConfigurationError:
 def _by_themselves(model: nn.Module) -> list[nn.Module]:
     """Return the normalisations whose statistics replicas average, since each sees its own
     share."""
-    return [norm for norm in buffers.norms(model) if not isinstance(norm, _BatchNorm)]
+    return [norm for norm in batch_norm.norms(model) if not isinstance(norm, _BatchNorm)]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dream
-from dream.adapters.pytorch.parallel.replicas.data_parallel import (
+from dream.adapters.pytorch.parallel.replicas.primitives import (
     gather,
     parallel_apply,
     replicate,

@@ -20,7 +20,7 @@ from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     TorchServerOptimizer,
     describe,
 )
-from dream.adapters.pytorch.plain import dump, load
+from dream.adapters.pytorch.tensors import dump, load
 
 NAME = "torch.optim.sgd:SGD"
 

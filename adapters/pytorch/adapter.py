@@ -1,0 +1,123 @@
+"""The adapter of torch: what every strategy does with a block, whatever its `Parallelism`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from dream._adapter import Adapter, Metric, Step
+from dream._topology import Topology
+from dream.adapters.pytorch.hooks import Hooks, write_files_once
+from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
+from dream.adapters.pytorch.loss import count_of
+from dream.adapters.pytorch.parallel.base import Parallelism
+from dream.collectives import Communicator
+
+
+@final
+class TorchAdapter(Adapter):
+    """One strategy in torch."""
+
+    def __init__(self, parallelism: Parallelism) -> None:
+        self.parallelism = own = parallelism
+        plan = own.plan
+        self._topology = Topology.of(
+            plan.cluster, num_replicas=own.replicas, device=str(own.device)
+        )
+        self._sharder = own.sharder()
+        self._keras = _keras_of(own)
+        self._hooks = Hooks()
+        self._hooks.made_of("loader", self._sharder.made)
+        self._hooks.made("loader", own.follow)
+        write_files_once(self._hooks)
+        if self._keras is None:
+            self._hooks.making("module", self._refuse_keras)
+        own.subscribe(self._hooks)
+        own.training.subscribe(self._hooks)
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.parallelism.communicator
+
+    def enter(self) -> None:
+        self._hooks.open()
+        if self._keras is None:
+            forbid_fits(self._hooks.patches, self.parallelism.name)
+        else:
+            self._keras.enter()
+        self.parallelism.opened()
+
+    def exit(self) -> None:
+        if self._keras is not None:
+            self._keras.exit()
+        self.parallelism.training.exit()
+        self.parallelism.closed()
+        self._hooks.close()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(self._prepare(item) for item in objects)
+
+    def _prepare(self, item: Any) -> Any:
+        self._refuse_keras(item)
+        if isinstance(item, DataLoader):
+            self._sharder.deal(item)
+            self.parallelism.follow(item)
+        elif self._keras is not None and (distributed := self._keras.prepare(item)) is not None:
+            return distributed
+        elif isinstance(item, Optimizer):
+            self.parallelism.training.take(item)
+            self.parallelism.adopt(item)
+        elif isinstance(item, nn.Module):
+            return self.parallelism.distribute(item)
+        return item
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        self._refuse_keras(model)
+        training = self.parallelism.training
+        if self._keras is not None and self.parallelism.keras_steps:
+            step = self._keras.train_step(model, loss, optimizer, weight)
+            if step is not None:
+                if training.updates is not None:
+                    training.updates.leave_to_step()
+                return step
+        training.take(optimizer)
+        return self.parallelism.train_step(model, loss, optimizer, weight)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return self.parallelism.evaluate(model, data, metrics)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        return self.parallelism.weigh(loss, count_of(count))
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        return self.parallelism.full_state(model)
+
+    def loss_weight(self) -> float:
+        return self.parallelism.loss_weight()
+
+    def _refuse_keras(self, item: Any) -> None:
+        if self._keras is None:
+            refuse_keras(item, self.parallelism.name)
+
+
+def _keras_of(own: Parallelism) -> KerasEntry | None:
+    if own.keras_block is None:
+        return None
+    return KerasEntry(own.plan, own.world, own.keras_block, exchanged=own.exchanged)

@@ -1,0 +1,134 @@
+"""Refuse an optimizer's step on gradients that were not averaged over the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from dream import stall
+from dream._errors import ConfigurationError
+from dream.adapters.pytorch.private import current_backward, tree_leaves
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
+
+
+@final
+class BackwardCheck:
+    """The backward passes of one module, as one of its parameters sees them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._armed = False
+        self._reduced: set[int] = set()
+        self._others: set[int] = set()
+        self._handle: RemovableHandle | None = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether the whole module was called, and no backward has come since."""
+        return self._armed
+
+    def watch(self, parameter: nn.Parameter) -> None:
+        """Look at the backward passes that reach `parameter`."""
+        self.stop()
+        self._handle = parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+
+    def arm(self) -> None:
+        """The whole module is called: the next backward is averaged."""
+        self._armed = True
+
+    def part_called(self, output: Any) -> None:
+        """A part of the module was called by itself: a backward that starts there alone is not
+        averaged."""
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._came_through_part)
+
+    def check(self) -> None:
+        """Refuse gradients that were not averaged. Called before an optimizer's step."""
+        others = self._others - self._reduced
+        self._reduced.clear()
+        self._others.clear()
+        if others:
+            raise ConfigurationError(
+                "These gradients were not averaged over the ranks: they are of a backward pass "
+                "with no call of the whole model before it. Received: a second backward of one "
+                "forward pass, or one through a part of the model called by itself. Add the "
+                "losses up and call backward once, and call the model as model(...)."
+            )
+
+    def _arrived(self, _: torch.Tensor) -> None:
+        if self._armed:
+            self._armed = False
+            self.count += 1
+            self._reduced.add(current_backward())
+        else:
+            self._others.add(current_backward())
+
+    def _came_through_part(self, _: torch.Tensor) -> None:
+        self._others.add(current_backward())
+
+
+def watch(optimizer: Optimizer, registry: ModuleRegistry) -> None:
+    """Check each step of an optimizer. New optimizers mean that parameters may be new."""
+    registry.generation += 1
+    optimizer.register_step_pre_hook(_StepCheck(registry))
+
+
+@final
+class _StepCheck:
+    """Cheap where all is well: the parameters are looked at once."""
+
+    def __init__(self, registry: ModuleRegistry) -> None:
+        self._registry = registry
+        self._generation = -1
+        self._seen: dict[DistributedModule, int] = {}
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stall.stepped()
+        if len(args) > 1 or kwargs.get("closure") is not None:
+            return  # the closure computes the gradients
+        if self._generation != self._registry.generation:
+            self._find_roots(optimizer)
+        for root, seen in self._seen.items():
+            root.backwards.check()
+            if root.backwards.count == seen and _has_gradients(root):
+                raise ConfigurationError(
+                    "These gradients were not averaged over the ranks: no backward() followed a "
+                    "call of the model since the last step. Received: gradients of "
+                    f"{type(root.module).__name__} that were set by hand, or computed by "
+                    "torch.autograd.grad. Call backward() on the loss."
+                )
+            self._seen[root] = root.backwards.count
+
+    def _find_roots(self, optimizer: Optimizer) -> None:
+        """The modules whose parameters are stepped; each with a gradient must be of one."""
+        reduced = self._registry.reduced()
+        seen, self._seen = self._seen, {}
+        for group_index, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                root = reduced.get(id(parameter))
+                if root is not None:
+                    self._seen[root] = seen.get(root, 0)
+                elif parameter.grad is not None:
+                    raise ConfigurationError(
+                        "A parameter's gradient was not averaged over the ranks, since no module "
+                        "that was made in the block and called holds it. Received: parameter "
+                        f"{index} of group {group_index}, shape {tuple(parameter.shape)}. Make "
+                        "it part of a module and call that, or pass the module to "
+                        "strategy.prepare."
+                    )
+        self._generation = self._registry.generation
+
+
+def _has_gradients(root: DistributedModule) -> bool:
+    return any(parameter.grad is not None for parameter in root.trained)

@@ -1,0 +1,177 @@
+"""Everything of torch's that changes while a block is open; the only file that assigns to torch.
+
+Each place is changed once, and tells those who subscribed before the block opened:
+
+    hooks.made("module", registry.add)      # registry.add(module), after its __init__
+    hooks.wrap("backward", watched)         # watched(torch's own) stands in its place
+    hooks.open() ... hooks.close()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+from torch.utils.data import DataLoader
+
+from dream.files import saves as job_saves
+
+Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
+Place = Literal["backward", "compile", "zero_grad", "clip_norm", "clip_value", "save", "load"]
+Observer = Callable[[Any], None]
+MadeOf = Callable[[Any, Mapping[str, Any]], None]
+Wrap = Callable[[Any], Any]
+
+_KINDS: Mapping[Kind, tuple[type[Any], ...]] = {
+    "module": (nn.Module,),
+    "optimizer": (Optimizer,),
+    "scheduler": (  # those whose constructors do not call another's
+        lr_scheduler.LRScheduler,
+        lr_scheduler.ReduceLROnPlateau,
+        lr_scheduler.SequentialLR,
+        lr_scheduler.ChainedScheduler,
+    ),
+    "loader": (DataLoader,),
+    "scaler": (torch.amp.GradScaler,),
+}
+_PLACES: Mapping[Place, tuple[Any, str]] = {
+    "backward": (torch.autograd, "backward"),
+    "compile": (nn.Module, "compile"),
+    "zero_grad": (nn.Module, "zero_grad"),
+    "clip_norm": (nn.utils, "clip_grad_norm_"),
+    "clip_value": (nn.utils, "clip_grad_value_"),
+    "save": (torch, "save"),
+    "load": (torch, "load"),
+}
+
+
+@final
+class Patches:
+    """A list of replacements, applied and taken back together."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        self._originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def restore(self) -> None:
+        """Put the originals back, last first."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+
+
+@final
+class Hooks:
+    """The changes that a strategy makes while its block is open. Those who subscribe first come
+    first; a wrapper goes around those before it."""
+
+    def __init__(self, patches: Patches | None = None) -> None:
+        self.patches = patches or Patches()
+        self._making: dict[Kind, list[Observer]] = {}
+        self._made: dict[Kind, list[MadeOf]] = {}
+        self._binds: set[Kind] = set()
+        self._wraps: list[tuple[Place, Wrap]] = []
+
+    def making(self, kind: Kind, observer: Observer) -> None:
+        """Tell `observer(object)` before an object is initialised."""
+        self._making.setdefault(kind, []).append(observer)
+
+    def made(self, kind: Kind, observer: Observer) -> None:
+        """Tell `observer(object)` once an object is initialised."""
+        self._made.setdefault(kind, []).append(lambda made, _: observer(made))
+
+    def made_of(self, kind: Kind, observer: MadeOf) -> None:
+        """Tell `observer(object, arguments)` likewise: its constructor's, by name, defaults too."""
+        self._made.setdefault(kind, []).append(observer)
+        self._binds.add(kind)
+
+    def wrap(self, place: Place, wrapper: Wrap) -> None:
+        """Have `wrapper(function)` stand for a function."""
+        self._wraps.append((place, wrapper))
+
+    def open(self) -> None:
+        for kind in {**self._making, **self._made}:
+            before, after = self._making.get(kind, []), self._made.get(kind, [])
+            for owner in _KINDS[kind]:
+                told = observed(owner.__init__, before, after, binds=kind in self._binds)
+                self.patches.replace(owner, "__init__", told)
+        for place, wrapper in self._wraps:
+            owner, name = _PLACES[place]
+            self.patches.replace(owner, name, wrapper(getattr(owner, name)))
+
+    def close(self) -> None:
+        self.patches.restore()
+
+
+def observed(
+    init: Callable[..., None], before: list[Observer], after: list[MadeOf], *, binds: bool
+) -> Callable[..., None]:
+    """A constructor that tells of what it makes. binds: its arguments too."""
+    parameters = signature(init) if binds else None
+
+    @wraps(init)
+    def wrapped(made: Any, *args: Any, **kwargs: Any) -> None:
+        for observer in before:
+            observer(made)
+        init(made, *args, **kwargs)
+        given: Mapping[str, Any] = {}
+        if parameters is not None:
+            bound = parameters.bind(made, *args, **kwargs)
+            bound.apply_defaults()
+            given = bound.arguments
+        for told in after:
+            told(made, given)
+
+    return wrapped
+
+
+def write_files_once(hooks: Hooks) -> None:
+    """torch.save and torch.load of named files: written whole, by the rank whose file it is, and
+    read once rank 0 has written it. What goes to an open file or buffer, or comes from one, stays
+    torch's own."""
+    saves = job_saves.here()
+    hooks.wrap("save", lambda save: _saving(save, saves))
+    hooks.wrap("load", lambda load: _loading(load, saves))
+
+
+def enter(replace: Callable[[Any, str, Any], None]) -> None:
+    """The same where replacements are made by hand."""
+    saves = job_saves.here()
+    replace(torch, "save", _saving(torch.save, saves))
+    replace(torch, "load", _loading(torch.load, saves))
+
+
+def _saving(save: Any, saves: job_saves.Saves) -> Any:
+    @wraps(save)
+    def save_once(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(f, (str, os.PathLike)):
+            save(obj, f, *args, **kwargs)
+            return
+
+        def fill(part: Path) -> None:
+            with part.open("wb") as file:
+                save(obj, file, *args, **kwargs)
+
+        saves.save(f, fill)
+
+    return save_once
+
+
+def _loading(load: Any, saves: job_saves.Saves) -> Any:
+    @wraps(load)
+    def load_after(f: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)):
+            saves.before_reading(f)
+        return load(f, *args, **kwargs)
+
+    return load_after

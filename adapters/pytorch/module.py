@@ -1,0 +1,307 @@
+"""The modules of a strategy: one registry, and what every distributed module does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, final
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from dream._errors import ConfigurationError, Unsupported
+from dream._layout import check_same
+from dream.adapters.pytorch import devices, private
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.errors import share_of_one
+from dream.adapters.pytorch.gradient_check import BackwardCheck
+from dream.adapters.pytorch.keras.entry import is_keras
+from dream.adapters.pytorch.optimizer import Forward, Training
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
+from dream.adapters.pytorch.update.recompute import How, recompute
+from dream.collectives import Communicator
+
+Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
+
+
+@final
+class ModuleRegistry:
+    """The modules of one strategy: the outermost one that a training loop calls is distributed.
+
+    make: distributes a module. inside: a distributed module is running, so those it calls are its
+    parts. generation: grows whenever parameters may have been replaced. synchronises: BatchNorm
+    normalises by all ranks' samples. recomputes: which layers are.
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        communicator: Communicator,
+        shares: Shares,
+        training: Training,
+        *,
+        synchronises: bool = False,
+        recomputes: How = False,
+    ) -> None:
+        self.communicator = communicator
+        self.shares = shares
+        self.training, self.updates, self.precision = training, training.updates, training.precision
+        self.synchronises = synchronises and communicator.world_size > 1
+        self.recomputes = recomputes
+        self.inside = False
+        self.generation = 0
+        self.roots: WeakSet[DistributedModule] = WeakSet()
+        self._make = make
+        self._offset = False
+        self._told: WeakSet[nn.Module] = WeakSet()
+        training.watch(self._called, self._trained)
+
+    def add(self, module: nn.Module) -> None:
+        """Take the calls of a module that was made in the block."""
+        if not is_keras(module):
+            set_hook(module, Pending(module, self))
+
+    def distribute(self, module: nn.Module) -> DistributedModule:
+        """Distribute a module on first use; its parts are then parts, not roots."""
+        hook = hook_of(module)
+        if isinstance(hook, DistributedModule) and hook in self.roots:
+            return hook
+        refuse_uninitialised(module)
+        refuse_meta(module)
+        for part in module.modules():
+            before = hook_of(part)
+            if isinstance(before, DistributedModule):
+                before.release()
+                self.roots.discard(before)
+        self.generation += 1
+        root = self._make(module, self, hook.inner if isinstance(hook, CallHook) else None)
+        self.roots.add(root)
+        set_hook(module, root)
+        return root
+
+    def taken(self, root: DistributedModule) -> set[int]:
+        """The ids of the parameters that other roots reduce."""
+        return {id(p) for other in self.roots if other is not root for p in other.trained}
+
+    def settle(self, module: nn.Module) -> None:
+        """Start as rank 0, after a look at whether every rank built the same."""
+        check_same(self.communicator.all_gather_object(layout_of(module)))
+        start_as_rank_0(module, self.communicator)
+
+    def begin(self, module: nn.Module) -> None:
+        """A module is about to be trained for the first time."""
+        if not self._offset:
+            self._offset = True
+            devices.offset_by(self.communicator.rank)
+        if module not in self._told:
+            self._told.add(module)
+            if not self.synchronises:
+                batch_norm.tell_local_statistics(module)
+
+    def weigh_by_hand(self, count: float) -> None:
+        """The user says what the loss is the mean over: `count` things."""
+        for root in self.roots:
+            root.weigh_by_hand(count)
+
+    def loss_weight(self) -> float:
+        """Return what the loss of the last forward pass counts for."""
+        called = [root for root in self.roots if root.backwards.armed]
+        return max((root.loss_weight for root in called), default=1.0)
+
+    def reduced(self) -> dict[int, DistributedModule]:
+        """The root that reduces each parameter's gradient, by the parameter's id."""
+        found = {id(parameter): root for root in self.roots for parameter in root.trained}
+        if self.precision is not None and self.precision.masters is not None:
+            for root in self.roots:
+                masters = map(self.precision.masters.of, root.trained)
+                found |= {id(master): root for master in masters if master is not None}
+        return found
+
+    def training_call(self) -> bool:
+        """Whether a module called now is called by the user's training loop: with gradients on,
+        not by another distributed module, and not by a recomputation during backward."""
+        return not self.inside and torch.is_grad_enabled() and not recomputing()
+
+    def _called(self) -> bool:
+        return any(root.backwards.armed for root in self.roots)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for root in self.roots for parameter in root.trained]
+
+
+class DistributedModule(CallHook):
+    """Takes the calls of one module, whose gradients become global in backward.
+
+    The module keeps its class, its names and its state. backwards: those that were reduced.
+    """
+
+    def __init__(self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None) -> None:
+        super().__init__(module, inner)
+        self.registry = registry
+        self.backwards = BackwardCheck()
+        self.synchronised: dict[nn.Module, Synchronised] = {}
+
+    @property
+    @abstractmethod
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters whose gradients are reduced here."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Be ready for the first call, as far as can be before it."""
+
+    @abstractmethod
+    def weigh_by_hand(self, count: float) -> None:
+        """The user says what the loss of the next backward is the mean over: `count` things."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Stop reducing: another module's root takes over."""
+
+    @property
+    def loss_weight(self) -> float:
+        """The weight of the last call's loss; 1 where its gradient says so by itself."""
+        return 1.0
+
+    def trains(self) -> bool:
+        """Whether a part that is called now is called by a training call of the whole."""
+        return self.registry.inside or recomputing()
+
+    def claim(self) -> None:
+        """Know when one of the module's parts is called by itself."""
+        for part in self.module.modules():
+            if part is not self.module and not isinstance(hook_of(part), PartHook):
+                set_hook(part, PartHook(part, self))
+
+    def take_options(self, weight: Callable[[], float]) -> None:
+        """Have BatchNorms normalise together and layers recomputed, as was asked for. weight: what
+        this rank's gradients are multiplied by after backward."""
+        registry = self.registry
+        if registry.synchronises:
+            among = registry.communicator
+            self.synchronised = synchronise(
+                self.module, self.synchronised, among, self.trains, weight
+            )
+        recompute(self.module, registry.recomputes, self.trains)
+
+    def _call(
+        self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
+    ) -> Any:
+        """A forward pass whose backward will be reduced."""
+        self.backwards.arm()
+        self.registry.inside = True
+        try:
+            run = call_empty if empty else call_share
+            return run(self.module, forward, args, kwargs)
+        finally:
+            self.registry.inside = False
+
+
+@final
+class Pending(CallHook):
+    """Takes the calls of a module made in the block until it is known whose part it is."""
+
+    def __init__(self, module: nn.Module, registry: ModuleRegistry) -> None:
+        super().__init__(module)
+        self._registry = registry
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.module
+        if self._registry.training_call():
+            parameters = list(module.parameters())
+            if not parameters and self.inner == private.own_call(module):
+                set_hook(module, None)
+            elif any(parameter.requires_grad for parameter in parameters):
+                return self._registry.distribute(module)(*args, **kwargs)
+        return self.inner(*args, **kwargs)
+
+
+@final
+class PartHook(CallHook):
+    """Takes the calls of a part of a distributed module. It changes nothing; where the part is
+    called by itself in training, it has the gradients from there watched."""
+
+    def __init__(self, module: nn.Module, root: DistributedModule) -> None:
+        super().__init__(module)
+        self._root, self._registry = root, root.registry
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.inner(*args, **kwargs)
+        if self._registry.training_call():
+            self._root.backwards.part_called(output)
+        return output
+
+
+def call_share(
+    module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A forward pass on a rank's share of a batch."""
+    try:
+        return forward(*args, **kwargs)
+    except ValueError as error:
+        known = share_of_one(error, type(module).__name__)
+        if known is None:
+            raise
+        raise known from error
+
+
+def call_empty(
+    module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A forward pass on no sample, which leaves no trace in running statistics."""
+    running = batch_norm.running(batch_norm.norms(module))
+    before = [buffer.clone() for buffer in running]
+    try:
+        output = forward(*args, **kwargs)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"{type(module).__name__} cannot take an empty batch, and this rank has no "
+            f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
+            "batch_size that leaves every rank a sample."
+        ) from error
+    for buffer, value in zip(running, before, strict=True):
+        buffer.copy_(value)
+    return output
+
+
+def start_as_rank_0(module: nn.Module, communicator: Communicator) -> None:
+    """Take rank 0's parameters and buffers, written only where they differ: a graph that holds
+    them already (a penalty on the weights) must not find them touched."""
+    own = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+    for tensor, first in zip(own, communicator.broadcast(own), strict=True):
+        if not torch.equal(tensor, first):
+            tensor.copy_(first)
+
+
+def layout_of(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and dtype of each parameter and buffer, in order."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
+
+
+def refuse_uninitialised(module: nn.Module) -> None:
+    """Raise for a lazy module's parameter that has no shape yet."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise Unsupported(
+                f"A parameter has no shape yet, so it cannot be distributed. Received: {name} of "
+                f"{type(module).__name__}. Call the model once under torch.no_grad() first."
+            )
+
+
+def refuse_meta(module: nn.Module) -> None:
+    """Raise for a parameter on the meta device, which has no values."""
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise Unsupported(
+                "A model on the meta device has no values to replicate. Received: "
+                f"{name} of {type(module).__name__}. Make it on its real device; 'sharded' and "
+                "split='tensor' take it as it is."
+            )

@@ -1,0 +1,193 @@
+"""A strategy in torch is a `Parallelism`; `TorchAdapter` does what all of them have in common.
+
+It is one class: `distribute` a module, `adopt` an optimizer, run a module's passes
+`forward_backward`, and subscribe to what is made in the block. How those that are not on it yet
+plug in:
+
+- sharded, tensor: `distribute` shards a module's parameters and `adopt` gives an optimizer the
+  shards; `dealt` and `told_by` are the mesh's data axis and all ranks; a `spread` of their own.
+- pipeline: `forward_backward` is its schedule, `evaluate` goes through the stages.
+- parameter_server: `adopt` pushes and pulls, `opened` serves, `sharder` deals by epochs of its own,
+  `communicator` is refused; `train_step` and `evaluate` are each worker's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from dream import _registry
+from dream._adapter import Metric, Plan, Step
+from dream._errors import Unsupported
+from dream.adapters.pytorch import collectives, evaluate, tensors
+from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.data.loader import LoaderSharder
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.tensors import TorchTensors
+from dream.adapters.pytorch.train_step import Passes, cuts_of, plain_step, step_of
+from dream.adapters.pytorch.update.gradients import Spread, Whole
+from dream.collectives import Communicator, Loop, Members, Wire
+from dream.update.update import Knobs
+
+Values = Collection[object]
+"""Those of an option that are honoured; none stands for all."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Participants:
+    """Who trains together.
+
+    world: all ranks. device: this rank's. dealt: those that batches are dealt to; None for all.
+    told_by: all ranks, where several of them take the same share. replicas: how many share a batch,
+    where those are not the ranks. spread: how gradients lie over the ranks when optimizers step.
+    """
+
+    world: Communicator
+    device: torch.device
+    dealt: Communicator | None = None
+    told_by: Communicator | None = None
+    replicas: int | None = None
+    spread: Spread = field(default_factory=Whole)
+
+
+class Parallelism(ABC):
+    """One strategy.
+
+    supports: the options of `dream.update` that it honours, the others are refused; None for all.
+    Declared here and nowhere else, with who says so and what to do instead.
+    keras_block: what opens the block for Keras models; None where they are refused.
+    keras_steps: whether `train_step` takes them too.
+    exchanged: how gradients become one, where that is not their mean.
+    """
+
+    supports: Mapping[str, Values] | None = None
+    supports_for = "This strategy"
+    instead = "Leave it out."
+    keras_block: str | None = None
+    keras_steps = True
+    exchanged: Exchanged | None = None
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.name = plan, plan.spec.name
+        self.knobs = Knobs.of(plan.options)
+        if self.supports is not None:
+            self.knobs.only(self.supports, self.supports_for, self.instead)
+        ranks = self.connect()
+        self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
+        self.dealt = ranks.dealt or ranks.world
+        self.replicas = ranks.replicas or self.dealt.world_size
+        self.shares = Shares()
+        among = self.dealt.world_size
+        self.training = Training(self.knobs, self.device.type, among, ranks.spread)
+
+    @abstractmethod
+    def connect(self) -> Participants:
+        """Meet the other ranks. Options have been checked."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """The user's."""
+        return self.world
+
+    def sharder(self) -> LoaderSharder:
+        """Make what deals loaders to the ranks."""
+        return LoaderSharder(
+            self.dealt, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
+            self.training.micros,
+        )  # fmt: skip
+
+    def distribute(self, module: nn.Module) -> nn.Module:
+        """Have a module that was made before the block trained as one that was made in it."""
+        return module
+
+    def forward_backward(
+        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+    ) -> Passes | None:
+        """A model's passes in the explicit step; None for the loop's own five lines."""
+        if self.world.world_size == 1:
+            return None
+        raise Unsupported(
+            f"{self.name!r} trains the loop's own lines alone. Received: train_step. Write the "
+            "loop, or use 'mirrored'."
+        )
+
+    def weigh(self, loss: Any, count: float) -> Any:
+        """`loss`, a mean over `count` things here, scaled to be one of the things of all ranks."""
+        if self.world.world_size == 1:
+            return loss
+        raise Unsupported(
+            f"Under {self.name!r} a loss is weighed by the step. Received: weigh(loss, "
+            f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
+        )
+
+    def follow(self, loader: DataLoader[Any]) -> None:  # noqa: B027
+        """A loader of the block's, or one that was prepared, is dealt."""
+
+    def adopt(self, optimizer: Optimizer) -> None:  # noqa: B027
+        """Have an optimizer step what this rank holds. Its chain has it already."""
+
+    def subscribe(self, hooks: Hooks) -> None:  # noqa: B027
+        """Say what is to be told while the block is open."""
+
+    def opened(self) -> None:  # noqa: B027
+        """The block begins."""
+
+    def closed(self) -> None:  # noqa: B027
+        """The block ends."""
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        """The explicit step. weight: counts the things that a loss is the mean over."""
+        passes = self.forward_backward(model, loss, weight)
+        if passes is None:
+            return plain_step(model, loss, optimizer)
+        cut = cuts_of(self.training.most, self.dealt, self.shares, weight)
+        return step_of(passes, optimizer, cut, self.training.updates)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        """The mean of each metric over every sample."""
+        return evaluate.evaluate(model, data, metrics, self.dealt)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        """Every parameter and buffer of a model by name, whole."""
+        return tensors.whole_state(model)
+
+    def loss_weight(self) -> float:
+        """Return what the loss of this rank's last forward pass counts for."""
+        return 1.0
+
+
+def alone(plan: Plan) -> Communicator:
+    """The communicator of a process by itself."""
+    return Communicator(Loop(), TorchTensors(), Members.all_of(plan.cluster))
+
+
+def connect(plan: Plan) -> tuple[Communicator, Wire | None]:
+    """The communicator of all ranks and the wire under it; none where there is one rank.
+
+    DDP itself, and what ranks tell each other, always stand on torch's process group.
+    """
+    if plan.cluster.alone:
+        return alone(plan), None
+    if not plan.mixed:  # ranks of another framework are in no group of torch's
+        collectives.start_group(plan.cluster, plan.transport)
+    wire: Wire = _registry.reduction("torch", plan.transport)(plan.cluster, plan.transport)
+    return Communicator(wire, TorchTensors(), Members.all_of(plan.cluster)), wire

@@ -1,1 +1,0 @@
-"""Jobs whose ranks are of two frameworks: one sum at the end of backward."""

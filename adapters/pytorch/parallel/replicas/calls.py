@@ -1,0 +1,217 @@
+"""The calls of a module that its replicas in one process share, each with its part of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any, final
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from dream._log import logger
+from dream.adapters.pytorch.call_hook import CallHook
+from dream.adapters.pytorch.data.shares import Shares, rows_of
+from dream.adapters.pytorch.loss import MicroWeights
+from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.inner_calls import (
+    called_by_user,
+    evaluating,
+    running_layers,
+    without_side_effects,
+)
+from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
+from dream.adapters.pytorch.parallel.replicas.train import (
+    RecomputedCopies,
+    Team,
+    tell_of_statistics,
+    waiting,
+)
+from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.update.scaling import started
+from dream.collectives import Communicator
+
+_differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default=False)
+"""Layers on devices of their own are differentiated by backward passes within one."""
+
+
+@final
+class LoopTracker:
+    """Weighs what backward starts from, where batches come in micro-batches. (Models in one
+    process share one loss, so there is no need to weigh each one's gradients.)
+
+    called: whether a model was called in training since the last backward.
+    """
+
+    def __init__(self, training: Training, communicator: Communicator, shares: Shares) -> None:
+        self._training, self._shares = training, shares
+        updates = training.updates
+        self._micro = None if updates is None else MicroWeights(communicator, updates)
+        self._models: WeakSet[nn.Module] = WeakSet()
+        self._weight = 1.0
+        self.called = False
+
+    @property
+    def gathering(self) -> list[nn.Parameter]:
+        return [parameter for model in self._models for parameter in model.parameters()]
+
+    def call(
+        self,
+        model: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The user calls a model. forward: what runs it."""
+        if not (self._training.runs_models and torch.is_grad_enabled()):
+            return self._training.call_beside(model, forward, args, kwargs)
+        self._begin(model, (*args, *kwargs.values()))
+        return self._training.call(forward, args, kwargs)
+
+    def weigh(self, loss: Any, count: float) -> Any:
+        """The user says what the loss is the mean over; the batch is whole, or in micro-batches."""
+        self._weight = 1.0
+        return loss if self._micro is None else self._micro.weigh(loss, count)
+
+    def _begin(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        updates, scaling = self._training.updates, self._training.scaling
+        self.called = True
+        if (precision := self._training.precision) is not None:
+            precision.cast(model)
+        if scaling is not None:
+            scaling.loop_calls()
+        if updates is not None:
+            share = self._shares.of(inputs)
+            updates.begin(share)
+            self._weight = 1.0 if share is None else share.weight
+            if model not in self._models:
+                updates.held.watch(p for p in model.parameters() if p.requires_grad)
+        self._models.add(model)
+
+    def weighed(self, run: Callable[..., None]) -> Callable[..., None]:
+        """`torch.autograd.backward` of what the loop's loss counts for."""
+
+        @wraps(run)
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            within = _differentiating.get()
+            if not within:
+                self.called = False
+                if self._weight != 1.0:
+                    tensors, grad_tensors = started(tensors, grad_tensors, self._weight)
+            token = _differentiating.set(True)
+            try:
+                run(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                _differentiating.reset(token)
+
+        return backward
+
+
+@final
+class ReplicatedCalls(CallHook):
+    """Takes the calls of a module: the outermost one that is called, and has parameters, runs in
+    all places, and its outputs are gathered on the first device.
+
+    The gradient needs no weights then: the loss is taken of all outputs together.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        team: Team,
+        followed: LoopTracker,
+        recomputing: RecomputedCopies,
+        *,
+        together: bool,
+    ) -> None:
+        """together: whether BatchNorm is to see all parts of a batch."""
+        super().__init__(module)
+        self._team, self._together = team, together
+        self._followed, self._recomputing = followed, recomputing
+        self._by_sample: bool | None = None  # not known yet
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (called_by_user() and has_parameters(self.module)):
+            return self.inner(*args, **kwargs)
+        return self._followed.call(self.module, self._run, args, kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if self._by_sample is False or _shapeless(self.module):
+            return self._alone(args, kwargs)
+        parts = self._team.scatter((args, kwargs))
+        if len(parts) > 1 and self._by_sample is None:
+            self._by_sample = self._is_by_sample(args, kwargs, parts)
+        if len(parts) == 1 or not self._by_sample:
+            return self._alone(args, kwargs)
+        if not self._together:
+            tell_of_statistics(self.module)
+        replicas, outputs = self._apply(parts)
+        if torch.is_grad_enabled():
+            settle_buffers(self.module, replicas)
+        return gather(outputs, self._team.first)
+
+    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._recomputing.take(self.module, [self.module])
+        with running_layers():
+            return self._team.call(0, self.module, self.module, args, kwargs)
+
+    def _apply(self, parts: list[Any]) -> tuple[list[nn.Module], list[Any]]:
+        self._team.expect(self.module, *parts[0])
+        replicas = self._team.replicas(self.module, len(parts))
+        self._recomputing.take(self.module, replicas)
+        call = self._team.call
+        calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
+        with running_layers(), waiting(replicas, together=self._together) as watched:
+            return replicas, self._team.apply([watched(call) for call in calls], parts)
+
+    def _is_by_sample(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], parts: list[Any]
+    ) -> bool:
+        """Whether parts of a batch give what the whole does, looked at once. A loss with
+        parameters does not, nor what has its samples along another dim than 0."""
+        with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
+            _, outputs = self._apply(parts)
+            whole = self._alone(args, kwargs)
+        alike = _has_rows(outputs, parts) and _equal(gather(outputs, self._team.first), whole)
+        if not alike:
+            logger.info(
+                "%s gives no row for each sample that depends on it alone: it runs on one device",
+                type(self.module).__name__,
+            )
+        return alike
+
+
+def _shapeless(module: nn.Module) -> bool:
+    """Whether a first call has to give the parameters their shapes."""
+    return any(isinstance(p, UninitializedParameter) for p in module.parameters())
+
+
+def has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_rows(outputs: list[Any], parts: list[Any]) -> bool:
+    return all(
+        x.dim() > 0 and len(x) == rows_of(part)
+        for output, part in zip(outputs, parts, strict=True)
+        for x in tree_leaves(output)
+        if isinstance(x, torch.Tensor)
+    )
+
+
+def _equal(gathered: Any, whole: Any) -> bool:
+    """Alike but for rounding."""
+    pairs = zip(tree_leaves(gathered), tree_leaves(whole), strict=True)
+    return all(
+        x.shape == y.shape
+        and torch.allclose(x, y, rtol=max(1e-3, _eps(x)), atol=max(1e-5, _eps(x)), equal_nan=True)
+        for x, y in pairs
+        if isinstance(x, torch.Tensor)
+    )
+
+
+def _eps(x: torch.Tensor) -> float:
+    return 8 * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0

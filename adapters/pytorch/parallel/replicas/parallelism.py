@@ -1,0 +1,127 @@
+"""One process that drives several devices."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+from weakref import WeakSet
+
+from torch import fx, nn
+from torch.nn.parameter import Parameter
+
+from dream._adapter import Metric, Plan
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook, wrap_compile
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
+from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
+from dream.adapters.pytorch.parallel.replicas.train import (
+    DeviceTeam,
+    OnEach,
+    RecomputedCopies,
+    Team,
+)
+
+_HONOURED: Mapping[str, Values] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": (),
+    "recompute": (),
+    "sync_batch_norm": (False,),
+}
+_TOGETHER: Mapping[str, Values] = {**_HONOURED, "sync_batch_norm": ()}
+"""Where copies of a model may wait for one another in the middle of it."""
+
+
+class OneProcess(Parallelism):
+    """Batches are whole as the loop sees them, and cut at each call for those that share them."""
+
+    supports_for = "One process that drives several devices"
+    instead = (
+        "Where layers lie on devices, rows do not wait for one another (sync_batch_norm=). Use "
+        "'mirrored', which takes all."
+    )
+
+    def __init__(self, plan: Plan) -> None:
+        self._team = self._gather(plan)
+        self.supports = _TOGETHER if self._team.meets else _HONOURED
+        super().__init__(plan)
+        self._together = self._team.meets and self.knobs.synchronises
+        self._followed = LoopTracker(self.training, self.world, self.shares)
+        self.training.watch(lambda: self._followed.called, self._gathering)
+        self._recomputing = RecomputedCopies(
+            self._team, self.knobs.recompute, together=self._together
+        )
+        self._settled: WeakSet[nn.Module] = WeakSet()
+
+    @abstractmethod
+    def _gather(self, plan: Plan) -> Team:
+        """Who runs the parts of a batch."""
+
+    @abstractmethod
+    def _settle(self, model: nn.Module) -> None:
+        """Put a model where it is to run. Called once for each."""
+
+    def connect(self) -> Participants:
+        return Participants(alone(self.plan), self._team.first, replicas=self._team.size)
+
+    def subscribe(self, hooks: Hooks) -> None:
+        hooks.made("module", self._add)
+        hooks.wrap("compile", wrap_compile)
+        if self.training.runs_models:
+            hooks.wrap("backward", self._followed.weighed)
+
+    def distribute(self, module: nn.Module) -> nn.Module:
+        if module not in self._settled:
+            self._settled.add(module)
+            self._settle(module)
+            if not isinstance(hook_of(module), ReplicatedCalls):
+                set_hook(module, self._parallel(module))
+        return module
+
+    def forward_backward(
+        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+    ) -> OnEach:
+        self.distribute(model)
+        return OnEach(
+            self._team, model, loss, weight, self.training, self._recomputing,
+            together=self._together,
+        )  # fmt: skip
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        self.distribute(model)
+        return super().evaluate(model, data, metrics)
+
+    def weigh(self, loss: Any, count: float) -> Any:
+        return self._followed.weigh(loss, count)
+
+    def _parallel(self, module: nn.Module) -> ReplicatedCalls:
+        return ReplicatedCalls(
+            module, self._team, self._followed, self._recomputing, together=self._together
+        )
+
+    def _gathering(self) -> list[Parameter]:
+        """Return what backward passes leave gradients in."""
+        taken = [parameter for model in self._settled for parameter in model.parameters()]
+        return [*taken, *self._followed.gathering]
+
+    def _add(self, module: nn.Module) -> None:
+        """Take the calls of a module that was made in the block."""
+        if not isinstance(module, fx.GraphModule) and not isinstance(hook_of(module), CallHook):
+            set_hook(module, self._parallel(module))
+
+
+@final
+class DataParallel(OneProcess):
+    """`data_parallel`: a replica on each device. The loss is computed on each where the step is
+    dream's; in the user's own loop the outputs are gathered on the first."""
+
+    def _gather(self, plan: Plan) -> Team:
+        return DeviceTeam(devices.several(plan))
+
+    def _settle(self, model: nn.Module) -> None:
+        model.to(self._team.first)

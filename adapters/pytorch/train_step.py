@@ -1,0 +1,141 @@
+"""The explicit step: micro-batches passed forward and backward, then the optimizer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dream._adapter import Step
+from dream._errors import ConfigurationError
+from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
+from dream.adapters.pytorch.loss import count_of, weight_of
+from dream.adapters.pytorch.update.accumulation import Updates
+from dream.collectives import Communicator
+from dream.data.partition import Share, micro_shares, split
+
+Batch = tuple[Any, ...]
+Cuts = Callable[[Batch], Sequence[tuple[Batch, float]]]
+"""A rank's batch -> its micro-batches, each with what its mean loss counts for."""
+
+
+class Passes(ABC):
+    """A model's passes forward and backward, which leave the global gradient in its parameters."""
+
+    @abstractmethod
+    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
+        """Those of one micro-batch, whose mean loss counts for `weight`. first, last: of an
+        update; the gradient is global after the last one."""
+
+    @abstractmethod
+    def told(self) -> torch.Tensor:
+        """The global mean loss of the last update, shape ()."""
+
+
+def step_of(passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | None) -> Step:
+    """updates: None where a batch is not cut."""
+    if updates is not None:
+        updates.leave_to_step()
+
+    def step(*batch: Any) -> torch.Tensor:
+        micros = cut(batch)
+        if updates is not None:
+            updates.begin_whole()
+        optimizer.zero_grad(set_to_none=True)
+        for index, (micro, weight) in enumerate(micros):
+            passes.run(micro, weight, first=index == 0, last=index == len(micros) - 1)
+        optimizer.step()
+        return passes.told()
+
+    return step
+
+
+def uncut(weigh: Callable[[Batch], float]) -> Cuts:
+    """The batch as it is."""
+    return lambda batch: [(batch, weigh(batch))]
+
+
+def cuts_of(
+    most: int, communicator: Communicator, shares: Shares, weight: Callable[..., Any] | None
+) -> Cuts:
+    """Choose how a step cuts its batches. most: micro-batches. communicator: the ranks that batches
+    are dealt to. weight: counts the things of a batch; None goes by samples."""
+    if most > 1:
+        return MicroBatches(most, communicator, shares, weight)
+    if weight is None:
+        return uncut(shares.weight)
+    return uncut(lambda batch: weight_of(communicator, count_of(weight(*batch))))
+
+
+@final
+class MicroBatches:
+    """As many micro-batches on every rank."""
+
+    def __init__(
+        self,
+        most: int,
+        communicator: Communicator,
+        shares: Shares,
+        weight: Callable[..., Any] | None,
+    ) -> None:
+        self._most, self._communicator, self._shares = most, communicator, shares
+        self._weight = weight
+
+    def __call__(self, batch: Batch) -> list[tuple[Batch, float]]:
+        shares = micro_shares(self._share(batch), self._most)
+        edges = [*accumulate((share.count for share in shares), initial=0)]
+        micros = [cut_rows(batch, first, stop) for first, stop in pairwise(edges)]
+        if self._weight is None:
+            weights = [share.weight for share in shares]
+        else:
+            weights = self._counted([count_of(self._weight(*micro)) for micro in micros])
+        return list(zip(micros, weights, strict=True))
+
+    def _share(self, batch: Batch) -> Share:
+        """Batches that are cut by hand count as equal shares, and are the rank's own business."""
+        share = self._shares.of(batch)
+        if share is None:
+            rows = rows_of(batch) or 0
+            return Share(rows, rows, 1)
+        if share.micros > 1:
+            raise ConfigurationError(
+                "A step takes this rank's whole share and cuts it itself. Received: micro-batch "
+                f"{share.micro + 1} of {share.micros}, of a loop over the loader that began before "
+                "the step was made. Call strategy.train_step before the loop."
+            )
+        return share
+
+    def _counted(self, counts: list[float]) -> list[float]:
+        own = torch.tensor(sum(counts), dtype=torch.float64)
+        total = float(self._communicator.all_reduce(own, op="sum"))
+        scale = self._communicator.world_size / total if total else 0.0
+        return [count * scale for count in counts]
+
+
+def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
+    """One device: the loop's own five lines."""
+
+    def step(*batch: Any) -> torch.Tensor:
+        inputs, target = split(batch)
+        optimizer.zero_grad(set_to_none=True)
+        value = check_scalar(loss(model(*inputs), target))
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def check_scalar(value: Any) -> torch.Tensor:
+    """The loss of a batch is one number."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise ConfigurationError(
+            "The loss of a batch must be one number, the mean over its samples. Received: "
+            f"{getattr(value, 'shape', type(value).__name__)}. Take its mean."
+        )
+    return value if value.dim() == 0 else value.reshape(())

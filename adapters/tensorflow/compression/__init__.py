@@ -1,1 +1,0 @@
-"""How gradients become one on their way between ranks, where that is not their plain mean."""

@@ -1,0 +1,326 @@
+"""The microbatches of one batch on their way through the stages of a device, forward and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from dream.adapters.tensorflow.parallel.pipeline.schedule import (
+    Kind,
+    Orders,
+    StageGraph,
+    StageTask,
+    order,
+)
+from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, Stage
+from dream.collectives import Communicator
+
+Values = dict[int, Any]
+"""Tensors by the numbers that stages know them by."""
+Letter = tuple[str, int, int, int]
+"""(kind, tensor, microbatch, stage of the sender), the same on every rank."""
+
+
+@final
+class Routes:
+    """Which tensors go from which stage to which. The loss is one stage more, the last, where the
+    last of the stages that give outputs is."""
+
+    def __init__(self, partition: Partition) -> None:
+        stages = partition.stages
+        self.takes = [*(stage.takes for stage in stages), partition.outputs]
+        self.gives = [*(stage.gives for stage in stages), ()]
+        self.maker = {t: s for s, gives in enumerate(self.gives) for t in gives}
+        self.loss = len(stages)
+        before = tuple(
+            tuple(sorted({self.maker[t] for t in takes if t in self.maker})) for takes in self.takes
+        )
+        self.devices = (*(stage.device for stage in stages), stages[before[-1][-1]].device)
+        self.graph = StageGraph(self.devices, before)
+
+    def orders(
+        self, row: int, rows: int, microbatches: int, kind: Kind, *, training: bool
+    ) -> Orders:
+        """The tasks of one row of the mesh, which takes every rows-th microbatch."""
+        mine = range(row, microbatches, rows)
+        return {
+            device: [
+                StageTask(t.stage, mine[t.microbatch], t.backward)
+                for t in tasks
+                if training or not t.backward
+            ]
+            for device, tasks in order(self.graph, len(mine), kind).items()
+        }
+
+    def takers(self, t: int) -> list[int]:
+        """The stages that take a tensor."""
+        return [s for s, takes in enumerate(self.takes) if t in takes]
+
+    def goes_to(self, t: int) -> list[int]:
+        """The other devices that a tensor is sent to."""
+        own = self.devices[self.maker[t]]
+        return sorted({self.devices[s] for s in self.takers(t)} - {own})
+
+    def comes_from(self, t: int) -> int:
+        return self.devices[self.maker[t]]
+
+    def letters(self, tasks: Iterable[StageTask], to: int) -> Iterator[Letter]:
+        """List the tensors that a device which runs these tasks sends to another, in order."""
+        for task in tasks:
+            if not task.backward:
+                for t in self.gives[task.stage]:
+                    if to in self.goes_to(t):
+                        yield "value", t, task.microbatch, task.stage
+                continue
+            for t in self.takes[task.stage]:
+                if t in self.maker and self.comes_from(t) == to != self.devices[task.stage]:
+                    yield "gradient", t, task.microbatch, task.stage
+
+
+class Mail(ABC):
+    """Tensors that go between the devices of a row, told by index."""
+
+    @abstractmethod
+    def send(self, letter: Letter, tensor: Any, to: int) -> None: ...
+
+    @abstractmethod
+    def take(self, letter: Letter, source: int, to: int) -> Any: ...
+
+
+@final
+class LocalMail(Mail):
+    """Within a process: what is taken is there, by the order of the schedule."""
+
+    def __init__(self) -> None:
+        self._box: dict[tuple[Letter, int], Any] = {}
+
+    def send(self, letter: Letter, tensor: Any, to: int) -> None:
+        self._box[letter, to] = tensor
+
+    def take(self, letter: Letter, source: int, to: int) -> Any:
+        return self._box.pop((letter, to))
+
+
+@final
+class RankMail(Mail):
+    """Between ranks, each tensor awaited in the order in which its sender computes it. ranks: by
+    device; coming: by device, its letters to this one."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        ranks: Sequence[int],
+        coming: Mapping[int, Iterable[Letter]],
+    ) -> None:
+        self._communicator, self._ranks = communicator, ranks
+        self._coming = {device: deque(letters) for device, letters in coming.items()}
+        self._box: dict[tuple[int, Letter], Any] = {}
+
+    def send(self, letter: Letter, tensor: Any, to: int) -> None:
+        """None is sent as a tensor without elements."""
+        self._communicator.isend(tf.zeros((0,)) if tensor is None else tensor, self._ranks[to])
+
+    def take(self, letter: Letter, source: int, to: int) -> Any:
+        """Wait for it, and keep what comes before it."""
+        while (source, letter) not in self._box:
+            first = self._coming[source].popleft()
+            self._box[source, first] = self._communicator.receive(self._ranks[source])
+        tensor = self._box.pop((source, letter))
+        return None if tensor.shape == (0,) else tensor
+
+
+@final
+class PlacedStage:
+    """A stage on a device. copies: by the id of a Keras variable this device's own; empty where
+    the variables themselves are there."""
+
+    def __init__(self, stage: Stage, device: str, copies: Mapping[int, tf.Variable]) -> None:
+        self.stage, self.device = stage, device
+        self._copies = copies
+        self.variables = [copies.get(id(v), v.value) for v in stage.model.trainable_variables]
+        self.gradients: list[Any] = [None] * len(self.variables)
+        self._train, self._predict = (
+            tf.function(partial(self._called, training), reduce_retracing=True, jit_compile=False)
+            for training in (True, False)
+        )
+        self._under_way: dict[int, tuple[Any, list[Any], list[Any], Any]] = {}
+
+    def forward(self, microbatch: int, taken: Sequence[Any]) -> list[Any]:
+        """Return what the stage gives, and remember how, for `backward`."""
+        with tf.device(self.device):
+            taken = [tf.identity(x) for x in taken]
+            with tf.GradientTape() as tape:
+                tape.watch([x for x in taken if x.dtype.is_floating])
+                given, penalty = self._train(*taken)
+        self._under_way[microbatch] = tape, taken, given, penalty
+        return given  # type: ignore[no-any-return]
+
+    def predict(self, taken: Sequence[Any]) -> tuple[list[Any], Any]:
+        """In evaluation: (what the stage gives, the penalties of its layers)."""
+        return self._predict(*taken)  # type: ignore[no-any-return]
+
+    def backward(
+        self, microbatch: int, gradients: Sequence[Any], fraction: float
+    ) -> tuple[list[Any], Any]:
+        """From the loss's gradient by what the stage gave, (that by what it took, the penalties of
+        its layers); that by its variables adds up over microbatches."""
+        tape, taken, given, penalty = self._under_way.pop(microbatch)
+        flowing = [(y, g) for y, g in zip(given, gradients, strict=True) if g is not None]
+        with tf.device(self.device):
+            targets = [*(y for y, _ in flowing), penalty]
+            seeds = [*(g for _, g in flowing), tf.constant(fraction, penalty.dtype)]
+            sources = [x for x in taken if x.dtype.is_floating]
+            found = tape.gradient(targets, [*sources, *self.variables], seeds)
+            for index, gradient in enumerate(found[len(sources) :]):
+                if gradient is not None:
+                    gradient, before = tf.convert_to_tensor(gradient), self.gradients[index]
+                    self.gradients[index] = gradient if before is None else before + gradient
+        by_input = iter(found)
+        by_taken = [next(by_input) if x.dtype.is_floating else None for x in taken]
+        return by_taken, penalty * fraction
+
+    def take_variables(self) -> None:
+        """Have the copies be as the variables are."""
+        for variable in self.stage.model.variables:
+            self._copies[id(variable)].assign(variable.value)
+
+    def summed(self) -> list[tuple[Any, Any]]:
+        """Each variable that trains and its gradient, which starts anew."""
+        pairs = list(zip(self.stage.model.trainable_variables, self.gradients, strict=True))
+        self.gradients = [None] * len(self.gradients)
+        return pairs
+
+    def _called(self, training: bool, *taken: Any) -> tuple[list[Any], Any]:
+        model = self.stage.model
+        with tf.device(self.device):
+            if not self._copies:
+                return _called(model, taken, training=training)
+            mapping = [(v, self._copies[id(v)]) for v in model.variables]
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                found = _called(model, taken, training=training)
+            for variable in model.non_trainable_variables:
+                self._copies[id(variable)].assign(scope.get_current_value(variable))
+            return found
+
+
+def _called(model: Any, taken: Sequence[Any], *, training: bool) -> tuple[list[Any], Any]:
+    """(what the model gives, the sum of the penalties of its layers)."""
+    given = model(list(taken), training=training)
+    losses = [tf.cast(x, tf.float32) for x in model.losses]
+    penalty = tf.add_n([tf.zeros(()), *losses])
+    return list(given) if isinstance(given, (list, tuple)) else [given], penalty
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchInputs:
+    """A batch in microbatches: the model's flat inputs, what the loss takes beside its output, and
+    what each counts for."""
+
+    inputs: Sequence[Values]
+    rest: Sequence[Any]
+    fractions: Sequence[float]
+
+
+LossAndGradients = Callable[[list[Any], Any, float], tuple[Any, Sequence[Any]]]
+"""From a microbatch's outputs, its other half and its fraction, the loss and its gradient by each
+output."""
+
+
+@final
+class MicrobatchRun:
+    """One device's tasks. stages: those that are on it; loss: None in evaluation; device: its index
+    in the row of the mesh, and its name."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        stages: Mapping[int, PlacedStage],
+        batch: MicrobatchInputs,
+        loss: LossAndGradients | None,
+        device: tuple[int, str],
+        mail: Mail,
+    ) -> None:
+        self._routes, self._stages, self._batch = routes, stages, batch
+        self._loss, self._mail = loss, mail
+        self._here, self._device = device
+        self._values: list[Values] = [dict(inputs) for inputs in batch.inputs]
+        self._gradients: dict[tuple[int, int, int], Any] = {}
+        self._by_output: dict[int, Sequence[Any]] = {}
+        self.losses: list[Any] = []
+        self.outputs: dict[int, list[Any]] = {}
+
+    def total(self) -> Any:
+        """The sum of the losses and penalties, as float32."""
+        return tf.add_n([tf.zeros(()), *(tf.cast(x, tf.float32) for x in self.losses)])
+
+    def run(self, task: StageTask) -> None:
+        with tf.device(self._device):
+            (self._backward if task.backward else self._forward)(task)
+
+    def _forward(self, task: StageTask) -> None:
+        stage, m = task.stage, task.microbatch
+        taken = [self._value(t, m) for t in self._routes.takes[stage]]
+        fraction = self._batch.fractions[m]
+        if stage == self._routes.loss:
+            self.outputs[m] = taken
+            if self._loss is not None:
+                outputs = [tf.identity(y) for y in taken]
+                loss, self._by_output[m] = self._loss(outputs, self._batch.rest[m], fraction)
+                self.losses.append(loss)
+            return
+        if self._loss is not None:
+            given = self._stages[stage].forward(m, taken)
+        else:
+            given, penalty = self._stages[stage].predict(taken)
+            self.losses.append(penalty * fraction)
+        for t, y in zip(self._routes.gives[stage], given, strict=True):
+            self._values[m][t] = y
+            for device in self._routes.goes_to(t):
+                self._mail.send(("value", t, m, stage), y, device)
+
+    def _backward(self, task: StageTask) -> None:
+        stage, m = task.stage, task.microbatch
+        if stage == self._routes.loss:
+            found = self._by_output.pop(m)
+        else:
+            gives = self._routes.gives[stage]
+            gradients = [self._gradient(t, m) for t in gives]
+            fraction = self._batch.fractions[m]
+            found, penalty = self._stages[stage].backward(m, gradients, fraction)
+            self.losses.append(penalty)
+            for t in gives:
+                del self._values[m][t]
+        for t, gradient in zip(self._routes.takes[stage], found, strict=True):
+            if t not in self._routes.maker:
+                continue
+            to = self._routes.comes_from(t)
+            if to == self._here:
+                self._gradients[t, m, stage] = gradient
+            else:
+                self._mail.send(("gradient", t, m, stage), gradient, to)
+
+    def _value(self, t: int, m: int) -> Any:
+        values = self._values[m]
+        if t not in values:
+            letter = "value", t, m, self._routes.maker[t]
+            values[t] = self._mail.take(letter, self._routes.comes_from(t), self._here)
+        return values[t]
+
+    def _gradient(self, t: int, m: int) -> Any:
+        """The loss's gradient by a tensor: what all that take it found."""
+        found = []
+        for taker in self._routes.takers(t):
+            device = self._routes.devices[taker]
+            if device == self._here:
+                found.append(self._gradients.pop((t, m, taker)))
+            else:
+                found.append(self._mail.take(("gradient", t, m, taker), device, self._here))
+        present = [gradient for gradient in found if gradient is not None]
+        return tf.add_n(present) if present else None

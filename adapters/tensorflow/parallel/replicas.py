@@ -1,0 +1,207 @@
+"""Replicas in step: `single`, `mirrored`, `multi_worker_mirrored`, `horovod` and `data_parallel`.
+
+One device; the devices of this process, driven by MirroredStrategy; or one device in each of
+several processes. There Keras trains as on one device, and only the sums go between the ranks:
+Keras 3 does not train under MultiWorkerMirroredStrategy's scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import tensorflow as tf
+
+from dream import _registry
+from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import ConfigurationError, Unsupported
+from dream._topology import Topology
+from dream.adapters.keras import recompute
+from dream.adapters.keras.engine import Exchange
+from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
+from dream.adapters.tensorflow import collectives, evaluate, loss, runtime, step
+from dream.adapters.tensorflow.adapter import TensorFlowAdapter
+from dream.adapters.tensorflow.data import (
+    Shard,
+    ShardedDataset,
+    shard_of_rank,
+    shards_of_replicas,
+)
+from dream.adapters.tensorflow.hooks import loops_refused
+from dream.adapters.tensorflow.keras.engine import open_block
+from dream.adapters.tensorflow.parallel import mixed
+from dream.adapters.tensorflow.parallel.base import Parallelism
+from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.adapters.tensorflow.update import compression
+from dream.collectives import Communicator, Members
+from dream.update import tuning
+from dream.update.update import Knobs
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """Set up before TensorFlow's first op.
+
+    distribution: what drives this process's several devices; None where it has one.
+    exchange: how the ranks' gradients become one; None for their mean.
+    """
+
+    topology: Topology
+    communicator: Communicator
+    distribution: tf.distribute.Strategy | None = None
+    exchange: Exchange | None = None
+
+
+def one(plan: Plan) -> ReplicaGroup:
+    """One device."""
+    if plan.devices not in (None, 1):
+        raise ConfigurationError(
+            f"Strategy {plan.spec.name!r} is one device. Received: devices={plan.devices}. Leave "
+            "devices out, or use 'mirrored'."
+        )
+    (device,) = runtime.replicas(1)
+    topology = Topology.of(plan.cluster, num_replicas=1, device=device)
+    return ReplicaGroup(topology, collectives.alone(plan.cluster))
+
+
+def synchronous(plan: Plan) -> ReplicaGroup:
+    """The devices of this process where it is alone, else one in every process."""
+    return _devices(plan) if plan.cluster.alone else _ranks(plan)
+
+
+def _devices(plan: Plan) -> ReplicaGroup:
+    """A single device needs no strategy of TensorFlow's."""
+    devices = runtime.replicas(plan.devices)
+    compression.check(Knobs.of(plan.options), len(devices))
+    distribution = runtime.mirrored(devices) if len(devices) > 1 else None
+    topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
+    return ReplicaGroup(topology, collectives.alone(plan.cluster), distribution)
+
+
+def _ranks(plan: Plan) -> ReplicaGroup:
+    compression.check(Knobs.of(plan.options), 1)
+    device = runtime.local_device(plan.cluster, plan.devices)
+    wire = _registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
+    communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
+    topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
+    exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
+    return ReplicaGroup(topology, communicator, exchange=exchange)
+
+
+def single(plan: Plan) -> Adapter:
+    return TensorFlowAdapter(partial(ReplicaParallelism, one), plan)
+
+
+def mirrored(plan: Plan) -> Adapter:
+    return TensorFlowAdapter(partial(ReplicaParallelism, synchronous), plan)
+
+
+@final
+class ReplicaParallelism(Parallelism):
+    """Whole models, trained on shares of each batch; who trains is left open."""
+
+    def __init__(self, replicas: Callable[[Plan], ReplicaGroup], plan: Plan) -> None:
+        super().__init__(plan)
+        self._knobs = Knobs.of(plan.options)
+        if plan.mixed and mixed.breaks(self._knobs):
+            raise mixed.no_knobs(self._knobs)
+        self._tell_tuning = tuning.begin(plan)
+        found = replicas(plan)
+        self.topology, self.communicator = found.topology, found.communicator
+        self._distribution = found.distribution
+        self._open = ExitStack()
+        self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
+
+    def enter(self) -> None:
+        self._block.enter()
+        if self._distribution is not None:
+            self._open.enter_context(loops_refused(self.topology.num_replicas))
+
+    def exit(self) -> None:
+        self._open.close()
+        self._block.exit()
+        self._tell_tuning()
+
+    def prepare_model(self, model: Any) -> Any:
+        return self._block.prepare(model)
+
+    def prepare_optimizer(self, optimizer: Any) -> Any:
+        return self._block.prepare(optimizer)
+
+    def prepare_data(self, data: Any) -> Any:
+        return ShardedDataset(data, self._shard(), self.communicator, self.plan.resyncs)
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        distribution, knobs = self._distribution, self._knobs
+        local = step.LocalStep(
+            model, loss, optimizer, weight, self._total(),
+            ranks=distribution is None, most=knobs.accumulate, engine=self._block.engine,
+        )  # fmt: skip
+        adopt_clipping(optimizer, knobs)
+        check_unscaled(optimizer, knobs)
+        check_scaled(knobs.precision, optimizer)
+
+        def start(batch: tuple[Any, ...]) -> None:
+            with distribution.scope() if distribution is not None else nullcontext():
+                step.build(model, optimizer, batch)
+            step.agree(model, optimizer, self.communicator)
+            recompute.adopt(model, self._block.engine)
+            self._block.start(model)
+
+        if self.plan.resyncs is not None:
+            return mixed.step(model, optimizer, local, self._block)
+        if distribution is None:
+            return step.process_step(local, start)
+        return step.replica_step(local, distribution, start)
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return evaluate.evaluate(
+            model, data, metrics, self.communicator, self._shard(), self._run,
+            resyncs=self.plan.resyncs,
+        )  # fmt: skip
+
+    def weigh(self, loss_value: Any, count: Any) -> Any:
+        if self.plan.resyncs is not None:
+            raise mixed.no_loop()
+        if self._knobs.sync_batch_norm and self.topology.num_replicas > 1:
+            raise Unsupported(
+                "In a loop of one's own BatchNorm sees this rank's share. Received: weigh, "
+                "sync_batch_norm=True. Take the step by strategy.train_step(model, loss, "
+                "optimizer, weight=...), or leave sync_batch_norm out."
+            )
+        return loss.weigh(
+            loss_value, count, self.topology.num_replicas, self._total(),
+            ranks=self._distribution is None,
+        )  # fmt: skip
+
+    def _shard(self) -> Shard:
+        if self._distribution is not None:
+            return shards_of_replicas(self._distribution)
+        return shard_of_rank(self.topology.rank, self.topology.world_size)
+
+    def _total(self) -> loss.Total | None:
+        """Who adds up inside a step: the replicas of this process, the ranks, or nobody."""
+        if self._distribution is not None:
+            return self._block.engine.total
+        if self.topology.world_size == 1:
+            return None
+        adding = self.communicator.unchecked()  # the layout is agreed on, once
+        return lambda tensors: adding.all_reduce(tensors, "sum")
+
+    def _run(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
+        """`function` on every share that is here."""
+        if self._distribution is None:
+            return [function(*batch)]
+        results = self._distribution.run(function, args=batch)
+        return list(self._distribution.experimental_local_results(results))

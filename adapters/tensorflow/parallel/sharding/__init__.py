@@ -1,0 +1,1 @@
+"""Keras models on a DTensor mesh: variables, gradients and optimizer states in parts."""

@@ -1,0 +1,139 @@
+"""Variables that lie on a mesh, in the place of those that Keras made.
+
+A tf.function sees them as DTensors; outside of one they read as ordinary whole tensors, so that
+metrics, callbacks and files find what they find on one device. To read one that is in parts all
+ranks do so together; `Consistency` has a rank that does it alone told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dream.adapters.keras.private import put_in_place
+from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
+from dream.adapters.tensorflow.parallel.sharding import dtensor
+from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs
+
+_as_they_lie: ContextVar[bool] = ContextVar("dream.as_they_lie", default=False)
+
+
+@contextmanager
+def as_they_lie() -> Iterator[None]:
+    """Inside, variables read as shards: for the optimizer's arithmetic, which is by element."""
+    token = _as_they_lie.set(True)
+    try:
+        yield
+    finally:
+        _as_they_lie.reset(token)
+
+
+@final
+class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  # TensorFlow is untyped
+    """A variable on a mesh.
+
+    gathers: whether a forward pass is given the whole; else it is given the shards.
+
+    What a tf.function has assigned is what it reads from then on, as a value: DTensor loses the
+    order of an assignment and a later read, and would read what was there before.
+    """
+
+    def __init__(
+        self,
+        array: NDArray[Any],
+        mesh: Any,
+        specs: Specs,
+        consistency: Consistency,
+        *,
+        gathers: bool,
+        trains: bool,
+        called: str,
+    ) -> None:
+        """trains, called: `trainable` and `name`, words that TensorFlow takes for itself."""
+        super().__init__(dtensor.placed(array, mesh, specs), trainable=trains, name=called)
+        self._mesh = mesh
+        self._specs = specs
+        self._consistency = consistency
+        self._gathers = gathers and any(specs)
+        self._assigned: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def value(self) -> tf.Tensor:
+        if tf.executing_eagerly():
+            return self.whole()
+        now = self._now()
+        if self._gathers and not _as_they_lie.get():
+            return dtensor.relaid(now, self._mesh, (None,) * len(self._specs))
+        return now
+
+    def whole(self) -> tf.Tensor:
+        """Outside of a tf.function: all of it. Every rank calls it."""
+        if self.kept is not None:
+            return tf.convert_to_tensor(self.kept)
+        if any(self._specs):
+            self._consistency.read(self.name[:-2])
+        return dtensor.whole(super().value(), self._mesh)
+
+    def local(self) -> list[tf.Tensor]:
+        """Return the parts that lie on each of this process's devices."""
+        return dtensor.local(super().value())
+
+    def read_value(self) -> tf.Tensor:
+        return self.value()
+
+    def read_together(self) -> NDArray[Any]:
+        found: NDArray[Any] = self.whole().numpy()
+        return found
+
+    def assign(
+        self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+    ) -> Any:
+        if tf.executing_eagerly():
+            array = np.asarray(value).astype(self.dtype.as_numpy_dtype, copy=False)
+            self._consistency.changed(array)
+            super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
+            return self
+        value = tf.convert_to_tensor(value, self.dtype)
+        self._assigned[_graph()] = value
+        return super().assign(value, use_locking, name, read_value)
+
+    def assign_add(
+        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+    ) -> Any:
+        return self.assign(self._current() + delta, use_locking, name, read_value)
+
+    def assign_sub(
+        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+    ) -> Any:
+        return self.assign(self._current() - delta, use_locking, name, read_value)
+
+    def _current(self) -> tf.Tensor:
+        return self.whole() if tf.executing_eagerly() else self._now()
+
+    def _now(self) -> tf.Tensor:
+        """As it lies, in a tf.function."""
+        assigned = self._assigned.get(_graph())
+        return super().value() if assigned is None else assigned
+
+
+def _graph() -> Any:
+    return tf.compat.v1.get_default_graph()
+
+
+def hold(
+    variable: Any, mesh: Any, specs: Specs, consistency: Consistency, *, gathers: bool
+) -> None:
+    """Have a Keras variable lie on a mesh from now on."""
+    own = variable.value
+    if not isinstance(own, MeshVariable):
+        made = MeshVariable(
+            np.asarray(own), mesh, specs, consistency,
+            gathers=gathers, trains=own.trainable, called=own.name[:-2],
+        )  # fmt: skip
+        put_in_place(variable, made)

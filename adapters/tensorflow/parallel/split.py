@@ -1,0 +1,141 @@
+"""`sharded`, `model_parallel` and `hybrid`: what all ways to split a Keras model share.
+
+Every process reads the global batches, and dream takes the whole step, under Keras's own loops.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import keras
+
+from dream._adapter import Adapter, Metric, Plan
+from dream._errors import ConfigurationError
+from dream._mesh import Mesh
+from dream._topology import Cluster
+from dream.adapters.keras import files
+from dream.adapters.keras.hooks import KerasPatches, dtype_policy
+from dream.adapters.tensorflow import evaluate
+from dream.adapters.tensorflow.adapter import TensorFlowAdapter
+from dream.adapters.tensorflow.collectives import alone
+from dream.adapters.tensorflow.data import GlobalBatches
+from dream.adapters.tensorflow.keras.engine import ProcessEngine
+from dream.adapters.tensorflow.parallel.base import Parallelism
+from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_by_rank_0
+from dream.update.update import Knobs
+
+_HONOURED: dict[str, tuple[object, ...]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": (),
+    "recompute": (),
+    "sync_batch_norm": (True,),
+}
+_PIPELINE = ("stages", "schedule", "microbatches", "balance")
+_WITHOUT = {
+    "pipeline": ("plan", "place"),
+    "tensor": (*_PIPELINE, "place"),
+    "layers": (*_PIPELINE, "plan"),
+}
+"""Options that say nothing of a split."""
+
+
+def model_parallel(plan: Plan) -> Adapter:
+    """The adapter that `split=` asks for."""
+    split = str(plan.options["split"])
+    for name in _WITHOUT[split]:
+        if name in plan.options and plan.options[name] != plan.spec.option(name).default:
+            raise ConfigurationError(
+                f"Option {name!r} says nothing of split={split!r}. Received: "
+                f"{name}={plan.options[name]!r}. Leave it out, or choose another split."
+            )
+    if split == "tensor":
+        from dream.adapters.tensorflow.parallel.sharding.parallelism import TensorParallelism
+
+        return TensorFlowAdapter(TensorParallelism, plan)
+    from dream.adapters.tensorflow.parallel.pipeline.parallelism import PipelineParallelism
+
+    return TensorFlowAdapter(PipelineParallelism, plan)
+
+
+def mesh_of(plan: Plan, replicas: int) -> Mesh:
+    """The mesh that a plan asks for, of so many devices or ranks."""
+    data, model = plan.options["data"], plan.options["model"]
+    assert data is None or isinstance(data, int)
+    assert model is None or isinstance(model, int)
+    if plan.spec.name == "model_parallel" and data is None and model is None:
+        data = 1
+    return Mesh.fit(replicas, data=data, model=model, spare="model")
+
+
+class SplitParallelism(Parallelism):
+    """Models in parts. global_batches: what this process's loaders dealt; engine: what says how an
+    update is made."""
+
+    global_batches: GlobalBatches
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        knobs = Knobs.of(plan.options)
+        knobs.only(
+            _HONOURED,
+            "A split Keras model",
+            "BatchNorm sees the whole batch there, or is refused: leave it out, or use 'mirrored'.",
+        )
+        self.engine = ProcessEngine(alone(Cluster()), plan)
+        self.engine.knobs = knobs
+        runner = self.connect(plan)
+        self.fitting = Fitting(runner, ProcessEngine(alone(Cluster()), plan), self.topology)
+        self._patches, self._open = KerasPatches(), ExitStack()
+
+    @abstractmethod
+    def connect(self, plan: Plan) -> SplitRunner:
+        """Set up devices and ranks: topology, communicator, global_batches. What runs models."""
+
+    @abstractmethod
+    def place(self, model: Any) -> None:
+        """Split a built model."""
+
+    @abstractmethod
+    def sums(self, model: Any, metrics: evaluate.Metrics) -> Callable[..., Any]:
+        """From a global batch, each metric summed over its samples, then their number."""
+
+    def making(self) -> AbstractContextManager[Any]:
+        """Inside, models are made."""
+        return nullcontext()
+
+    def enter(self) -> None:
+        """The constructors of models and optimizers are changed, and the functions that save and
+        load models."""
+        self._open.enter_context(dtype_policy(self.engine.knobs.precision))
+        self._patches.on_created(keras.Model, self.fitting.take)
+        self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)
+        self._patches.wrap_files(written_by_rank_0(self.topology.rank), files.reading)
+        self._open.enter_context(self.making())
+
+    def exit(self) -> None:
+        self._patches.undo()
+        self._open.close()
+
+    def prepare_model(self, model: Any) -> Any:
+        self.fitting.take(model)
+        if model.built:
+            self.place(model)
+        return model
+
+    def prepare_optimizer(self, optimizer: Any) -> Any:
+        return self.fitting.optimizer(optimizer)
+
+    def prepare_data(self, data: Any) -> Any:
+        return self.global_batches.deal(data)
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        sums = self.sums(model, evaluate.checked(metrics))
+        total = sum(sums(*batch) for batch in self.global_batches.of(data))
+        return evaluate.means(metrics, total)

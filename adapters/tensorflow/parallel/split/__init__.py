@@ -1,1 +1,0 @@
-"""Strategies that split a Keras model on TensorFlow: shards, tensors, stages, layers."""

@@ -1,0 +1,1 @@
+"""How an update is made, where that is not the plain mean of gradients."""

@@ -1,0 +1,32 @@
+"""DDP's buckets: gradients are held once, and go over shared memory too."""
+
+from __future__ import annotations
+
+import ddp_memory
+import ddp_shared_memory
+import pytest
+import torch
+
+import dream
+from dream.shared_memory import status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["at once", "prepared", "after a loop"])
+def test_gradients_are_held_once(way: str) -> None:
+    """Whichever way a model was distributed."""
+    for rank in dream.launch(ddp_memory.grown, way, n=2, framework="torch", timeout=500):
+        assert rank["gradients"] < 1.6, rank
+
+
+@pytest.mark.skipif(status().path is None, reason=status().why)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_gradients_over_shared_memory_are_those_of_one_device(ranks: int) -> None:
+    found = dream.launch(ddp_shared_memory.both, n=ranks, framework="torch", timeout=500)
+    first = found[0][0]
+    assert first["shared"].abs().max() > 0.01
+    for gradients, refusal in found:
+        assert torch.equal(gradients["shared"], first["shared"])
+        for other in ("alone", "gloo"):
+            assert (gradients["shared"] - gradients[other]).abs().max() < 1e-6
+        assert "Received: torch.int8" in refusal

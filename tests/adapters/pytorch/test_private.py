@@ -1,0 +1,162 @@
+"""Each private name of torch that dream uses, as it was seen in torch 2.13; and no other file of
+the adapter names one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dream.adapters.pytorch import private
+
+ADAPTER = Path(private.__file__).parent
+SEEN_IN = "2.13"
+LEFT = {"parallel/split": 41, "parallel/parameter_server": 3, "tools": 35}
+"""How often folders that are yet to come name private things. These numbers only shrink."""
+
+
+def test_the_release_is_one_it_was_seen_in() -> None:
+    """A new release is looked through before it is added here."""
+    assert torch.__version__.startswith((SEEN_IN, "2.12", "2.14", "2.15"))
+
+
+def test_backward_passes_are_numbered() -> None:
+    seen: list[int] = []
+    ended: list[bool] = []
+    x = torch.ones((), requires_grad=True)
+    x.register_hook(lambda _: seen.append(private.current_backward()))
+    x.register_hook(lambda _: seen.append(private.recomputing()))
+    x.register_hook(lambda _: private.after_backward(lambda: ended.append(True)))
+    assert private.current_backward() == -1
+    assert not private.recomputing()
+    (x * 2).backward()
+    assert seen[0] != -1
+    assert seen[1]
+    assert ended
+
+
+def test_changes_in_place_are_counted() -> None:
+    x = torch.zeros(2)
+    before = private.version_of(x)
+    x.add_(1)
+    assert private.version_of(x) == before + 1
+    assert private.to_local(x) is x
+
+
+def test_lists_are_changed_at_once() -> None:
+    xs = [torch.ones(2), torch.ones(3)]
+    private.foreach_mul_(xs, 2.0)
+    assert xs[1].tolist() == [2.0] * 3
+    private.foreach_copy_(xs, [torch.zeros(2), torch.zeros(3)])
+    assert xs[0].tolist() == [0.0] * 2
+
+
+def test_a_modules_calls_are_taken_and_passed_by() -> None:
+    module = nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    expected = module(x)
+    assert not private.has_hooks(module)
+    vars(module)[private.CALL] = lambda _: "taken"
+    assert module(x) == "taken"
+    assert torch.equal(private.own_call(module)(x), expected)
+    module.register_forward_hook(lambda *_: None)
+    assert private.has_hooks(module)
+
+
+def test_a_copy_without_tensors() -> None:
+    module = nn.Sequential(nn.LSTM(2, 2), nn.BatchNorm1d(2))
+    for part in module:
+        _, parameters, _ = private.tables(private.bare_copy(part))
+        assert parameters == {} or all(value is None for value in parameters.values())
+    children, _, _ = private.tables(module)
+    assert [*children] == ["0", "1"]
+
+
+def test_batch_norms() -> None:
+    norm = nn.BatchNorm1d(2)
+    assert isinstance(norm, private.BatchNorm)
+    assert isinstance(nn.InstanceNorm1d(2), private.NormBase)
+    with pytest.raises(ValueError, match="2D or 3D"):
+        private.check_input_dim(norm, torch.ones(2))
+
+
+def test_operations_say_what_they_write() -> None:
+    op = torch.ops.aten.add_.Tensor
+    assert isinstance(op, private.OpOverload)
+    assert private.is_in_place(op)
+    assert private.written_arguments(op)[0] == ("self", True)
+    assert not private.is_in_place(torch.ops.aten.add.Tensor)
+
+
+def test_trees() -> None:
+    tree = {"a": [1, (2,)], "b": 3}
+    assert private.tree_leaves(tree) == [1, 2, 3]
+    assert private.tree_map(lambda x: x + 1, tree) == {"a": [2, (3,)], "b": 4}
+
+
+def test_what_ddp_has() -> None:
+    """Ranks are needed to make one; tests/contract runs these."""
+    assert callable(DistributedDataParallel._remove_autograd_hooks)
+    assert callable(torch.distributed.Reducer._rebuild_buckets)
+    assert private.GradBucket is torch.distributed.GradBucket
+    module = nn.Linear(2, 2)
+    private.ignore_parameters(module, ["weight"])
+    assert module._ddp_params_and_buffers_to_ignore == ["weight"]
+
+
+def test_no_other_file_names_what_is_private() -> None:
+    own = _names_of(ADAPTER / "private.py")
+    found: dict[str, list[str]] = {}
+    for path in sorted(ADAPTER.rglob("*.py")):
+        place = path.relative_to(ADAPTER).as_posix()
+        if place != "private.py":
+            folder = next((name for name in LEFT if place.startswith(name)), "")
+            found.setdefault(folder, []).extend(f"{place}: {what}" for what in _uses(path, own))
+    assert found.pop("") == []
+    assert {folder: len(uses) for folder, uses in found.items() if len(uses) > LEFT[folder]} == {}
+
+
+def test_the_rule_can_fail(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "import torch\nfrom torch.utils._pytree import tree_map\n"
+        "torch._foreach_add_([], 1)\nmodule._call_impl()\nself._call_impl()\n"
+    )
+    assert len(_uses(path, {"_call_impl"})) == 3
+
+
+def _names_of(path: Path) -> set[str]:
+    """The private attributes that a file names."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and _hidden(node.attr)}
+
+
+def _uses(path: Path, known: set[str]) -> list[str]:
+    """Private imports from torch, private attributes of torch's, and those known to be torch's."""
+    tree = ast.parse(path.read_text())
+    found, torchs = [], {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            torchs |= {alias.asname or alias.name for alias in node.names}
+            hidden = any(map(_hidden, (node.module or "").split(".")))
+            found += [f"import {a.name}" for a in node.names if hidden or _hidden(a.name)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _hidden(node.attr):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and (node.attr in known or _root(node) in torchs):
+                found.append(ast.unparse(node))
+    return found
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")

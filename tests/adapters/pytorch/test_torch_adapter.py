@@ -1,0 +1,52 @@
+"""There is one adapter, and what it stands on imports nothing of what stands on it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from dream.adapters.pytorch import adapter
+
+ADAPTER = Path(adapter.__file__).parent
+LEFT = ("parallel/split/", "parallel/parameter_server/")
+"""Folders with adapters of their own, which are yet to become a `Parallelism` each."""
+
+
+def test_there_is_one_adapter() -> None:
+    found = {
+        path.relative_to(ADAPTER).as_posix(): node.name
+        for path in ADAPTER.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base) in ("Adapter", "Asynchronous") for base in node.bases)
+    }
+    assert {k: v for k, v in found.items() if not k.startswith(LEFT)} == {
+        "adapter.py": "TorchAdapter"
+    }
+
+
+def test_imports_form_no_circle() -> None:
+    """Imports that are for types only are none."""
+    prefix = "dream.adapters.pytorch."
+    modules = {path: _module(path) for path in ADAPTER.rglob("*.py")}
+    imports = {
+        module: {name for name in _imported(path, prefix) if name in modules.values()}
+        for path, module in modules.items()
+    }
+    while free := [module for module, needed in imports.items() if not needed & imports.keys()]:
+        for module in free:
+            del imports[module]
+    assert sorted(imports) == []
+
+
+def _module(path: Path) -> str:
+    name = ".".join(path.relative_to(ADAPTER).with_suffix("").parts)
+    return "dream.adapters.pytorch." + name.removesuffix(".__init__")
+
+
+def _imported(path: Path, prefix: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:  # those inside functions are made on use
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(prefix):
+            found |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found - {_module(path)}

@@ -1,0 +1,55 @@
+"""Adasum of four, master weights, and draws that are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch_update
+
+import dream
+
+pytestmark = pytest.mark.slow
+
+
+def _pair(a: Any, b: Any) -> Any:
+    """The paper's formula, as Horovod's core has it."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    dot, of_a, of_b = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    share_a = 1 - dot / of_a / 2 if of_a >= 1e-8 else 1.0
+    share_b = 1 - dot / of_b / 2 if of_b >= 1e-8 else 1.0
+    return share_a * a + share_b * b
+
+
+def test_adasum_of_four_is_that_of_pairs_of_pairs() -> None:
+    ranks = dream.launch(torch_update.adasum, n=4, framework="torch", timeout=500)
+    for index, found in enumerate(ranks[0]["found"]):
+        a, b, c, d = (rank["own"][index] for rank in ranks)
+        wanted = _pair(_pair(a, b), _pair(c, d))
+        for rank in ranks:
+            assert np.array_equal(rank["found"][index], found)
+            assert np.allclose(rank["found"][index], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_masters_keep_what_float16_cannot() -> None:
+    """The named wrong cell: updates that round to nothing."""
+    moved = torch_update.moved()
+    assert moved["O2"] == pytest.approx(moved["float32"], rel=0.05)
+    assert moved["O3"] == 0.0
+
+
+def test_states_of_a_model_with_masters_are_read_again() -> None:
+    """But for the rounding of a model that was written in float16."""
+    whole, resumed = torch_update.resumed()
+    for a, b in zip(whole, resumed, strict=True):
+        assert np.abs(a - b).max() <= 2e-3
+
+
+def test_what_was_drawn_is_drawn_again_whoever_drew_since() -> None:
+    assert torch_update.drawn_again() == [0.0] * 8
+
+
+def test_weights_that_are_loaded_in_pieces_are_stepped_from() -> None:
+    for rank in dream.launch(torch_update.loaded_in_pieces, n=2, framework="torch", timeout=120):
+        assert rank == [0.0] * 4

@@ -1,0 +1,28 @@
+"""Starts the processes of these tests; TensorFlow is imported in them, not beside pytest."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import dream
+
+SECONDS = 600
+
+
+@cache
+def found(module: str, name: str, n: int = 1) -> list[dict[str, Any]]:
+    """What `module.name()` gives on each of `n` ranks; run once, however often it is asked."""
+    return dream.launch(_by_name, module, name, n=n, framework="tensorflow", timeout=SECONDS)
+
+
+def _by_name(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)()
+
+
+def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
