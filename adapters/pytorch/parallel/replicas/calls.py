@@ -17,6 +17,12 @@ from dream.adapters.pytorch.call_hook import CallHook
 from dream.adapters.pytorch.data.shares import Shares, rows_of
 from dream.adapters.pytorch.loss import MicroWeights
 from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.inner_calls import (
+    called_by_user,
+    evaluating,
+    running_layers,
+    without_side_effects,
+)
 from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
 from dream.adapters.pytorch.parallel.replicas.train import (
     RecomputedCopies,
@@ -24,8 +30,6 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.parallel.split.inside import called_by_hand, inside
-from dream.adapters.pytorch.parallel.split.traceless import evaluating, traceless
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.update.scaling import started
 from dream.collectives import Communicator
@@ -130,7 +134,7 @@ class ReplicatedCalls(CallHook):
         self._by_sample: bool | None = None  # not known yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (called_by_hand() and has_parameters(self.module)):
+        if not (called_by_user() and has_parameters(self.module)):
             return self.inner(*args, **kwargs)
         return self._followed.call(self.module, self._run, args, kwargs)
 
@@ -151,7 +155,7 @@ class ReplicatedCalls(CallHook):
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._recomputing.take(self.module, [self.module])
-        with inside():
+        with running_layers():
             return self._team.call(0, self.module, self.module, args, kwargs)
 
     def _apply(self, parts: list[Any]) -> tuple[list[nn.Module], list[Any]]:
@@ -160,7 +164,7 @@ class ReplicatedCalls(CallHook):
         self._recomputing.take(self.module, replicas)
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
-        with inside(), waiting(replicas, together=self._together) as watched:
+        with running_layers(), waiting(replicas, together=self._together) as watched:
             return replicas, self._team.apply([watched(call) for call in calls], parts)
 
     def _is_by_sample(
@@ -168,7 +172,7 @@ class ReplicatedCalls(CallHook):
     ) -> bool:
         """Whether parts of a batch give what the whole does, looked at once. A loss with
         parameters does not, nor what has its samples along another dim than 0."""
-        with torch.no_grad(), traceless(self.module), evaluating(self.module):
+        with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
             _, outputs = self._apply(parts)
             whole = self._alone(args, kwargs)
         alike = _has_rows(outputs, parts) and _equal(gather(outputs, self._team.first), whole)

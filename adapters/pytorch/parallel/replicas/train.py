@@ -17,6 +17,7 @@ from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.data.shares import rows_of
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
 from dream.adapters.pytorch.parallel.replicas.primitives import (
     Devices,
@@ -30,7 +31,6 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
     scatter,
     settle_buffers,
 )
-from dream.adapters.pytorch.parallel.split.inside import called_by_hand, inside
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.recompute import How, recompute
@@ -179,7 +179,7 @@ class RecomputedCopies:
 
 
 def _trains() -> bool:
-    return not called_by_hand()
+    return not called_by_user()
 
 
 def _refuse_meeting(model: nn.Module, layers: Sequence[nn.Module]) -> None:
@@ -255,7 +255,7 @@ class OnEach(Passes):
             else:
                 acts.append(_nothing)
         self._recomputing.take(model, [replica.model for replica in replicas])
-        with inside(), waiting(replicas, together=meets) as watched:
+        with running_layers(), waiting(replicas, together=meets) as watched:
             values = team.apply([watched(act) for act in acts], parts)
         if meets:  # what one replica is normalised by depends on all
             torch.autograd.backward([value * scale for value in values if value.requires_grad])

@@ -18,8 +18,8 @@ from dream._mesh import Mesh
 from dream._topology import Cluster
 from dream.adapters.pytorch.collectives import GroupWire
 from dream.adapters.pytorch.hooks import Patches
-from dream.adapters.pytorch.parallel.split import tensor_root, tracing
-from dream.adapters.pytorch.parallel.split.place import Place, one_of
+from dream.adapters.pytorch.parallel.sharding import graph
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, own_group
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.update import batch_norm
 from dream.collectives import Communicator, Members
@@ -30,7 +30,7 @@ from dream.collectives import Communicator, Members
 class World:
     """devices: the mesh with its axes "data" and "model"."""
 
-    place: Place
+    place: MeshPlacement
     devices: DeviceMesh
 
 
@@ -44,15 +44,15 @@ def world(mesh: Mesh, rank: int) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def _place_in(mesh: Mesh, rank: int) -> Place:
+def _place_in(mesh: Mesh, rank: int) -> MeshPlacement:
     cluster = Cluster(rank=rank, world_size=mesh.size, local_world_size=mesh.size, local_rank=rank)
     group = distributed.group.WORLD
     assert group is not None
     wire = GroupWire(group, "gloo")
     everybody = Communicator(wire, TorchTensors(), Members.all_of(cluster), check=False)
-    data = one_of(everybody, [mesh.twins_of(index) for index in range(mesh.model)])
-    model = one_of(everybody, [mesh.copy_of(index * mesh.model) for index in range(mesh.data)])
-    return Place(mesh, rank, everybody, data, model)
+    data = own_group(everybody, [mesh.twins_of(index) for index in range(mesh.model)])
+    model = own_group(everybody, [mesh.copy_of(index * mesh.model) for index in range(mesh.data)])
+    return MeshPlacement(mesh, rank, everybody, data, model)
 
 
 def _devices(mesh: Mesh) -> DeviceMesh:
@@ -69,9 +69,8 @@ def rehearsal_stubs() -> Iterator[None]:
     """Ranks are alike, a BatchNorm has values to normalise by, and no random number is drawn in a
     forward pass. What is warned of is said again when somebody trains."""
     patches = Patches()
-    patches.replace(tensor_root, "check_alike", lambda *_: None)
     patches.replace(batch_norm, "number", lambda _: _SEVERAL)
-    patches.replace(tracing, "_generators", lambda: None)
+    patches.replace(graph, "generator_states", lambda: None)
     patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
     try:
         with warnings.catch_warnings():

@@ -21,19 +21,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dream._errors import Unsupported
 from dream._mesh import Mesh
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.parallel.split import gradients
-from dream.adapters.pytorch.parallel.split.feed import rows_of
-from dream.adapters.pytorch.parallel.split.parts import Parts
-from dream.adapters.pytorch.parallel.split.pipeline_model import PipelineModel, refuse_layers
-from dream.adapters.pytorch.parallel.split.pipeline_model import Room as PipelineRoom
-from dream.adapters.pytorch.parallel.split.room import Room
-from dream.adapters.pytorch.parallel.split.root import SplitRoot, claim
-from dream.adapters.pytorch.parallel.split.sharded_root import ShardedRoot
-from dream.adapters.pytorch.parallel.split.stages import evened, parameters_of
-from dream.adapters.pytorch.parallel.split.step import Summed
-from dream.adapters.pytorch.parallel.split.telling import Telling
-from dream.adapters.pytorch.parallel.split.tensor_root import TensorRoot
-from dream.adapters.pytorch.parallel.split.words import packed
+from dream.adapters.pytorch.parallel.fsdp.adapter import FullyShardedModule
+from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
+from dream.adapters.pytorch.parallel.pipeline.model import PipelineModel, refuse_layers
+from dream.adapters.pytorch.parallel.pipeline.schedule import PipelineSettings, pack_specs
+from dream.adapters.pytorch.parallel.pipeline.stages import (
+    StageParameters,
+    balanced_stages,
+    parameter_costs,
+)
+from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast
+from dream.adapters.pytorch.parallel.sharding.gradients import average
+from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, take_calls
+from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
+from dream.adapters.pytorch.parallel.sharding.step import ShardedPasses
+from dream.adapters.pytorch.parallel.tensor.adapter import TensorParallelModule
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -80,18 +82,20 @@ def steps_of(
         return _pipeline(candidate, here, model, loss, optimize, batch)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
-    room = Room(candidate.kind, place.world, dealt, Shares(), 0, _unused, synchronises=True)
-    root = _root(candidate, here, model, room)
-    root.cut()
-    claim(root)
-    root.take_knobs()
+    registry = ShardedRegistry(
+        candidate.kind, place.world, dealt, Shares(), 0, _unused, synchronises=True
+    )
+    root = _root(candidate, here, model, registry)
+    root.shard()
+    take_calls(root)
+    root.apply_update_options()
     if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise Unsupported(
             f"There is nothing to cut in the model. Received: {type(model).__name__} over "
             f"{candidate.mesh.model} ranks. Use 'sharded'."
         )
     optimizer = optimize(model.parameters())
-    passes = Summed(root, _marked(loss, mark), _group(candidate, here))
+    passes = ShardedPasses(root, _marked(loss, mark), _group(candidate, here))
     once = step_of(passes, optimizer, uncut(lambda _: 1.0), None)
     return RehearsedSteps(
         lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()]
@@ -105,17 +109,20 @@ def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None
     return None if here.place.data.world_size == 1 else here.devices["data"].get_group()
 
 
-def _root(candidate: Candidate, here: World, model: nn.Module, room: Room) -> SplitRoot:
+def _root(
+    candidate: Candidate, here: World, model: nn.Module, registry: ShardedRegistry
+) -> ShardedModule:
     mesh = here.devices["model"]
     if candidate.kind == "sharded":
         reshard = candidate.zero == 3
-        return ShardedRoot(model, room, None, mesh=mesh, device=_DEVICE, reshard=reshard)
-    among = here.place.model
-    return TensorRoot(model, room, None, mesh=mesh, device=_DEVICE, asked="auto", among=among)
+        return FullyShardedModule(model, registry, None, mesh=mesh, device=_DEVICE, reshard=reshard)
+    return TensorParallelModule(
+        model, registry, None, mesh=mesh, device=_DEVICE, asked="auto", among=None
+    )
 
 
-def _unused(*_: Any) -> SplitRoot:
-    raise AssertionError("no module is made in a rehearsal's room")
+def _unused(*_: Any) -> ShardedModule:
+    raise AssertionError("no module is made in a rehearsal's registry")
 
 
 def _marked(loss: Callable[..., Any], mark: Mark) -> Callable[..., Any]:
@@ -139,7 +146,7 @@ class _Ranks:
     told: list[Any]
 
     def broadcast_object(self, value: Any, root: int) -> Any:
-        return value if root == self.rank else packed(self.told[root])
+        return value if root == self.rank else pack_specs(self.told[root])
 
 
 def _pipeline(
@@ -153,31 +160,31 @@ def _pipeline(
     """`Pipeline.train_step`, whose ranks told each other beforehand what passes between them."""
     refuse_layers(model)
     place, count = here.place, candidate.mesh.model
-    stages = evened(model, count, parameters_of(model))
+    stages = balanced_stages(model, count, parameter_costs(model))
     group = distributed.new_group(list(place.mesh.copy_of(place.rank)))
     assert isinstance(group, distributed.ProcessGroup)
     inputs, target = split(batch)
 
     def held(ranks: _Ranks) -> PipelineModel:
         known = cast(Communicator, ranks)
-        room = PipelineRoom(known, group, _DEVICE, "1f1b", candidate.microbatches)
-        return PipelineModel(model, stages, room)
+        settings = PipelineSettings(known, group, _DEVICE, "1f1b", candidate.microbatches)
+        return PipelineModel(model, stages, settings)
 
     told = held(_Ranks(0, 1, [])).passes(inputs)
     pipeline = held(_Ranks(place.model_index, count, told))
-    parts = Parts(model, pipeline.owners(), place.model_index)
+    parts = StageParameters(model, pipeline.owners(), place.model_index)
     parts.drop_others()
     optimizer = optimize(parts.parameters)
-    telling = Telling(group, count - 1, _DEVICE)
+    loss_broadcast = LossBroadcast(group, count - 1, _DEVICE)
     samples = pipeline.parts(rows_of(batch))
     weights = [samples.real(index) / samples.samples for index in range(samples.count)]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        telling.expect()
-        feed = pipeline.train(samples, inputs, target, loss, weights)
-        value = telling.tell(feed.mean_loss if pipeline.has_last else None)
-        gradients.average(parts.parameters, value, place.data)
+        loss_broadcast.expect()
+        run = pipeline.train(samples, inputs, target, loss, weights)
+        value = loss_broadcast.share(run.mean_loss if pipeline.has_last else None)
+        average(parts.parameters, value, place.data)
         optimizer.step()
 
     return RehearsedSteps(step, optimizer, parts.parameters, [*model.buffers()])

@@ -1,0 +1,1 @@
+"""Shards of parameters, gradients and optimizer state."""

@@ -1,0 +1,285 @@
+"""`sharded` with zero=1: replicas in step, of which each keeps a shard of the optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, final
+from weakref import WeakSet
+
+import torch
+from numpy.typing import NDArray
+from torch import nn, optim
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.optim import Optimizer
+
+from dream._adapter import Adapter, Metric, Plan, Step
+from dream._errors import Unsupported
+from dream._options import REPLICAS
+from dream._topology import Topology
+from dream.adapters.pytorch.adapter import TorchAdapter
+from dream.adapters.pytorch.hooks import Patches
+from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
+from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_optimizers, hook_save
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
+from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+from dream.collectives import Communicator
+
+
+@final
+class ZeroOne(Adapter):
+    """DDP on all ranks; the ranks of a row of the mesh hold one state together."""
+
+    def __init__(self, plan: Plan) -> None:
+        options = {option.name: option.default for option in REPLICAS}
+        options |= {name: value for name, value in plan.options.items() if name in options}
+        self._replicas = TorchAdapter(Ddp(replace(plan, options=options)))
+        self._name = plan.spec.name
+        mesh = shards_mesh_of(plan)
+        rows = [mesh.copy_of(index * mesh.model) for index in range(mesh.data)]
+        device = torch.device(self.topology.device).type
+        axes = ("replica", "shard")
+        made = (
+            None
+            if mesh.size == 1
+            else init_device_mesh(device, (mesh.data, mesh.model), mesh_dim_names=axes)
+        )
+        self._optimizers = RowOptimizers(RowShards(own_group(self.communicator, rows)), made)
+        self._patches = Patches()
+
+    @property
+    def topology(self) -> Topology:
+        return self._replicas.topology
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._replicas.communicator
+
+    def enter(self) -> None:
+        self._replicas.enter()
+        hook_save(self._patches)
+        forbid_fits(self._patches, self._name)
+        hook_optimizers(self._patches, self._optimizers.take)
+        hook_modules(self._patches, self._name, lambda _: None)
+
+    def exit(self) -> None:
+        self._patches.restore()
+        self._replicas.exit()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        for item in objects:
+            refuse_keras(item, self._name)
+        ready = self._replicas.prepare(*objects)
+        for item in ready:
+            if isinstance(item, Optimizer):
+                self._optimizers.take(item)
+        return ready
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        self._optimizers.take(optimizer)
+        return self._replicas.train_step(model, loss, optimizer, weight)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return self._replicas.evaluate(model, data, metrics)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        return self._replicas.weigh(loss, count)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        return self._replicas.full_state(model)
+
+
+_BY_ELEMENT = {
+    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad,
+    optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
+}  # fmt: skip
+"""What these do to an element depends on no other one, so rows may be stepped by themselves."""
+
+
+@final
+class RowOptimizers:
+    """The optimizers of one strategy."""
+
+    def __init__(self, rows: RowShards, mesh: DeviceMesh | None) -> None:
+        self._rows = rows
+        self._mesh = mesh
+        self._known: WeakSet[Optimizer] = WeakSet()
+
+    def take(self, optimizer: Optimizer) -> None:
+        if optimizer in self._known:
+            return
+        if type(optimizer) not in _BY_ELEMENT:
+            raise Unsupported(
+                "The state of this optimizer cannot be sharded by rows, since a step may look at "
+                f"a whole parameter. Received: {type(optimizer).__name__} with zero=1. Use zero=2 "
+                f"or zero=3; or one of {', '.join(sorted(kind.__name__ for kind in _BY_ELEMENT))}."
+            )
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                _refuse_meta(parameter)
+        self._known.add(optimizer)
+        if self._rows.parts == 1:
+            return
+        step = _RowStep(self._rows)
+        optimizer.register_step_pre_hook(step.before)
+        optimizer.register_step_post_hook(step.after)
+        if self._mesh is not None:
+            states = _RowStates(self._rows, self._mesh)
+            states.shard(optimizer)
+            optimizer.register_state_dict_post_hook(states.tell)
+            optimizer.register_load_state_dict_pre_hook(states.take)
+            guard_optimizer_state(optimizer)
+
+
+def _refuse_meta(parameter: torch.Tensor) -> None:
+    if parameter.is_meta:
+        raise Unsupported(
+            "Under zero=1 each rank holds the whole parameters, so making them on the meta device "
+            f"saves nothing. Received: a meta parameter of shape {tuple(parameter.shape)}. Make "
+            "the model on its real device, or use zero=2 or zero=3."
+        )
+
+
+@final
+class _RowStep:
+    """Around a step, parameters and gradients are this rank's rows of them."""
+
+    def __init__(self, rows: RowShards) -> None:
+        self._rows = rows
+        self._whole: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a closure is called here, since it needs the whole parameters; its loss is given
+        back by one that stands in for it."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            args, kwargs = args[:1], {**kwargs, "closure": lambda: loss}
+        stepped = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter in stepped:
+            if (gradient := parameter.grad) is not None:
+                self._whole.append((parameter, parameter.data, gradient))
+                parameter.grad = None
+                parameter.data = self._rows.of(parameter.data)
+                parameter.grad = self._rows.of(gradient)
+        return args, kwargs
+
+    def after(self, *_: Any) -> None:
+        for parameter, data, gradient in self._whole:
+            parameter.grad = None
+            parameter.data = data
+            parameter.grad = gradient
+        self._rows.gather([data for _, data, _ in self._whole])
+        self._whole.clear()
+
+
+@final
+class _RowStates:
+    """An optimizer's state as it is told and taken: DTensors, which know what they are parts of."""
+
+    def __init__(self, rows: RowShards, mesh: DeviceMesh) -> None:
+        self._rows = rows
+        self._mesh = mesh
+
+    def shard(self, optimizer: Optimizer) -> None:
+        """Shard state that was there before."""
+        for parameter, entries in optimizer.state.items():
+            for name, value in entries.items():
+                if _is_whole(value, parameter):
+                    entries[name] = self._rows.of(value).clone()
+
+    def tell(self, optimizer: Optimizer, told: dict[str, Any]) -> dict[str, Any]:
+        """Tell the state in DTensors: a hook after state_dict."""
+        return _each_entry(optimizer, told, self._to_dtensor)
+
+    def take(self, optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        """Take this rank's rows of a state: a hook before load_state_dict."""
+        return _each_entry(optimizer, given, self._to_local)
+
+    def _to_dtensor(self, value: Any, parameter: torch.Tensor) -> Any:
+        own = self._rows.of(parameter)
+        if not isinstance(value, torch.Tensor) or parameter.dim() == 0 or value.shape != own.shape:
+            return value
+        axes = self._mesh.ndim
+        placements: list[Placement] = [*(Replicate() for _ in range(axes - 1)), Shard(0)]
+        return DTensor.from_local(
+            value, self._mesh, placements, run_check=False,
+            shape=parameter.shape, stride=parameter.stride(),
+        )  # fmt: skip
+
+    def _to_local(self, value: Any, parameter: torch.Tensor) -> Any:
+        if isinstance(value, DTensor):
+            return value.to_local().clone()
+        return self._rows.of(value).clone() if _is_whole(value, parameter) else value
+
+
+def _is_whole(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
+
+
+def _each_entry(
+    optimizer: Optimizer, told: dict[str, Any], change: Callable[[Any, torch.Tensor], Any]
+) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        key: {name: change(value, parameters[key]) for name, value in entries.items()}
+        for key, entries in told["state"].items()
+    }
+    return {**told, "state": state}
+
+
+@final
+class RowShards:
+    """Parameters cut along dim 0 into one run of rows a rank, the first ones no shorter.
+
+    A parameter of no dim has no rows: every rank steps it.
+    """
+
+    def __init__(self, among: Communicator) -> None:
+        self._among = among.unchecked()  # parameters are known to be alike
+
+    @property
+    def parts(self) -> int:
+        return self._among.world_size
+
+    def of(self, tensor: torch.Tensor, rank: int | None = None) -> torch.Tensor:
+        """Return a view of a rank's rows; of this rank's by default."""
+        if tensor.dim() == 0:
+            return tensor
+        rank = self._among.rank if rank is None else rank
+        each = -(-len(tensor) // self.parts)
+        return tensor[min(rank * each, len(tensor)) : (rank + 1) * each]
+
+    def gather(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Put every rank's rows of each tensor on every rank, in place. One collective a dtype."""
+        kinds = dict.fromkeys(tensor.dtype for tensor in tensors)
+        for kind in kinds:
+            self._gather([t for t in tensors if t.dtype == kind and t.dim() > 0])
+
+    def _gather(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not tensors:
+            return
+        longest = sum(self.of(tensor, 0).numel() for tensor in tensors)
+        own = torch.cat([self.of(tensor).reshape(-1) for tensor in tensors])
+        padded = own.new_zeros(longest)
+        padded[: len(own)] = own
+        every = self._among.all_gather(padded).view(self.parts, longest)
+        for rank, row in enumerate(every):
+            begin = 0
+            for tensor in tensors:
+                place = self.of(tensor, rank)
+                place.copy_(row[begin : begin + place.numel()].view(place.shape))
+                begin += place.numel()

@@ -1,0 +1,1 @@
+"""Stages of layers along the ranks, microbatches through them."""

@@ -1,0 +1,1 @@
+"""What models in shards share: meshes, the registry, roots, gradients, state, hooks."""

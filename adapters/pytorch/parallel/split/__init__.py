@@ -1,1 +1,0 @@
-"""Models that are split over ranks or devices."""

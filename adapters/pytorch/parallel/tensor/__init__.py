@@ -1,0 +1,1 @@
+"""Layers cut over the model axis, by DTensor."""

@@ -1,0 +1,51 @@
+"""What a rank holds under `sharded`, and when."""
+
+from __future__ import annotations
+
+import pytest
+from sharding_cases import RANKS, figures, found
+
+pytestmark = pytest.mark.slow
+SMALL = 1024  # bytes of a count, of a padded row: what does not fall with the ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    ("zero", "sharded"),
+    [
+        (1, ("state",)),
+        (2, ("state", "gradients", "parameters")),
+        (3, ("state", "gradients", "parameters", "between")),
+    ],
+)
+def test_bytes_fall_as_one_over_the_ranks(zero: int, sharded: tuple[str, ...], ranks: int) -> None:
+    """Of parameters and gradients after a step, parameters between forward and backward, and
+    Adam's two moments."""
+    for rank in found(ranks):
+        held = rank[f"memory {zero}"]
+        for what in ("parameters", "gradients", "between", "state"):
+            whole = held["whole"] * (2 if what == "state" else 1)
+            share = whole / ranks if what in sharded else whole
+            # The root's own parameters stay gathered between forward and backward.
+            slack = SMALL + (256 * 4 + 4) * 4 if what == "between" else SMALL
+            assert abs(held[what] - share) <= slack, (what, held)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("zero", [1, 3])
+def test_hybrid_sharding_holds_a_shard_of_a_group(zero: int) -> None:
+    for rank in found(4):
+        held = rank[f"memory {zero} data 2"]
+        assert abs(held["state"] - held["whole"]) <= SMALL
+        share = held["whole"] / (2 if zero == 3 else 1)
+        assert abs(held["parameters"] - share) <= SMALL
+
+
+def test_a_part_may_be_called_before_the_whole() -> None:
+    for zero, said in figures("part_first"):
+        assert said == "nothing was raised", zero
+
+
+def test_what_a_unit_gives_may_be_changed_in_place() -> None:
+    for what, case in figures("changed_in_place"):
+        assert max(case.values()) <= 1e-6, (what, case)
