@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch import hooks as torch_hooks
+from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.hooks import Patches
@@ -36,7 +36,7 @@ from dream.adapters.pytorch.parallel.sharding.step import ordinary_gradients
 def hook_loaders(patches: Patches, dealer: LoaderSharder) -> None:
     """Deal loaders' batches, and have files written once."""
     patches.replace(DataLoader, "__init__", dealer.wrap_init(DataLoader.__init__))
-    torch_hooks.enter(patches.replace)
+    hooks.enter(patches.replace)
 
 
 def hook_modules(patches: Patches, strategy: str, made: Callable[[nn.Module], None]) -> None:
