@@ -207,7 +207,7 @@ class _RowStates:
 
     def take(self, optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
         """Take this rank's rows of a state: a hook before load_state_dict."""
-        return _each_entry(optimizer, given, self._to_own_rows)
+        return _each_entry(optimizer, given, self._to_local)
 
     def _to_dtensor(self, value: Any, parameter: torch.Tensor) -> Any:
         own = self._rows.of(parameter)
@@ -220,7 +220,7 @@ class _RowStates:
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
 
-    def _to_own_rows(self, value: Any, parameter: torch.Tensor) -> Any:
+    def _to_local(self, value: Any, parameter: torch.Tensor) -> Any:
         if isinstance(value, DTensor):
             return value.to_local().clone()
         return self._rows.of(value).clone() if _is_whole(value, parameter) else value
