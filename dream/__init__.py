@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dream._communicator import communicator
 from dream._errors import (
     CheckpointError,
     ConfigurationError,
@@ -12,7 +11,7 @@ from dream._errors import (
     Unsupported,
     WorkerFailed,
 )
-from dream._strategy import Strategy, current, strategy
+from dream._strategy import Strategy, communicator, current, strategy
 from dream._topology import Topology
 from dream.collectives import Communicator, Handle
 from dream.launch.function import launch

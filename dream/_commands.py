@@ -51,12 +51,12 @@ def strategies(
     """List the strategies and what works here, or one's options."""
     from rich.console import Console
 
-    from dream import _listing
+    from dream.tools import listing
 
     if name is None:
-        _listing.strategies(Console())
+        listing.strategies(Console())
     else:
-        _listing.strategy(Console(), name)
+        listing.strategy(Console(), name)
 
 
 @app.command()

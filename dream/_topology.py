@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Self
 
 from dream._errors import ConfigurationError
 
@@ -108,3 +111,110 @@ class Topology:
             device=device,
             hosts=cluster.hosts,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """data copies of the model, each in `model` parts."""
+
+    data: int
+    model: int
+
+    @property
+    def size(self) -> int:
+        return self.data * self.model
+
+    def data_index(self, rank: int) -> int:
+        """Which copy of the model the rank is a part of: whose share of a batch it works on."""
+        return rank // self.model
+
+    def model_index(self, rank: int) -> int:
+        """Which part of its copy the rank holds."""
+        return rank % self.model
+
+    def copy_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the parts of the rank's copy: its neighbours on the model axis."""
+        first = self.data_index(rank) * self.model
+        return tuple(range(first, first + self.model))
+
+    def twins_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the same part in every copy: its neighbours on the data axis."""
+        return tuple(range(self.model_index(rank), self.size, self.model))
+
+    @classmethod
+    def fit(cls, replicas: int, *, data: int | None, model: int | None, spare: str) -> Self:
+        """The mesh of `replicas` ranks or devices. An axis that is not given takes what the other
+        leaves; where neither is, `spare` ("data" or "model") takes all."""
+        if data is None and model is None:
+            data, model = (replicas, 1) if spare == "data" else (1, replicas)
+        elif data is None:
+            assert model is not None
+            data = max(1, replicas // model)
+        elif model is None:
+            model = max(1, replicas // data)
+        if data * model != replicas:
+            raise ConfigurationError(
+                "The mesh must multiply out to the replicas. Received: "
+                f"data {data} x model {model} = {data * model}, replicas {replicas}. Start "
+                f"{data * model} ranks (dream run -n {data * model}), or choose axes whose product "
+                f"is {replicas}."
+            )
+        return cls(data, model)
+
+
+def balanced(costs: Sequence[float], parts: int, cuts: Sequence[int]) -> tuple[int, ...] | None:
+    """Where each later part begins, so that the dearest of `parts` runs is as cheap as can be,
+    and the others are even. None where there are too few places to cut.
+
+    costs: of each layer, in order. cuts: the indices at which a part may begin.
+    """
+    sums = [0.0, *accumulate(costs)]
+    ends = [*sorted({cut for cut in cuts if 0 < cut < len(costs)}), len(costs)]
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {
+        end: (sums[end], sums[end] ** 2, ()) for end in ends
+    }
+    for _ in range(parts - 1):
+        best = {
+            end: min(
+                _joined(before, start, sums[end] - sums[start])
+                for start, before in best.items()
+                if start < end
+            )
+            for end in ends
+            if any(start < end for start in best)
+        }
+    return best[len(costs)][2] if len(costs) in best else None
+
+
+def _joined(
+    before: tuple[float, float, tuple[int, ...]], start: int, cost: float
+) -> tuple[float, float, tuple[int, ...]]:
+    dearest, squares, starts = before
+    return max(dearest, cost), squares + cost**2, (*starts, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatches:
+    """A batch in `count` parts of `rows` rows each; what the samples do not fill is padded."""
+
+    samples: int
+    count: int
+    rows: int
+
+    def real(self, index: int) -> int:
+        """How many rows of a part are samples."""
+        return max(0, min(self.rows, self.samples - index * self.rows))
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The samples of a part: first, and one past the last."""
+        first = min(index * self.rows, self.samples)
+        return first, first + self.real(index)
+
+
+def microbatches(samples: int, wanted: int, allows: Callable[[int], bool]) -> Microbatches:
+    """As many parts as wanted, but no more than there are samples, nearest to what the schedule
+    allows. samples: at least 1."""
+    most = min(wanted, samples)
+    fewer = (count for count in range(most, 0, -1) if allows(count))
+    count = next(fewer, None) or next(n for n in range(most, 10**6) if allows(n))
+    return Microbatches(samples, count, -(-samples // count))

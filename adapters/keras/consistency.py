@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from dream._layout import Layout, check_same
 from dream._log import logger
 from dream.adapters.keras import batch_norm, checks, private, recompute
 from dream.adapters.keras.engine import Engine
@@ -18,6 +17,7 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with
+from dream.model_description.layout import Layout, check_same
 
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._layout import check_same
 from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
@@ -25,6 +24,7 @@ from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
+from dream.model_description.layout import check_same
 
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
 

@@ -16,7 +16,6 @@ import tensorflow as tf
 from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
-from dream._layout import check_same
 from dream.adapters.keras import batch_norm
 from dream.adapters.keras.consistency import statistics_of, unnumbered
 from dream.adapters.keras.engine import Engine, Exchange
@@ -30,6 +29,7 @@ from dream.adapters.tensorflow.loss import Batch, Total, count_of, value_of
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
 from dream.data.partition import split
+from dream.model_description.layout import check_same
 
 
 class LocalStep:

@@ -13,10 +13,10 @@ from itertools import zip_longest
 from typing import Literal, TypeVar
 
 from dream._errors import Desynchronized
-from dream._layout import Layout
 from dream._log import logger
 from dream._spec import Framework
 from dream.collectives import Communicator
+from dream.model_description.layout import Layout
 
 T = TypeVar("T")
 """A plain value."""

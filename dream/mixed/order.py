@@ -8,10 +8,10 @@ from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import Desynchronized, Unsupported
-from dream._layout import Layout
 from dream.collectives import Communicator
 from dream.mixed.consistency import gathered
 from dream.model_description.layers import Description, Layer, What, from_canonical, to_canonical
+from dream.model_description.layout import Layout
 from dream.model_description.steps import Ops
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 import dream
-from dream import _here, _registry, _spec, cluster
+from dream import _registry, _spec, cluster
 from dream._errors import DreamError
 from dream._spec import FRAMEWORKS, Framework
 from dream.files.whole import write_whole
@@ -30,7 +30,7 @@ from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
 from dream.shared_memory import status
-from dream.tools import jobs
+from dream.tools import jobs, support
 
 _ELEMENTS = 1 << 18
 
@@ -102,10 +102,10 @@ def _names(framework: Framework) -> tuple[str, ...]:
 
 
 def _obstacle(framework: Framework, name: str) -> str:
-    gpus = _here.gpus()
+    gpus = support.gpus()
     if name == "nccl" and 0 < gpus < _RANKS:
         return f"needs a GPU for each of {_RANKS} ranks, and here is {gpus}"
-    return _here.obstacle(_spec.find("mirrored"), framework, name)
+    return support.obstacle(_spec.find("mirrored"), framework, name)
 
 
 def _jobs(tries: Mapping[str, Try]) -> Iterator[list[str]]:
@@ -160,7 +160,7 @@ Facts = dict[str, Any]
 
 def facts() -> Facts:
     """Versions, devices, what was built, and the place among the ranks."""
-    ring = _here.horovod_status()
+    ring = support.horovod_status()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -168,7 +168,7 @@ def facts() -> Facts:
         "cores": cores(),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
-        "versions": _here.versions(),
+        "versions": support.versions(),
         "horovod": {
             "usable": {name: bool(ring.serves(name)) for name in FRAMEWORKS},
             "why": ring.reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dream import Desynchronized
-from dream._layout import check_same
+from dream.model_description.layout import check_same
 
 WEIGHT = ("weight", (3, 2), "float32")
 BIAS = ("bias", (3,), "float32")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from dream import ConfigurationError
-from dream._mesh import Mesh
+from dream._topology import Mesh
 
 SIZES = draw.integers(1, 6)
 

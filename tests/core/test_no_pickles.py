@@ -18,7 +18,7 @@ ALLOWED = {
     # torch.load itself, made to wait for rank 0's file; what it reads is the user's
     "adapters/pytorch/hooks.py",
     # names of packages, of which none is imported
-    "dream/_here.py",
+    "dream/tools/support.py",
     "adapters/horovod/_tools.py",
 }
 MODULES = ("pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")

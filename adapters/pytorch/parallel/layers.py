@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.layer_segments import DeviceThread, SegmentGraph, run_segments

@@ -14,8 +14,7 @@ import keras
 
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
-from dream._mesh import Mesh
-from dream._topology import Cluster
+from dream._topology import Cluster, Mesh
 from dream.adapters.keras import files
 from dream.adapters.keras.hooks import KerasPatches, dtype_policy
 from dream.adapters.tensorflow import evaluate

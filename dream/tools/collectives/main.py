@@ -10,16 +10,16 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from dream import _here, _spec
+from dream import _spec
 from dream._errors import NotInstalled, Unsupported, unknown
-from dream._screen import screen
 from dream._spec import FRAMEWORKS, Framework
 from dream.files.whole import check_output, write_json
 from dream.launch.guard import temporary_folder
-from dream.tools import jobs
+from dream.tools import jobs, support
 from dream.tools.collectives import report, worker
 from dream.tools.collectives.figures import Reading, Timing, TimingSettings, rows
 from dream.tools.machine import LoadWatch
+from dream.tools.output import screen
 
 _ON_DEVICES = ("nccl",)
 """They move what lies on GPUs, and what is measured lies in the host's memory."""
@@ -47,7 +47,7 @@ def transports(frameworks: Sequence[Framework], asked: Sequence[str]) -> Transpo
 
 
 def _installed() -> list[Framework]:
-    return [framework for framework in FRAMEWORKS if _here.installed(framework)]
+    return [framework for framework in FRAMEWORKS if support.installed(framework)]
 
 
 def _names(framework: Framework) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _of(framework: Framework, asked: Sequence[str]) -> list[str]:
     for name in _names(framework):
         if name in _ON_DEVICES or (asked and name not in asked):
             continue
-        obstacle = _here.obstacle(spec, framework, name)
+        obstacle = support.obstacle(spec, framework, name)
         if not obstacle:
             found.append(name)
         elif asked:
@@ -84,7 +84,7 @@ def _of(framework: Framework, asked: Sequence[str]) -> list[str]:
 
 
 def _no_transport(framework: Framework, asked: Sequence[str]) -> Exception:
-    if not _here.installed(framework):
+    if not support.installed(framework):
         return NotInstalled(
             f"{framework} is not installed. Received: --framework {framework}. "
             f"Run: pip install 'dream-systems[{framework}]'"

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream import _here
 from dream._errors import ConfigurationError, NotInstalled
-from dream.tools import sizes
+from dream.tools import sizes, support
 from dream.tools.collectives.figures import Timing, TimingSettings
 from dream.tools.machine import Machine
 from dream.tools.tables import note, table
@@ -131,7 +130,7 @@ def document(rows: Sequence[Timing], settings: TimingSettings, machine: Machine)
     second."""
     return {
         "machine": machine.figures,
-        "versions": _here.versions(),
+        "versions": support.versions(),
         "settings": asdict(settings),
         "rows": [_row_figures(row) for row in rows],
     }

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _placing, _registry, _spec
+from dream import _registry, _spec
 from dream._errors import ConfigurationError, unknown
 from dream._spec import FRAMEWORKS, Framework
 from dream.launch.environment import cores
+from dream.tools import placing
 from dream.tools.compare.settings import Slow
 from dream.tools.verify.runs import Placement, place
 
@@ -148,7 +149,7 @@ class Cell:
     @property
     def waits(self) -> bool:
         """Whether its replicas wait for one another."""
-        return not _placing.asynchronous(self.strategy)
+        return not placing.asynchronous(self.strategy)
 
     @property
     def reduction(self) -> str:
@@ -197,7 +198,7 @@ def check_cells(frameworks: Iterable[str], strategies: Iterable[str], n: int) ->
         )
     for request in [*strategies] or ["mirrored"]:
         for backend in FRAMEWORKS:
-            _placing.check_room(_placing.places(request, n, backend), cores())
+            placing.check_room(placing.places(request, n, backend), cores())
 
 
 def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:

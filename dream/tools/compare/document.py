@@ -13,14 +13,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-from dream import _here, _spec
-from dream._figures import finite
+from dream import _spec
+from dream.tools import support
 from dream.tools.compare import judge, notes
 from dream.tools.compare.cells import SINGLE, Cell
 from dream.tools.compare.judge import Row, between_frameworks
 from dream.tools.compare.outcome import Finished, RankRecord
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
+from dream.tools.output import finite
 from dream.tools.verify.judge import LIMIT
 
 
@@ -74,7 +75,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.figures,
         "python": platform.python_version(),
-        "versions": _here.versions(),
+        "versions": support.versions(),
         "title": settings.script[1] if settings.script else settings.job.task,
         "job": None if settings.script else asdict(settings.job),
         "rounds": settings.rounds,

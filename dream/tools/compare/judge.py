@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, final
 
-from dream import _placing
+from dream.tools import placing
 from dream.tools.compare.cells import SINGLE, Cell
 from dream.tools.compare.outcome import Finished, Outcome, RoundSpread, Skipped
 from dream.tools.compare.settings import Settings
@@ -296,7 +296,7 @@ def row(
         reason = f"{cell.oracle} has no single to be held against."
         return Row(cell, outcome, RowVerdict.UNPROVEN, reason)
     differences = [difference(each, single) for each in outcome.rounds]
-    law = converges if _placing.departs(cell.strategy) else partial(exact, rounding=rounding)
+    law = converges if placing.departs(cell.strategy) else partial(exact, rounding=rounding)
     verdict, reason = _first_bad(
         [law(cell, *each, single) for each in zip(outcome.rounds, differences, strict=True)]
     )

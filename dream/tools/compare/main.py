@@ -16,7 +16,6 @@ from rich.progress import TimeElapsedColumn as Elapsed
 from rich.text import Text
 
 from dream._errors import ConfigurationError
-from dream._screen import screen
 from dream.files.whole import check_output, write_json
 from dream.launch.guard import temporary_folder
 from dream.tools.compare import document, judge, page, report, runner
@@ -25,6 +24,7 @@ from dream.tools.compare.judge import Row
 from dream.tools.compare.outcome import Finished, Outcome, Skipped, number, together
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import LoadWatch
+from dream.tools.output import screen
 from dream.tools.record import NO_BLOCK
 from dream.tools.verify.runs import Broken
 

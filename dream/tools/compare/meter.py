@@ -9,9 +9,9 @@ from threading import Lock
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, final
 
-from dream import _process
 from dream._topology import Topology
 from dream.parameter_server.staleness import Staleness
+from dream.tools import usage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +102,7 @@ class Meter:
 
     def _mark(self, samples: int) -> None:
         now = monotonic() - self._aside
-        self._marks.append(Mark(now, self.steps, samples, _process.bytes_sent()))
+        self._marks.append(Mark(now, self.steps, samples, usage.bytes_sent()))
 
     @property
     def epoch_seconds(self) -> list[float]:

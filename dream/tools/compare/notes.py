@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import isfinite
 
-from dream import _placing
+from dream.tools import placing
 from dream.tools.compare import judge, tasks
 from dream.tools.compare.judge import Row, RowVerdict
 from dream.tools.compare.outcome import Finished, RoundSpread, best, number
@@ -31,7 +31,7 @@ def proof(rows: Sequence[Row], settings: Settings) -> str:
         "Largest difference: of any parameter from the same framework's single, in any round; "
         f"{_equal(settings)}{_mixed(rows)}"
     )
-    if any(_placing.departs(row.cell.strategy) for row in rows):
+    if any(placing.departs(row.cell.strategy) for row in rows):
         said += (
             " Learns: not meant to equal single, for replicas do not wait for each other; the loss "
             f"comes down at least {judge.CONVERGED:.0%} of the way that single's does."

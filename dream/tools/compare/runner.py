@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import time
 
-from dream import _here, _placing, _registry, _spec
+from dream import _registry, _spec
 from dream._errors import NotInstalled, Unsupported
 from dream.launch.command import explain
-from dream.tools import jobs, record
+from dream.tools import jobs, placing, record, support
 from dream.tools.compare import judge, outcome, worker
 from dream.tools.compare.cells import SINGLE, Cell, RankKind
 from dream.tools.compare.outcome import Finished, Outcome, RankRecord, Skipped
@@ -53,7 +53,7 @@ def absent(cell: Cell) -> Skipped | None:
     if gone:
         return Skipped(f"{' and '.join(gone)} not installed.", cell.kind.install)
     for backend in cell.kind.backends if cell.reduction in _HERE_OR_NOT else ():
-        why = _here.obstacle(_spec.find(cell.name), backend, cell.reduction)
+        why = support.obstacle(_spec.find(cell.name), backend, cell.reduction)
         if why:
             return Skipped(f"{cell.reduction}: {why}.", "dream env")
     for backend in cell.kind.backends if cell.reduction == "horovod" else ():
@@ -129,7 +129,7 @@ def run(cell: Cell, settings: Settings, folder: Path) -> Outcome:
 
 def _flavour(cell: Cell, side: RankKind) -> str:
     """Return which of a task's programs: torch's loop, where the strategy leaves the step to it."""
-    owned = side.flavour == "torch" and _placing.owns_step(cell.strategy)
+    owned = side.flavour == "torch" and placing.owns_step(cell.strategy)
     return "owned" if owned else side.flavour
 
 

@@ -10,9 +10,9 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from dream import _process, _registry, _spec, cluster
+from dream import _registry, _spec, cluster
 from dream.parameter_server.staleness import Staleness
-from dream.tools import jobs, record
+from dream.tools import jobs, record, usage
 from dream.tools.compare import outcome
 from dream.tools.compare.meter import Learned, Meter
 from dream.tools.compare.settings import Slow, TaskJob
@@ -108,9 +108,9 @@ def main(folder: Path) -> None:
     slow = Slow(**said["slow"]) if said["slow"] else None
     meter = Meter(slow.factor if slow and slow.rank == cluster.detect().rank else 1.0)
     task = _registry.load(said["tasks"][cluster.requested_framework()])
-    imported = _process.resident_bytes()
+    imported = usage.resident_bytes()
     learned: Learned = task(TaskJob(**said["job"]), meter)
-    peak = _process.peak_bytes()
+    peak = usage.peak_bytes()
     parts = measure_parts(learned, meter.steps // max(1, len(meter.losses)))
     record.write(folder, _record(learned, meter, parts, imported, peak), learned.parameters)
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream._screen import screen
 from dream.launch.environment import cores
+from dream.tools.output import screen
 from dream.tools.plan.forecast import Forecast
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point

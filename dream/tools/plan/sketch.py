@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Literal, final, get_args
 
-from dream._mesh import Mesh
+from dream._topology import Mesh
 
 StrategyKind = Literal["single", "mirrored", "sharded", "tensor", "pipeline"]
 STRATEGY_KINDS: tuple[StrategyKind, ...] = get_args(StrategyKind)

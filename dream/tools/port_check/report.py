@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream._figures import finite
-from dream._screen import screen
+from dream.tools.output import finite, screen
 from dream.tools.port_check.match import Setting
 from dream.tools.port_check.verdict import (
     ROUNDINGS,

@@ -14,12 +14,12 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from dream import _placing
 from dream._errors import ConfigurationError
-from dream._screen import screen
 from dream.files.whole import check_output, write_json
 from dream.launch.command import script_command
 from dream.launch.guard import temporary_folder
+from dream.tools import placing
+from dream.tools.output import screen
 from dream.tools.record import NO_BLOCK, SEEN
 from dream.tools.verify import report, runs
 from dream.tools.verify.causes import Diagnosis, find_causes
@@ -128,7 +128,7 @@ def _row(cell: Placement, single: Ran, scripts: ScriptRunner, say: Say) -> Judge
     if blocked:
         say(f"{cell}: cannot run, {blocked}")
         return Judged(cell, RunVerdict.UNAVAILABLE, f"It cannot run here: {blocked}.")
-    why = _placing.departs(cell.strategy)
+    why = placing.departs(cell.strategy)
     if why:
         said = "It is not meant to learn exactly what one device does"
         say(f"{cell}: not run, {why}")

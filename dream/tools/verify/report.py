@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream import _here
-from dream._figures import finite
+from dream.tools import support
+from dream.tools.output import finite
 from dream.tools.tables import note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
 from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
@@ -157,7 +157,7 @@ def document(
         "equal": all(row.good for row in rows),
         "framework": single.first.framework,
         "keras": single.first.keras,
-        "versions": _here.versions(),
+        "versions": support.versions(),
         "steps": len(single.losses),
         "batches_per_step": single.first.batches,
         "ended_early": single.first.stopped,

@@ -11,14 +11,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, final
 
-from dream import _here, _placing, _spec
+from dream import _spec
 from dream._errors import ConfigurationError, Unsupported, said
 from dream._spec import FRAMEWORKS, Framework
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.job import Job
-from dream.tools import record
+from dream.tools import placing, record, support
 from dream.tools.record import Change, Record, RecordRequest, Step
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def check_requests(requests: Sequence[str], n: int) -> None:
     """Refuse what is no strategy, and what would be single. Raises ConfigurationError."""
     for request in requests:
         for framework in FRAMEWORKS:
-            _placing.check_room(_placing.places(request, n, framework), cores())
+            placing.check_room(placing.places(request, n, framework), cores())
         cells = [place(request, n, framework) for framework in FRAMEWORKS]
         if all(cell.name != SINGLE_NAME and cell.parts < 2 for cell in cells):
             raise ConfigurationError(
@@ -91,7 +91,7 @@ def chosen(requests: Sequence[str], framework: Framework, n: int) -> list[Placem
     """Place the strategies that were asked for; where none was, those worth holding a script
     under."""
     names = list(requests) or ["mirrored"]
-    if not requests and _here.horovod_status().serves(framework):
+    if not requests and support.horovod_status().serves(framework):
         names.append("horovod")
     cells = [place(name, n, framework) for name in names]
     return [cell for cell in cells if cell.name != SINGLE_NAME]
@@ -103,7 +103,7 @@ def obstacle(cell: Placement, framework: Framework) -> str:
     reduction = str(_spec.parse_request(cell.strategy)[1].get("reduction", "auto"))
     if reduction not in ("auto", *spec.reductions[framework]):
         return f"{framework} has no reduction={reduction!r} under {cell.name!r}"
-    found = _here.obstacle(spec, framework, reduction)
+    found = support.obstacle(spec, framework, reduction)
     return f"{framework} has no {cell.name!r}" if found == "not in this framework" else found
 
 
@@ -112,7 +112,7 @@ def framework_of(name: str) -> Framework:
 
 
 def place(request: str, n: int, framework: Framework) -> Placement:
-    found = _placing.places(request, n, framework)
+    found = placing.places(request, n, framework)
     return Placement(found.strategy, found.processes, found.devices, found.servers)
 
 

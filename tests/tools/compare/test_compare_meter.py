@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from compare_made import MIRRORED, finished
 
-from dream import ConfigurationError, _process
-from dream.tools import record
+from dream import ConfigurationError
+from dream.tools import record, usage
 from dream.tools.compare import meter, outcome, tasks, worker
 from dream.tools.compare.outcome import RankRecord
 from dream.tools.record import Clock
@@ -168,7 +168,7 @@ def test_a_transposed_array_counts_as_what_it_shows():
 
 
 def test_memory_is_in_bytes():
-    assert 10**7 < _process.peak_bytes() < 10**11
+    assert 10**7 < usage.peak_bytes() < 10**11
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
@@ -197,13 +197,13 @@ def test_an_unknown_task_names_those_there_are():
 
 
 def test_bytes_over_sockets_are_counted():
-    if _process.bytes_sent() is None:
+    if usage.bytes_sent() is None:
         pytest.skip("this system does not count bytes by socket")
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
         with ours, theirs:
-            before = _process.bytes_sent()
+            before = usage.bytes_sent()
             ours.sendall(b"x" * 4321)
             theirs.recv(4321, socket.MSG_WAITALL)
-            assert _process.bytes_sent() - before == 4321
+            assert usage.bytes_sent() - before == 4321

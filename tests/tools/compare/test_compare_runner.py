@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dream import NotInstalled, _here
+from dream import NotInstalled
 from dream.tools.compare import runner
 from dream.tools.compare.cells import grid
 
@@ -99,7 +99,7 @@ def test_a_strategy_that_a_framework_lacks_is_a_line_and_stops_nothing(without, 
 def test_what_a_framework_cannot_do_is_a_line_and_ends_nothing(
     framework, strategy, words, monkeypatch
 ):
-    monkeypatch.setattr(_here, "gpus", lambda: 0)
+    monkeypatch.setattr(support, "gpus", lambda: 0)
     single, cell = grid([framework], [strategy], 2)
     assert runner.missing(single) is None
     assert words in runner.missing(cell).reason

@@ -9,7 +9,7 @@ import pytest
 from plan_sketches import FLAT, REHEARSAL, SKETCH, SOURCE
 
 from dream import ConfigurationError, Unsupported
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.tools.plan import hardware
 from dream.tools.plan.calibrate import fit
 from dream.tools.plan.forecast import (

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dream import Unsupported
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.adapters.pytorch.tools.planning import sketching
 from dream.tools.plan import traffic
 from dream.tools.plan.asked import TrainingSpec

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.adapters.pytorch import collectives, devices, evaluate, tensors
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Microbatches
+from dream._topology import Microbatches
 from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.train_step import check_scalar
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Microbatches
+from dream._topology import Microbatches
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel._private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects

@@ -18,8 +18,8 @@ from torch.distributed.pipelining import (
 )
 
 from dream import _plain
-from dream._mesh import Microbatches, microbatches
 from dream._plain import Codec, name_of
+from dream._topology import Microbatches, microbatches
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
 from dream.adapters.pytorch.parallel import _private

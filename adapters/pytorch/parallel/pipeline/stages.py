@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from dream._errors import ConfigurationError, Unsupported, unknown
-from dream._mesh import balanced
+from dream._topology import balanced
 from dream.adapters.pytorch import tensors
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel._private import own_parameters

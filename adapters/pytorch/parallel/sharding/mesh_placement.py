@@ -7,7 +7,7 @@ from typing import Any
 
 from dream import _registry
 from dream._adapter import Plan
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.collectives import Communicator, Loop, Members

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._layout import check_same
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
@@ -34,6 +33,7 @@ from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
 from dream.collectives import Communicator
+from dream.model_description.layout import check_same
 
 MakeRoot = Callable[[nn.Module, "ShardedRegistry", Forward | None], ShardedModule]
 

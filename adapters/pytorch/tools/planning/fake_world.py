@@ -14,8 +14,7 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from dream._mesh import Mesh
-from dream._topology import Cluster
+from dream._topology import Cluster, Mesh
 from dream.adapters.pytorch.collectives import GroupWire
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.parallel.sharding import graph

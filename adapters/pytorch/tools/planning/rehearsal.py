@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import Unsupported
-from dream._mesh import Mesh
+from dream._topology import Mesh
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.parallel.fsdp.adapter import FullyShardedModule
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of

@@ -18,8 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Mesh
-from dream._topology import Topology
+from dream._topology import Mesh, Topology
 from dream.adapters.keras import private, recompute
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.errors import translated

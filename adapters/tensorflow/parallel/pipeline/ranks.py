@@ -17,9 +17,7 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream._layout import check_same
-from dream._mesh import Mesh
-from dream._topology import Topology
+from dream._topology import Mesh, Topology
 from dream.adapters.keras.consistency import by_name
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import collectives, runtime
@@ -41,6 +39,7 @@ from dream.adapters.tensorflow.parallel.pipeline.remote_variables import Home
 from dream.adapters.tensorflow.parallel.pipeline.stages import Division, Partition
 from dream.adapters.tensorflow.parallel.split import mesh_of
 from dream.collectives import Communicator
+from dream.model_description.layout import check_same
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._mesh import Mesh, balanced
+from dream._topology import Mesh, balanced
 from dream.adapters.keras import private
 from dream.adapters.keras.private import made_by
 from dream.adapters.tensorflow.parallel.pipeline.schedule import Kind

@@ -15,7 +15,6 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import Unsupported
-from dream._layout import check_same
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import by_name, metric_states
 from dream.adapters.keras.hooks import variables_kept_by
@@ -24,6 +23,7 @@ from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.layouts import DATA, Layouts, belongs_to, whole
 from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable, hold
 from dream.collectives import Communicator
+from dream.model_description.layout import check_same
 
 _REFUSED: tuple[tuple[tuple[type[Any], ...], str], ...] = (
     ((keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed),

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from dream._adapter import Plan, Step
 from dream._errors import Unsupported
-from dream._mesh import Mesh
-from dream._topology import Topology
+from dream._topology import Mesh, Topology
 from dream.adapters.keras import recompute
 from dream.adapters.keras.optimizer import check_scaled
 from dream.adapters.tensorflow import collectives, evaluate, runtime

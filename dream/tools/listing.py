@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from dream import _here, _spec
+from dream import _spec
 from dream._spec import COMMON, FRAMEWORKS, SEED, SPECS, Framework, Option, Spec
+from dream.tools import support
 
 
 def strategies(console: Console) -> None:
@@ -40,13 +41,13 @@ def _processes(spec: Spec) -> str:
 
 def _cell(spec: Spec, framework: Framework) -> str:
     """What runs, else what is in the way."""
-    blocked = _here.obstacle(spec, framework, "auto")
+    blocked = support.obstacle(spec, framework, "auto")
     if blocked:
         return f"no: {blocked}"
     reductions = spec.reductions[framework]
     if not reductions:
         return "yes"
-    words = ((name, _here.obstacle(spec, framework, name)) for name in reductions)
+    words = ((name, support.obstacle(spec, framework, name)) for name in reductions)
     return "yes: " + ", ".join(f"{name} ({why})" if why else name for name, why in words)
 
 
