@@ -77,12 +77,12 @@ class Blame:
     victim: Ending | None = None
 
 
-def find_cause(endings: Sequence[Ending]) -> Blame | None:
+def find_cause(endings: Sequence[Ending], stopped: Collection[int] = ()) -> Blame | None:
     """Find whom to name; None where nobody failed.
 
     The earliest that failed of itself. Where all who failed are victims: the rank that left
-    before them with exit code 0, else the one that the earliest of them waited for, else the
-    earliest itself.
+    before them with exit code 0, else the one that the earliest of them waited for, else one that
+    is stopped, else the earliest itself. stopped: ranks whose process is.
     """
     failed = sorted((e for e in endings if e.failed), key=lambda e: e.time)
     culprits = [e for e in failed if not e.victim and not _BLAMES.search(e.text)]
@@ -93,7 +93,7 @@ def find_cause(endings: Sequence[Ending]) -> Blame | None:
     left = first_left(endings)
     if left is not None and left.time < failed[0].time + _SECONDS_APART:
         return Blame(left, failed[0])
-    absent = _absent(failed[0], endings)
+    absent = _absent(failed[0], endings) or _stopped(failed[0], stopped)
     return Blame(failed[0]) if absent is None else Blame(absent, failed[0])
 
 
@@ -106,6 +106,12 @@ def _absent(failed: Ending, endings: Sequence[Ending]) -> Ending | None:
     if any(ending.rank == int(rank) for ending in endings):
         return None
     return Ending(int(rank), None, failed.time, victim=True, absent=f"{what}: {known}")
+
+
+def _stopped(failed: Ending, stopped: Collection[int]) -> Ending | None:
+    """Find the rank that another failed of without knowing: libraries' own waits name nobody."""
+    why = "is stopped, by SIGSTOP, a terminal or a debugger"
+    return Ending(min(stopped), None, failed.time, victim=True, absent=why) if stopped else None
 
 
 def first_left(endings: Sequence[Ending]) -> Ending | None:

@@ -145,6 +145,15 @@ class Process:
     def running(self) -> bool:
         return self._code is None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it stands still by SIGSTOP, a terminal or a debugger, as far as /proc tells."""
+        try:
+            text = Path(f"/proc/{self.group}/stat").read_text(errors="replace")
+        except OSError:
+            return False
+        return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])
+
     def watch(
         self,
         changed: Callable[[int], None],

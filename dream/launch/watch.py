@@ -134,7 +134,8 @@ class JobWatch:
         if stopped is not None:
             return self._stopped(stopped)
         endings = self._endings()
-        verdict = JobVerdict(find_cause(endings))
+        stands = [process.rank for process in self._running() if process.stopped]
+        verdict = JobVerdict(find_cause(endings, stands))
         if self._link is not None:
             verdict = self._link.verdict(endings)
         cause = verdict.cause

@@ -89,6 +89,24 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert (named(end), end.exit_code) == (1, 137)
 
 
+def test_who_is_stopped_is_named_and_not_who_failed_of_it(tmp_path: Path) -> None:
+    """As with TensorFlow's heartbeats, whose error names nobody."""
+    body = """
+if rank == 1:
+    mark('stops')
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+pid = wait_for_mark('stops')
+while open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] != 'T':
+    time.sleep(0.01)
+raise ConnectionResetError('peer')
+"""
+    end = outcome(tmp_path, body)
+    assert named(end) == 1
+    assert end.cause is not None
+    assert "is stopped" in describe(end.cause, end.seconds, end.ended)
+
+
 def test_who_left_early_is_named_and_not_its_victim(tmp_path: Path) -> None:
     body = """
 if rank == 1:
