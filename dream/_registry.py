@@ -75,7 +75,7 @@ GRADIENTS: Mapping[str, str] = {
 """A backward pass of a Keras model, by Keras's backend."""
 
 SEEDS: Mapping[str, str] = {
-    "torch": f"{_TORCH}.randomness:seed",
+    "torch": f"{_TORCH}.devices:seed",
     "tensorflow": f"{_TENSORFLOW}.randomness:seed",
 }
 """A function that seeds a framework's generators."""

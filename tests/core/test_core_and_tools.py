@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from dream import _observers
+from dream import _observers, _registry
 from dream.tools import frameworks
 
 ROOT = Path(__file__).parents[2]
@@ -74,15 +75,14 @@ def defined(module: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
-def test_what_tools_ask_of_frameworks_is_there() -> None:
-    tables = [
-        table for name, table in vars(frameworks).items() if name[0].isupper() and name != "Mapping"
-    ]
-    places = {place for table in tables for place in table.values()}
+@pytest.mark.parametrize("module", [frameworks, _registry])
+def test_what_is_loaded_on_use_is_there(module: ModuleType) -> None:
+    tables = [t for name, t in vars(module).items() if name[0].isupper() and isinstance(t, dict)]
+    places = {place for table in tables for place in table.values() if ":" in place}
     assert len(places) > 10
     for place in places:
-        module, _, name = place.partition(":")
-        assert name in defined(module), place
+        file, _, name = place.partition(":")
+        assert name in defined(file), place
 
 
 class Counting(_observers.Observer):

@@ -20,7 +20,6 @@ from dream.tools.compare.settings import Settings
 from dream.tools.record import NO_BLOCK, SEEN, Record, RecordRequest
 from dream.tools.verify.runs import Broken, Ran, run_recorded
 
-_HOROVOD_STATUS = "dream.adapters.horovod._status:status"
 _HERE_OR_NOT = ("nccl", "shared_memory", "hierarchical")
 BUILD = "dream build-horovod"
 LIST = "dream strategies"
@@ -75,7 +74,7 @@ def _has(backend: str, strategy: str) -> bool:
 
 def horovod_gap(backend: str) -> str | None:
     """Return why the ring cannot serve a framework, if so."""
-    status = _registry.load(_HOROVOD_STATUS)()
+    status = _here.horovod_status()
     return None if status.serves(backend) else str(status.reason)
 
 
