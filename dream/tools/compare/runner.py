@@ -74,7 +74,7 @@ def _has(backend: str, strategy: str) -> bool:
 
 def horovod_gap(backend: str) -> str | None:
     """Return why the ring cannot serve a framework, if so."""
-    status = _here.horovod_status()
+    status = support.horovod_status()
     return None if status.serves(backend) else str(status.reason)
 
 

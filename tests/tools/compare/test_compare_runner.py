@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dream import NotInstalled
+from dream.tools import support
 from dream.tools.compare import runner
 from dream.tools.compare.cells import grid
 

@@ -40,7 +40,7 @@ def test_quick_for_programs(
 def test_a_place_that_cannot_be_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("DREAM_STALL_SECONDS", "DREAM_STARTUP_SECONDS"):  # the tests' own
+    for name in ("DREAM_STALL_SECONDS", "DREAM_STARTUP_SECONDS", "DREAM_FORK_SERVER"):  # the tests'
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "1")
     text = env(capsys, "--quick")

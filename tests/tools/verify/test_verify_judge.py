@@ -174,5 +174,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.read(tmp_path, 0) == first
     assert record.read_parameters(tmp_path, 0)["w"].tolist() == [1, 1, 1]
     request = RecordRequest(tmp_path, 5, ("alike",), 2)
-    assert RecordRequest.of(request.text) == request
+    (asked,) = request.environ.values()
+    place, _, words = asked.partition(" ")
+    assert place == "dream.tools.recorder:begin"
+    assert RecordRequest.of(words) == request
     assert judge(SINGLE, ran(1), ran(1)).good
