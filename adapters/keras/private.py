@@ -20,7 +20,6 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
@@ -214,7 +213,8 @@ def own_seeds(layer: Any) -> list[Any]:
 
 def shared_seed() -> Any | None:
     """Return the seed generator behind `keras.random` where none is named, if it was used."""
-    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    # a constant of Keras's from 3.13 on, and written out before
+    return global_state.get_global_attribute("global_seed_generator")
 
 
 def mask_of(tensor: Any) -> Any:

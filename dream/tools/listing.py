@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dream import _spec
@@ -16,7 +17,7 @@ def strategies(console: Console) -> None:
     """Every strategy, with what works of it here and now."""
     table = Table("strategy", "meaning", "replicas", *FRAMEWORKS, box=None, pad_edge=False)
     for spec in SPECS.values():
-        cells = (_cell(spec, framework) for framework in FRAMEWORKS)
+        cells = (escape(_cell(spec, framework)) for framework in FRAMEWORKS)
         table.add_row(spec.name, spec.summary, _processes(spec), *cells)
     console.print(table)
     console.print("\nOptions of one: dream strategies NAME", highlight=False)
@@ -27,7 +28,7 @@ def strategy(console: Console, name: str) -> None:
     spec = _spec.find(name)
     console.print(f"{spec.name}: {spec.summary}", highlight=False)
     for framework in FRAMEWORKS:
-        console.print(f"  {framework}: {_cell(spec, framework)}", highlight=False)
+        console.print(f"  {framework}: {escape(_cell(spec, framework))}", highlight=False)
     table = Table("option", "type", "default", "where", "meaning", box=None, pad_edge=False)
     for option in (*COMMON.values(), SEED, *spec.options):
         table.add_row(*_row(option))

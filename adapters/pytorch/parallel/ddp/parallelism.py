@@ -31,7 +31,7 @@ from dream.collectives import Wire
 from dream.data.partition import split
 from dream.update import tuning
 
-KERAS_BLOCK = "dream.adapters.pytorch.keras.block:open_block"
+KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 
 
 def ddp(plan: Plan) -> Parallelism:
