@@ -221,7 +221,8 @@ class _Imported(MetaPathFinder, Loader):
         """Let generators that draw their seed at import draw another: no two ranks share it."""
         for modules in (sys.modules, *(modules for _, modules in self._groups)):
             for name in _SEEDED_AT_IMPORT & modules.keys():
-                modules[name].seed()
+                module = modules[name]  # torch.random.seed would import torch.cuda, and unhide all
+                getattr(module, "default_generator", module).seed()
 
 
 def _foreign(name: str) -> bool:
