@@ -111,9 +111,7 @@ def test_no_two_ranks_share_random_numbers(run: Run) -> None:
 
 def test_torch_is_not_there_before_it_is_imported(run: Run) -> None:
     """Who seeds it once it is imported goes by that; and no two ranks share its numbers."""
-    draw = (
-        "import sys; print('torch' in sys.modules); import torch; print(torch.rand(1).item())"
-    )
+    draw = "import sys; print('torch' in sys.modules); import torch; print(torch.rand(1).item())"
     found = [said(run(draw, **{IMPORTS: "torch"})).split() for _ in range(2)]
     assert [there for there, _ in found] == ["False", "False"]
     assert found[0][1] != found[1][1]
