@@ -49,8 +49,7 @@ def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
         if isinstance(cell, Cell):
             for each in (oracle(cell.kind), cell):
                 found.setdefault(each, set()).update({params["case"], *also})
-        elif "kind" in params:
-            name = params.get("right") or params["case"]
+        elif "kind" in params and (name := params.get("right") or params.get("case")):
             found.setdefault(oracle(params["kind"]), set()).update({name, *also})
         elif "case" in params and "oracle" in item.fixturenames:
             found.setdefault(oracle("torch"), set()).update({params["case"], *also})
