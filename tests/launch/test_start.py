@@ -112,7 +112,11 @@ if __name__ == '__main__':
     script = tmp_path / "notebook.py"
     script.write_text(f"import sys, time\n{body}")
     with subprocess.Popen(
-        [sys.executable, str(script)], stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's jobs in the background ignore it, and so would theirs
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as notebook:
         wait_for([Path(f"{script}.ready")])
         notebook.send_signal(signal.SIGINT)
