@@ -82,7 +82,8 @@ class Server:
 
     def _preside(self, coordinator: Coordinator) -> None:
         """Watch the workers until all have finished."""
-        silent = min(SILENT_SECONDS, cluster.stall_seconds())
+        # well before a worker that waits for a share of the silent one's work gives up itself
+        silent = min(SILENT_SECONDS, cluster.stall_seconds() / 2)
         sessions = self._sessions
         began = came = time.monotonic()
         with sessions.changed:
