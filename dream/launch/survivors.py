@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import final
 
@@ -30,6 +30,7 @@ class Expendable:
     def __init__(self, find: Callable[[str], bytes | None]) -> None:
         self._find = find
         self._restarts: Counter[int] = Counter()
+        self._stopped: set[int] = set()
         self.forgiven: set[int] = set()
         """Ranks that died and are not started again; the job goes on without them."""
 
@@ -52,6 +53,16 @@ class Expendable:
             return False
         SCREEN.say(f"Worker {ending.rank} {ending.how}. The others go on; it is started again.")
         return True
+
+    def tell_of_stopped(self, stopped: Collection[int]) -> None:
+        """Say once of each worker that stands still by a signal: the others go on without it, and
+        only the servers notice."""
+        new = {*stopped} - self._stopped
+        for rank in sorted(new & self._ranks("roles/workers")) if new else ():
+            SCREEN.say(
+                f"Worker {rank} is stopped, by SIGSTOP, a terminal or a debugger. The others go on."
+            )
+        self._stopped = {*stopped}
 
     def training_is_over(self) -> bool:
         return self._ask("roles/lost") is not None

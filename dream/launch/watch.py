@@ -77,6 +77,9 @@ class JobWatch:
 
     def _see_out(self) -> float:
         """End the ranks that failed and do not leave; how long the next event may be waited for."""
+        self._expendable.tell_of_stopped(
+            [p.rank for p in self._processes if p.running and p.stopped]
+        )
         stays = [(process, process.stays) for process in self._processes]
         for process, seconds in stays:
             if seconds > _LEAVING_SECONDS:

@@ -74,3 +74,13 @@ def test_a_store_that_is_gone_while_a_rank_fails() -> None:
     expendable = Expendable(find)
     assert not expendable.starts_again(Ending(1, -9, 1.0))
     assert expendable.given_up() == set()
+
+
+def test_a_worker_that_is_stopped_is_told_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ranks that are no workers of servers are named by those who wait for them."""
+    expendable = Expendable(lambda key: b"0,1" if key == "roles/workers" else None)
+    for stopped in ([], [0, 2], [0, 2], [], [0]):
+        expendable.tell_of_stopped(stopped)
+    told = capfd.readouterr().err
+    assert told.count("Worker 0 is stopped") == 2
+    assert "Worker 2" not in told
