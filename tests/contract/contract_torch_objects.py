@@ -238,11 +238,12 @@ def _await(path: Path) -> None:
 
 @CASES.add(*WITH_DREAM)
 def files_are_rank_0s(env: Env) -> Figures:
-    """Every rank saves, to a file of its own name and to one that all name, rank 0 first; then one
-    save fails half-way."""
+    """Every rank saves, to a file of its own name and to one that all name (rank 1 when rank 0 has
+    read what it wrote, so that without dream too a file is whole); then one save fails half-way."""
     folder = env.folder / f"{env.mode}-files"
     folder.mkdir(exist_ok=True)
     own, guarded, both = (folder / f"{name}.pt" for name in (env.rank, "guarded", "both"))
+    read = folder / "rank-0-has-read"
     with env.block():
         model = Net()
         train(model, momentum(model.parameters()), loader(61), epochs=1)
@@ -251,9 +252,10 @@ def files_are_rank_0s(env: Env) -> Figures:
         if env.rank == 0:
             torch.save(model.state_dict(), guarded)
         else:
-            _await(both)
+            _await(read)
         torch.save({"rank": env.rank}, both)
         shared = torch.load(both)["rank"]
+        read.touch()
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
         failed = refusal(lambda: torch.save([torch.ones(9), _Unpicklable()], own))
