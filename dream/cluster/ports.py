@@ -10,7 +10,8 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -32,6 +33,20 @@ def is_loopback(host: str) -> bool:
 def next_port(number: int) -> int:
     """Return the one beside it, which a second service takes."""
     return number + 1 if number < LARGEST_PORT else number - 1
+
+
+_OWN_PORTS = (15000, 30000)
+"""Below those that systems give to whoever asks for any."""
+
+
+def port_of(job: Iterable[str]) -> int:
+    """Return the port that a job's name stands for, the same on each of its ranks: one of
+    DREAM_PORT_RANGE, or below the ports that systems hand out. Jobs may meet there by chance, one
+    in some thousands, and are told."""
+    within = port_range()
+    low, high = (within.low, within.high) if within else _OWN_PORTS
+    places = max(1, (high - low) // 2)  # a second service takes the one above
+    return low + 2 * (zlib.crc32("\n".join(job).encode()) % places)
 
 
 def endpoint(text: str, what: str) -> Endpoint:

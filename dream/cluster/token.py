@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
@@ -24,20 +25,27 @@ _SHORTEST = 32
 
 
 def token_of(
-    environ: Mapping[str, str], source: str, names: Iterable[object], *, one_host: bool
+    environ: Mapping[str, str],
+    source: str,
+    names: Iterable[object],
+    *,
+    one_host: bool,
+    at_home: bool = False,
 ) -> str:
     """Return the token of a job under somebody else's launcher, the same on each of its ranks.
 
-    names: what tells this job from others. ConfigurationError where DREAM_TOKEN is unfit, or is
-    all that several hosts could have in common and is not set.
+    names: what tells this job from others. at_home: several hosts may have the user's home folder
+    in common, as clusters do; where they have not, the ranks' tokens differ and the first call of
+    the store says so. ConfigurationError where DREAM_TOKEN is unfit, or is all that several hosts
+    could have in common and is not set.
     """
     if environ.get(settings.TOKEN):
         return checked(environ[settings.TOKEN])
     secret = environ.get(_LAUNCHERS, "").encode()
     if len(secret) < _SHORTEST:
-        if not one_host:
+        if not one_host and not at_home:
             raise _wanted(f"{source} carries no secret from host to host", "none")
-        secret = users_secret(environ)
+        secret = users_secret(environ) if one_host else home_secret(environ)
     import hmac  # on use: `dream run` does without its import
 
     return hmac.new(secret, "\n".join(map(str, names)).encode(), "sha256").hexdigest()
@@ -69,21 +77,24 @@ _BYTES = 32
 _OTHERS = 0o077
 """What group and others may do with a file or folder: here nothing."""
 
-_known: dict[str, bytes] = {}
-
 
 def users_secret(environ: Mapping[str, str]) -> bytes:
-    """Read it once a process: the folder may go while a job runs, as at the user's logout.
-    ConfigurationError where the folder or the file is not this user's own, or others could read
-    it."""
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime not in _known:
-        _known[runtime] = _read_secret(runtime)
-    return _known[runtime]
+    """Return this user's secret on this host. ConfigurationError where the folder or the file is
+    not this user's own, or others could read it."""
+    return _read_secret(_folder(environ.get("XDG_RUNTIME_DIR", "")))
 
 
-def _read_secret(runtime: str) -> bytes:
-    path = _folder(runtime)
+def home_secret(environ: Mapping[str, str]) -> bytes:
+    """Return this user's secret on all hosts that have the home folder in common, likewise."""
+    home = environ.get("HOME", "")
+    if not os.path.isabs(home):  # noqa: PTH117
+        raise _unusable("no home folder", f"HOME={home!r}")
+    return _read_secret(os.path.join(home, ".dream"))  # noqa: PTH118
+
+
+@cache
+def _read_secret(path: str) -> bytes:
+    """Read it once a process: the folder may go while a job runs, as at the user's logout."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)  # noqa: PTH102 - pathlib's import would cost each start

@@ -16,7 +16,9 @@ from types import FrameType
 
 from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings
-from dream.cluster.launchers import PROCESS_COUNTS
+from dream.cluster.launchers import several
+from dream.cluster.nodes import NodePlace, gpus_here, node_place
+from dream.cluster.ports import LOOPBACK, is_loopback
 from dream.files.whole import is_file
 from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
@@ -39,20 +41,20 @@ def main(argv: Sequence[str]) -> int:
 def job(argv: Sequence[str]) -> Job:
     """Read the job off the arguments."""
     given = _parser().parse_args(argv)
-    several = given.nnodes > 1
     environ = dict(os.environ)
+    hosts = _hosts(given, environ)
     if given.port_range is not None:
         within = PortRange.parse(given.port_range, "--port-range")
         environ[settings.PORT_RANGE] = str(within)
     return Job(
         command=script_command(given.target, given.arguments, module=given.module),
-        n=given.n,
+        n=_ranks_here(hosts) if given.n is None else given.n,
         strategy=given.strategy,
         frameworks=frameworks(given.framework),
-        nnodes=given.nnodes,
-        node_rank=given.node_rank,
-        master_addr=given.master_addr,
-        master_port=given.master_port or (DEFAULT_PORT if several else None),
+        nnodes=hosts.nodes,
+        node_rank=hosts.node,
+        master_addr=hosts.master_addr or LOOPBACK,
+        master_port=hosts.master_port or (DEFAULT_PORT if hosts.nodes > 1 else None),
         node_timeout=given.node_timeout,
         log_dir=given.log_dir,
         max_restarts=given.max_restarts,
@@ -62,17 +64,49 @@ def job(argv: Sequence[str]) -> Job:
     )
 
 
+def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
+    """Return which host this is: as the command line says, else the platform that started one
+    process on each, else the only one."""
+    told = (given.nnodes, given.node_rank, given.master_addr, given.master_port)
+    place = node_place(environ) if told == (None,) * 4 else None
+    by_hand = environ.get(settings.RENDEZVOUS) or is_loopback(environ.get("MASTER_ADDR", "none"))
+    if place is None or by_hand:
+        nodes, node, addr, number = told
+        nodes = 1 if nodes is None else nodes
+        return NodePlace("the command line", node or 0, nodes, None, addr, number)
+    if place.nodes == 1:
+        return replace(place, master_addr=None, master_port=None)
+    if place.master_addr is None:
+        raise ConfigurationError(
+            f"{place.source} does not tell the first host's address. Received: host {place.node} "
+            f"of {place.nodes}. Give --nnodes, --node-rank and --master-addr."
+        )
+    SCREEN.say(f"Host {place.node} of {place.nodes}, as {place.source} says.")
+    return place
+
+
+def _ranks_here(hosts: NodePlace) -> int:
+    """Return how many ranks a host starts where nobody said -n."""
+    number = hosts.ranks or gpus_here()
+    if not number:
+        raise ConfigurationError(
+            "How many ranks this host starts is not known. Received: no -n, no GPU. Give it: "
+            "dream run -n N SCRIPT."
+        )
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dream run",
-        usage="dream run -n N [options] SCRIPT [ARGS ...]\n       "
-        "dream run -n N [options] -m MODULE [ARGS ...]",
+        usage="dream run [-n N] [options] SCRIPT [ARGS ...]\n       "
+        "dream run [-n N] [options] -m MODULE [ARGS ...]",
         description="Start N ranks of a script, watch them, end them together.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-n", "--nproc-per-node", "--nproc_per_node", type=int, required=True, dest="n",
-        metavar="N", help="ranks on this host")  # fmt: skip
+    add("-n", "--nproc-per-node", "--nproc_per_node", type=int, dest="n",
+        metavar="N", help="ranks on this host (as many as it has GPUs)")  # fmt: skip
     add("--strategy", metavar="NAME[:k=v,..]",
         help="in place of the script's; `dream strategies` lists them")  # fmt: skip
     add("--framework", metavar="NAME[,NAME]",
@@ -97,10 +131,12 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
         "several hosts", "start `dream run` on each, with one DREAM_TOKEN in the environment"
     )
     add = hosts.add_argument
-    add("--nnodes", type=int, default=1, metavar="K", help="how many hosts")
-    add("--node-rank", "--node_rank", type=int, default=0, metavar="I",
+    add("--nnodes", type=int, metavar="K",
+        help="how many hosts (1, or as many as the platform says that has started one process on "
+        "each)")  # fmt: skip
+    add("--node-rank", "--node_rank", type=int, metavar="I",
         help="this host's number, from 0")  # fmt: skip
-    add("--master-addr", "--master_addr", default="127.0.0.1", metavar="HOST",
+    add("--master-addr", "--master_addr", metavar="HOST",
         help="host 0's address")  # fmt: skip
     add("--node-timeout", "--node_timeout", type=float, default=15.0, metavar="SECONDS",
         help="how long a host may be silent before it counts as lost (15); more where the "
@@ -116,14 +152,11 @@ def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
     so, and no second one is on this host.
     """
     ours = bool(environ.get(settings.RENDEZVOUS))
-    for size, local in PROCESS_COUNTS.items():
-        if not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
+    for row in several(environ):
+        if nnodes > 1 and environ.get(row.local_rank) in (None, "", "0") and not ours:
             continue
-        if size.startswith("SLURM_") and environ.get("SLURM_PTY_PORT"):
-            continue  # a shell on a terminal, of which there is one
-        if nnodes > 1 and environ.get(local) in (None, "", "0") and not ours:
-            continue
-        told = {name: environ[name] for name in (size, "RANK", local) if environ.get(name)}
+        size = row.size
+        told = {name: environ[name] for name in (size, "RANK", row.local_rank) if environ.get(name)}
         received = ", ".join(f"{name}={value}" for name, value in told.items())
         raise ConfigurationError(
             "`dream run` was started by another launcher, in each of its processes: each would "

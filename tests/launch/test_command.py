@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from launch_scripts import alive, dream, free_port, gone, start, wait_for, write
+
+from dream import ConfigurationError
+from dream.launch.command import job
 
 SPEAK = "print(f'out {rank}')\nprint(f'err {rank}', file=sys.stderr)\n"
 STAY = """
@@ -225,3 +230,20 @@ def test_an_unknown_strategy() -> None:
     ran = dream("strategies", "mirored")
     assert ran.returncode == 2
     assert "Did you mean 'mirrored'?" in ran.stderr
+
+
+def test_a_platform_that_starts_one_process_a_host_says_which() -> None:
+    platform = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "3",
+                "PET_MASTER_ADDR": "first", "PET_MASTER_PORT": "1234"}  # fmt: skip
+    with mock.patch.dict(os.environ, {**platform, "DREAM_TOKEN": "a-secret-of-the-job"}):
+        told = job([__file__])
+        assert (told.n, told.nnodes, told.node_rank) == (3, 2, 1)
+        assert (told.master_addr, told.master_port) == ("first", 1234)
+        given = job(["-n", "2", "--nnodes", "1", __file__])
+        assert (given.n, given.nnodes, given.node_rank) == (2, 1, 0)
+    unnamed = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "2"}
+    with (
+        mock.patch.dict(os.environ, unnamed),
+        pytest.raises(ConfigurationError, match="first host's address"),
+    ):
+        job(["-n", "2", __file__])
