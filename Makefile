@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean \
-	compat compat-oldest compat-newest dist
+	compat compat-oldest compat-newest dist engines
 
 demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
@@ -52,6 +52,10 @@ compat-oldest:
 
 compat-newest:
 	.ci/compat newest $(PYTHON_NEWEST) "torch==$(TORCH_NEWEST)" "tensorflow-cpu==2.21.*" "keras==3.15.*"
+
+# What tests/engines start ranks with, from Debian's packages; tests of what is not here are skipped.
+engines:
+	apt-get install --yes --no-install-recommends openmpi-bin mpich slurmctld slurmd slurm-client munge
 
 # sdist and wheel, each installed and used, with a compiler and without.
 dist:
