@@ -44,12 +44,17 @@ def test_a_stopped_rank_ends_the_wait_and_is_named(
         for rank in range(3):
             three.wait_for_mark(f"trains{rank}")
         three.signal(1, signal.SIGSTOP)
+        named = []
         for rank in (0, 2):
             assert three.ended(rank) not in (0, None)
             said = three.said(rank)
-            assert "Desynchronized: Rank 1 did not come to " in said, said
-            assert f"within {SECONDS} s" in said
-            assert "rank 1 is stopped" in said
+            if "Desynchronized: Rank 1 did not come to " in said:
+                named.append(rank)
+                assert f"within {SECONDS} s" in said
+                assert "rank 1 is stopped" in said
+            else:  # the one that knew first has left, which gloo says to the other at once
+                assert "closed by peer" in said, said
+        assert named
         assert "dream: ranks 0, 2 have waited " in three.said(0)
         assert "dream: " not in three.said(2), "one says it for all"
 
