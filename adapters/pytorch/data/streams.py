@@ -15,10 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
-from dream.adapters.pytorch.data.drawn import DrawnOrder
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
-from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
 from dream.data.partition import Share, micro_shares, share_of
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
@@ -149,21 +147,18 @@ class DealtStream:
     def __init__(
         self,
         communicator: Communicator,
-        loader: DataLoader[Any],
-        seed: int | None,
-        reads: Reads,
+        batch_size: int | None,
+        seed: int,
         told_by: Communicator | None = None,
         micros: Callable[[], int] = lambda: 1,
     ) -> None:
-        facts = {"batch_size": loader.batch_size} | ({} if seed is None else {"seed": seed})
-        self._drawn = DrawnOrder(loader)
-        self.track = Track(lambda: facts, self._drawn if seed is None else None)
-        self._batched = loader.batch_size is not None
+        self.track = Track(lambda: {"batch_size": batch_size, "seed": seed})
+        self._batched = batch_size is not None
         self._communicator = communicator
         self._told_by = told_by or communicator
         self._seed = seed
         self._micros = micros
-        self.reads = reads
+        self.reads = Reads()
         self._lasting: DealtCollate | None = None
 
     def iterate(
@@ -174,27 +169,18 @@ class DealtStream:
     ) -> Iterator[Any]:
         """A pass. begin: the loader's own iterator."""
         reading = self.reads.now
-        trains = self.reads.trains
+        trains = reading == "by gradients" and torch.is_grad_enabled()
         start = self.track.begin() if trains else Position(self.track.epoch)
-        if trains:
-            self._drawn.begin()
         micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
         collate = self._collate(loader)
         collate.set_micros(micros)
-        generator = None if self._seed is None else _seeded(self._seed, start.epoch)
-        with (
-            _set(loader, collate, generator),
-            self._drawn.again(trains and start.batches > 0) as now,
-        ):
+        with _set(loader, collate, _seeded(self._seed, start.epoch)):
             inner = begin(loader)
-        if now is not None and loader.num_workers > 0:  # the workers have their seeds
-            self._drawn.go_on(now)
-            now = None
         counts = self.track if trains or reading == "whole" else None
         begun = Pass(counts, start, trains=trains)
         if not micros:
             return _whole(inner, begun)
-        return _StreamIterator(self, inner, begun, shares, micros, lambda: self._drawn.go_on(now))
+        return _StreamIterator(self, inner, begun, shares, micros)
 
     def shares_of(self, total: int, micros: int) -> list[Share]:
         return shares_of(total, self._communicator.rank, self._communicator.world_size, micros)
@@ -237,9 +223,7 @@ class _StreamIterator:
         begun: Pass,
         shares: Shares,
         micros: int,
-        go_on: Callable[[], None],
     ) -> None:
-        self._go_on = go_on
         self._stream = stream
         self._inner = inner
         self._pass = begun
@@ -256,23 +240,21 @@ class _StreamIterator:
         if self._fresh:
             self._fresh = False
             self._leave_out(self._pass.position)
-            self._go_on()
         self._pass.ask()
         if not self._waiting:
             self._read()
         batch, share = self._waiting.popleft(), self._pass.handed()
         if share.count == 0:
             batch = empty(batch)
-        self._shares.yielded(batch, share, self)
+        self._shares.yielded(batch, share)
         return batch
 
     def _read(self) -> None:
         """The next global batch."""
         try:
-            with current.reading():
-                total, digest, parts = next(self._inner)
+            total, digest, parts = next(self._inner)
         except StopIteration:
-            self._shares.ended(self)
+            self._shares.ended()
             self._stream.compare(_ENDED)
             self._pass.ended()
             raise
@@ -296,7 +278,7 @@ class _StreamIterator:
         check_read_again(found, start)
 
     def __del__(self) -> None:
-        self._shares.ended(self)
+        self._shares.ended()
 
 
 def _joined(digest: int, of_a_batch: int) -> int:
@@ -313,11 +295,10 @@ def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
 
 @contextmanager
 def _set(
-    loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator | None
+    loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator
 ) -> Iterator[None]:
     """Have an iteration that begins inside read by these. generator: what workers are seeded from,
-    the same on all ranks, where the user brought none; None for
-    torch's."""
+    the same on all ranks, where the user brought none."""
     own = loader.collate_fn, loader.generator
     loader.collate_fn = collate
     loader.generator = own[1] or generator

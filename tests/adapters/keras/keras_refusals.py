@@ -41,30 +41,23 @@ def block(options: dict[str, Any]) -> Any:
 
 
 @refusal
-def unreduced_loss(options: dict[str, Any]) -> None:
+def summed_loss(options: dict[str, Any]) -> None:
     with block(options):
-        fitted(compiled(net(), loss=loss(reduction=None)))
+        fitted(compiled(net(), loss=loss(reduction="sum")))
 
 
 @refusal
-def epoch_without_a_step(options: dict[str, Any]) -> None:
-    """A generator that is through when the second epoch begins."""
+def masked_output(options: dict[str, Any]) -> None:
+    words = np.array([[1, 2, 0], [3, 0, 0]] * 8)
     with block(options):
-        compiled(net()).fit((arrays(BATCH) for _ in range(1)), epochs=2, verbose=0)
-
-
-class Ending(keras.Model):
-    """A step that raises what Keras takes for the end of the data."""
-
-    def train_step(self, data: Any) -> Any:
-        return next(iter(()))
+        model = keras.Sequential([layers.Embedding(5, 4, mask_zero=True), layers.Dense(5)])
+        fitted(compiled(model), words, words)
 
 
 @refusal
-def step_that_ends_itself(options: dict[str, Any]) -> None:
+def jit_compile(options: dict[str, Any]) -> None:
     with block(options):
-        inputs = keras.Input((8,))
-        fitted(compiled(Ending(inputs, layers.Dense(4)(inputs))))
+        compiled(net(), jit_compile=True)
 
 
 @refusal

@@ -1,1 +1,0 @@
-"""Random numbers as one device draws them: orders, and what is drawn in a step."""
