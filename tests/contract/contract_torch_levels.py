@@ -235,11 +235,13 @@ def _deep(
 def _saved(model: nn.Module) -> int:
     """Bytes that one training call keeps for backward, beside parameters."""
     kept: dict[int, int] = {}
+    alive: list[torch.Tensor] = []  # memory that is freed on the way may be another's next
     own = {p.data_ptr() for p in model.parameters()}
 
     def pack(x: torch.Tensor) -> torch.Tensor:
         if x.data_ptr() not in own:
-            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            alive.append(x.detach())
+            kept[x.untyped_storage()._cdata] = x.untyped_storage().nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
