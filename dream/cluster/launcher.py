@@ -91,7 +91,11 @@ class Launcher:
         if self.first is None:
             needed = (self.beside,) if self.beside else MASTER
             require(environ, (self.rank, self.size, *needed), self.source)
-        spot = (self.spot or Launcher._spot)(self, environ, rank, world_size)
+        if self.spot is None:
+            spot = self._spot(environ, rank, world_size)
+        else:
+            spot = self.spot(self, environ, rank, world_size)
+            self._check_blocks(spot, rank, world_size)
         master, store = self._services(environ, spot.nodes)
         hosts = environ.get(settings.HOSTS) if self.by_hand else None
         return replace(
@@ -106,6 +110,17 @@ class Launcher:
             serves_rendezvous=rank == 0 and not self.ours,
             workers=self._workers(environ, rank, world_size),
         )
+
+    def _check_blocks(self, spot: Spot, rank: int, world_size: int) -> None:
+        """Everything that asks which ranks share a host reckons so."""
+        size, nodes = spot.local_size, spot.nodes
+        if (world_size, rank) != (size * nodes, spot.node * size + spot.local_rank):
+            raise ConfigurationError(
+                "Ranks must lie over the hosts in blocks, equally many on each. Received from "
+                f"{self.source}: rank {rank} of {world_size} is {spot.local_rank} of {size} on "
+                f"host {spot.node} of {nodes}. Start as many on each host, in order (srun "
+                "--ntasks-per-node N --distribution=block, mpirun --map-by ppr:N:node)."
+            )
 
     def _spot(self, environ: Environ, rank: int, world_size: int) -> Spot:
         local_rank, local_size = self._on_this_host(environ, rank, world_size)

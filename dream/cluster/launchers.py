@@ -146,7 +146,13 @@ def _pals(environ: Environ) -> Cluster | None:
 
 def _srun(environ: Environ) -> Cluster | None:
     """A shell on a terminal is one process, however many tasks its step has."""
-    return None if environ.get("SLURM_PTY_PORT") else SRUN.read(environ)
+    return None if _on_a_terminal(environ) else SRUN.read(environ)
+
+
+def _on_a_terminal(environ: Environ) -> bool:
+    """Whether this runs in a shell that srun has put on a terminal. The variable alone does not
+    tell: steps that are started from that shell inherit it."""
+    return bool(environ.get("SLURM_PTY_PORT")) and os.isatty(0)
 
 
 READERS: tuple[Callable[[Environ], Cluster | None], ...] = (
@@ -166,18 +172,19 @@ READERS: tuple[Callable[[Environ], Cluster | None], ...] = (
 """In the order in which they are trusted: what was started inside another comes first. A launcher
 that a row describes needs no more than that row; another brings a function of its own."""
 
-_STARTERS = (TORCHRUN, OPEN_MPI, MVAPICH, PALS, HYDRA, FLUX, JSRUN, SRUN)
+_STARTERS = (TORCHRUN, OPEN_MPI, MVAPICH, replace(HYDRA, marks=()), FLUX, JSRUN, SRUN)
+"""PMI_SIZE counts processes, whoever has set it."""
 _UNREAD = ("PMI_SIZE", "PMIX_NAMESPACE")
 """Marks of process starters that no row reads."""
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
     """Return this process's place, from the first launcher whose variables are there."""
-    nodes.refuse_one_of_hosts(environ, nodes.PYTORCH_JOB.read(environ))
+    nodes.refuse_one_of_hosts(nodes.torch_hosts(environ))
     places = (read(environ) for read in READERS)
     place = next((place for place in places if place is not None), None)
     if place is None:
-        nodes.refuse_one_of_hosts(environ, nodes.node_place(environ))
+        nodes.refuse_one_of_hosts(nodes.node_place(environ))
         _refuse_copies(environ)
     return inward(place or Cluster())
 
@@ -197,8 +204,8 @@ def _refuse_copies(environ: Environ) -> None:
 
 def several(environ: Environ) -> tuple[Launcher, ...]:
     """Return the launchers that have started several processes, of which this is one."""
-    pty = environ.get("SLURM_PTY_PORT")  # a shell on a terminal, of which there is one
-    return tuple(row for row in _STARTERS if row.started(environ) and not (pty and row is SRUN))
+    alone = SRUN if _on_a_terminal(environ) else None
+    return tuple(row for row in _STARTERS if row.started(environ) and row is not alone)
 
 
 def inward(cluster: Cluster) -> Cluster:

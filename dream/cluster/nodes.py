@@ -116,6 +116,12 @@ SKYPILOT = Platform(
 )
 
 
+def torch_hosts(environ: Environ) -> NodePlace | None:
+    """RANK and WORLD_SIZE that count hosts. Where they meet on loopback they are ranks, set by
+    hand."""
+    return None if is_loopback(environ.get(MASTER[0], "")) else PYTORCH_JOB.read(environ)
+
+
 def _loaded(environ: Environ, name: str, source: str) -> Any:
     try:
         return json.loads(environ[name])
@@ -169,7 +175,7 @@ def vertex(environ: Environ) -> NodePlace | None:
 
 READERS: tuple[Callable[[Environ], NodePlace | None], ...] = (
     TRAINER.read,
-    PYTORCH_JOB.read,
+    torch_hosts,
     SKYPILOT.read,
     sagemaker,
     vertex,
@@ -182,13 +188,11 @@ def node_place(environ: Environ = os.environ) -> NodePlace | None:
     return next((place for place in places if place is not None), None)
 
 
-def refuse_one_of_hosts(environ: Environ, place: NodePlace | None) -> None:
+def refuse_one_of_hosts(place: NodePlace | None) -> None:
     """Raise for a script that such a platform has started itself on each of several hosts: each
     would train a copy."""
     if place is None or place.nodes == 1:
         return
-    if place.source == PYTORCH_JOB.source and is_loopback(environ.get(MASTER[0], "")):
-        return  # ranks by hand, all on one host
     raise ConfigurationError(
         f"{place.source} starts one process on each host, and the host's ranks are still to be "
         f"started. Received: host {place.node} of {place.nodes}. Start `dream run SCRIPT` in place "

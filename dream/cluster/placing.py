@@ -126,32 +126,14 @@ def lines_of(environ: Environ, name: str) -> list[str]:
 
 def mpi_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """An MPI rank's place. MPI tells its place on its host and no host's number: ranks lie over the
-    hosts in blocks (the default) or one by one (`--map-by node`), and which it is can be told by
-    the two numbers."""
+    hosts in blocks, unless it was told otherwise, which its place on the host then shows."""
     require(environ, (row.local_rank, row.local_size), row.source)
     local = integer(environ, row.local_rank, row.source)
     size = integer(environ, row.local_size, row.source, 1)
     nodes = -(-world_size // size)
     if environ.get(row.nodes):
         nodes = integer(environ, row.nodes, row.source, 1)
-    if nodes == 1:
-        return Spot(local, size, 0, 1)
-    node = _node_of(rank, local, size, nodes, world_size)
-    if node is None:
-        raise ConfigurationError(
-            f"{row.source} does not tell which host this is. Received: rank {rank} of "
-            f"{world_size}, {local} of {size} on this host, {nodes} hosts. Start equally many "
-            "ranks on each host."
-        )
-    return Spot(local, size, node, nodes)
-
-
-def _node_of(rank: int, local: int, size: int, nodes: int, world_size: int) -> int | None:
-    if world_size != size * nodes:
-        return None
-    if rank % size == local:
-        return rank // size
-    return rank % nodes if rank // nodes == local else None
+    return Spot(local, size, rank // size, nodes)
 
 
 def lsf_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:

@@ -35,7 +35,7 @@ def next_port(number: int) -> int:
     return number + 1 if number < LARGEST_PORT else number - 1
 
 
-_OWN_PORTS = (15000, 30000)
+_OWN_PORTS = (15000, 29999)
 """Below those that systems give to whoever asks for any."""
 
 
@@ -45,7 +45,7 @@ def port_of(job: Iterable[str]) -> int:
     in some thousands, and are told."""
     within = port_range()
     low, high = (within.low, within.high) if within else _OWN_PORTS
-    places = max(1, (high - low) // 2)  # a second service takes the one above
+    places = max(1, (high - low + 1) // 2)  # a second service takes the one above
     return low + 2 * (zlib.crc32("\n".join(job).encode()) % places)
 
 

@@ -18,7 +18,7 @@ from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings
 from dream.cluster.launchers import several
 from dream.cluster.nodes import NodePlace, gpus_here, node_place
-from dream.cluster.ports import LOOPBACK, is_loopback
+from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
 from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
@@ -69,8 +69,7 @@ def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
     process on each, else the only one."""
     told = (given.nnodes, given.node_rank, given.master_addr, given.master_port)
     place = node_place(environ) if told == (None,) * 4 else None
-    by_hand = environ.get(settings.RENDEZVOUS) or is_loopback(environ.get("MASTER_ADDR", "none"))
-    if place is None or by_hand:
+    if place is None or environ.get(settings.RENDEZVOUS):
         nodes, node, addr, number = told
         nodes = 1 if nodes is None else nodes
         return NodePlace("the command line", node or 0, nodes, None, addr, number)

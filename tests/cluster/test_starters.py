@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dream import ConfigurationError
-from dream._topology import Cluster, Endpoint
+from dream._topology import Cluster
 from dream.cluster import detect
 from dream.cluster.launchers import several
-from dream.cluster.nodes import node_place
+from dream.cluster.nodes import gpus_here, node_place
 from dream.cluster.placing import counts_of, names_of
 
 Environ = dict[str, str]
@@ -52,11 +52,10 @@ def spot(environ: Environ) -> tuple[int, int, int, int, int, int]:
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
-        pytest.param(srun(2), (2, 3, 0, 1, 1, 2), id="srun, unequally many"),
+        pytest.param(srun(3, counts="2(x2)"), (3, 4, 1, 2, 1, 2), id="srun, two hosts"),
         pytest.param(srun(1, counts="4", nodes="n7"), (1, 4, 1, 4, 0, 1), id="srun, one host"),
-        pytest.param(srun(4, "n[0-2]", "2(x2),1"), (4, 5, 0, 1, 2, 3), id="srun, repeated counts"),
+        pytest.param(srun(2, "n[0-2]", "1(x2),1"), (2, 3, 0, 1, 2, 3), id="srun, three hosts"),
         pytest.param(open_mpi(3, 1, **MASTER), (3, 4, 1, 2, 1, 2), id="mpirun, in blocks"),
-        pytest.param(open_mpi(2, 1, **MASTER), (2, 4, 1, 2, 0, 2), id="mpirun --map-by node"),
         pytest.param(open_mpi(1, 1, 2), (1, 2, 1, 2, 0, 1), id="mpirun, one host"),
         pytest.param(
             {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_RANK":
@@ -97,7 +96,9 @@ def test_jsrun_reads_its_rank_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "LSB_DJOB_RANKFILE": str(ranks), "LSB_JOBID": "5", **TOKEN,
     }  # fmt: skip
     assert spot(environ) == (3, 4, 1, 2, 1, 2)
-    assert detect(environ).master == Endpoint("c1", detect({**environ}).master.port)  # type: ignore[union-attr]
+    master = detect(environ).master
+    assert master is not None
+    assert master.host == "c1"
 
 
 def test_pals_counts_the_ranks_of_all_hosts(tmp_path: Path) -> None:
@@ -114,17 +115,17 @@ def test_pals_counts_the_ranks_of_all_hosts(tmp_path: Path) -> None:
 
 
 def test_a_steps_ranks_agree_on_the_steps_first_host() -> None:
-    places = [detect(srun(rank)) for rank in range(3)]
+    places = [detect(srun(rank, counts="2(x2)")) for rank in range(4)]
     assert {place.master for place in places} == {places[0].master}
     assert places[0].master is not None
     assert places[0].master.host == "n0"  # not where srun was typed, nor the job's first
-    assert [place.serves_rendezvous for place in places] == [True, False, False]
+    assert [place.serves_rendezvous for place in places] == [True, False, False, False]
     assert len({place.token for place in places}) == 1
 
 
 def test_steps_and_jobs_side_by_side_have_ports_of_their_own() -> None:
     masters = [
-        detect(srun(0, **other)).master
+        detect(srun(0, counts="2(x2)", **other)).master
         for other in ({}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "78"})
     ]
     assert len({master.port for master in masters if master}) == 3
@@ -132,7 +133,7 @@ def test_steps_and_jobs_side_by_side_have_ports_of_their_own() -> None:
 
 def test_a_port_is_one_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAM_PORT_RANGE", "41000-41003")
-    place = detect(srun(0))
+    place = detect(srun(0, counts="2(x2)"))
     assert place.master is not None
     assert place.rendezvous is not None
     assert place.master.port in (41000, 41002)
@@ -144,7 +145,6 @@ def test_a_port_is_one_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "0",
                       "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, id="a batch script"),
-        pytest.param(srun(0) | {"SLURM_PTY_PORT": "1234"}, id="a shell on a terminal"),
         pytest.param(srun(0, counts="1", nodes="n0"), id="a step of one task"),
         pytest.param({"PMI_RANK": "0", "PMI_SIZE": "1"}, id="one of PMI"),
         pytest.param({"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "x"}, id="a pod"),
@@ -158,9 +158,11 @@ def test_one_process_is_alone(environ: Environ) -> None:
 def test_the_inner_launcher_wins() -> None:
     torchrun = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert detect({**srun(0), **torchrun, **MASTER}).source == "torchrun"
-    assert detect({**srun(2), **open_mpi(1, 1, 2)}).source == "Open MPI"
-    pmi = {"PMI_RANK": "1", "PMI_SIZE": "3", "PMIX_NAMESPACE": "slurm.pmix.1.0", "PMIX_RANK": "1"}
-    assert detect({**srun(1), **pmi}).source == "srun"  # of srun --mpi=pmi2 and pmix
+    assert detect({**srun(0), **open_mpi(1, 1, 2)}).source == "Open MPI"
+    pmi = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMIX_NAMESPACE": "slurm.pmix.1.0", "PMIX_RANK": "1"}
+    assert (
+        detect({**srun(1, counts="2(x2)"), **pmi}).source == "srun"
+    )  # of srun --mpi=pmi2 and pmix
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,10 @@ def test_the_inner_launcher_wins() -> None:
     [
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "cannot be told: each would train a copy"),
         ({"PMIX_NAMESPACE": "x", "PMIX_RANK": "1"}, "PMIX_NAMESPACE=x"),
-        (open_mpi(1, 0, size=5, local_size=3, **MASTER), "does not tell which host this is"),
+        (open_mpi(1, 0, size=5, local_size=3, **MASTER), "in blocks, equally many on each"),
+        (open_mpi(2, 1, **MASTER), "in blocks, equally many on each"),  # mpirun --map-by node
+        (srun(2), "rank 2 of 3 is 0 of 1 on host 1 of 2"),
+        (srun(1, counts="2(x2)") | {"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}, "in blocks"),
         (open_mpi(3, 1), "does not tell rank 0's host"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK missing"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
@@ -191,7 +196,9 @@ def test_what_cannot_be_told_is_refused(environ: Environ, words: str) -> None:
 
 
 def test_several_hosts_of_a_cluster_share_the_homes_secret(tmp_path: Path) -> None:
-    step = {k: v for k, v in srun(0).items() if k != "DREAM_TOKEN"} | {"HOME": str(tmp_path)}
+    step = {k: v for k, v in srun(0, counts="2(x2)").items() if k != "DREAM_TOKEN"} | {
+        "HOME": str(tmp_path)
+    }
     first, other = detect(step).token, detect({**step, "SLURM_PROCID": "1"}).token
     assert first == other
     (secret,) = (tmp_path / ".dream").iterdir()
@@ -249,5 +256,21 @@ def test_ranks_and_hosts_are_told_apart() -> None:
 
 def test_who_has_started_several() -> None:
     assert [row.source for row in several(srun(0))] == ["srun"]
-    assert several(srun(0) | {"SLURM_PTY_PORT": "1"}) == ()
+    assert [row.source for row in several({"PMI_RANK": "0", "PMI_SIZE": "2"})] == ["MPICH"]
     assert [row.source for row in several(open_mpi(0, 0))] == ["Open MPI"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_shell_on_a_terminal_is_alone_and_what_it_starts_is_not(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun in that shell hands the shell's variable on."""
+    monkeypatch.setattr("os.isatty", lambda _: terminal)
+    environ = srun(1, counts="2(x2)", SLURM_PTY_PORT="1234")
+    assert detect(environ).alone == terminal
+    assert (several(environ) == ()) == terminal
+
+
+@pytest.mark.parametrize(("told", "count"), [("0,1,2", 3), ("", 0), ("-1", 0), ("MIG-a", 1)])
+def test_gpus_are_those_that_are_shown(told: str, count: int) -> None:
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": told}) == count

@@ -39,7 +39,7 @@ with open(os.path.join(sys.argv[1], f"{place.world_size}-{place.rank}.json"), "w
     json.dump(told, file)
 """
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ENGINES = {
     "Open MPI": ("mpirun.openmpi", "--oversubscribe", "-n", "2", sys.executable),
     "MPICH": ("mpirun.mpich", "-n", "2", sys.executable),
