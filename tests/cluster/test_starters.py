@@ -160,9 +160,8 @@ def test_the_inner_launcher_wins() -> None:
     assert detect({**srun(0), **torchrun, **MASTER}).source == "torchrun"
     assert detect({**srun(0), **open_mpi(1, 1, 2)}).source == "Open MPI"
     pmi = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMIX_NAMESPACE": "slurm.pmix.1.0", "PMIX_RANK": "1"}
-    assert (
-        detect({**srun(1, counts="2(x2)"), **pmi}).source == "srun"
-    )  # of srun --mpi=pmi2 and pmix
+    step = srun(1, counts="2(x2)") | pmi  # of srun --mpi=pmi2 and pmix
+    assert detect(step).source == "srun"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +178,7 @@ def test_the_inner_launcher_wins() -> None:
         ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
          "does not name the job"),
         ({**srun(0), "SLURM_NODEID": "5"}, "two different steps"),
-        ({**srun(0), "SLURM_STEP_NODELIST": "n[0-"}, "no list of hosts"),
+        (srun(0, "n[0-", "2(x2)"), "no list of hosts"),
         ({**srun(0), "SLURM_STEP_TASKS_PER_NODE": "2x"}, "no list of tasks"),
         ({"RANK": "1", "WORLD_SIZE": "2", **MASTER}, "starts one process on each host"),
         ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "Start `dream run SCRIPT`"),
@@ -196,10 +195,10 @@ def test_what_cannot_be_told_is_refused(environ: Environ, words: str) -> None:
 
 
 def test_several_hosts_of_a_cluster_share_the_homes_secret(tmp_path: Path) -> None:
-    step = {k: v for k, v in srun(0, counts="2(x2)").items() if k != "DREAM_TOKEN"} | {
-        "HOME": str(tmp_path)
-    }
-    first, other = detect(step).token, detect({**step, "SLURM_PROCID": "1"}).token
+    step, beside = (
+        srun(rank, counts="2(x2)", HOME=str(tmp_path), DREAM_TOKEN="") for rank in (0, 1)
+    )
+    first, other = detect(step).token, detect(beside).token
     assert first == other
     (secret,) = (tmp_path / ".dream").iterdir()
     assert secret.stat().st_mode & 0o777 == 0o600

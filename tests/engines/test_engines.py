@@ -104,7 +104,9 @@ def test_a_step_of_slurm(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Two hosts find the job's secret in the home folder, which both have."""
+    """Two hosts find the job's secret in the home folder, which both have. Typed in a shell that
+    srun has put on a terminal, whose variable each step inherits."""
+    monkeypatch.setenv("SLURM_PTY_PORT", "4242")
     monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
     monkeypatch.setenv("HOME", str(tmp_path))
     step = ("srun", f"-N{nodes}", "-n2", "--overcommit", sys.executable)

@@ -98,8 +98,7 @@ def test_in_another_launchers_rank_it_is_refused(environ: dict[str, str], nnodes
 @pytest.mark.parametrize(
     ("environ", "nnodes"),
     [({}, 1), ({"WORLD_SIZE": "1", "RANK": "0"}, 1), (ONE_A_HOST, 2), (SRUN, 2),
-     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 1), ({"WORLD_SIZE": ""}, 1),
-     ({**SRUN, "SLURM_PTY_PORT": "4242"}, 1)],
+     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 1), ({"WORLD_SIZE": ""}, 1)],
 )  # fmt: skip
 def test_where_no_copies_would_be_trained_it_is_not(environ: dict[str, str], nnodes: int) -> None:
     refuse_nested(environ, nnodes)
