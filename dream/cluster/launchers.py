@@ -1,7 +1,7 @@
 """Where each launcher puts this process: a row a launcher, code only where a row does not do.
 
 The first whose variables are there counts. Under `dream run` the store's address and the workers'
-endpoints come along; under any other rank 0 serves the store, one port above torch's, or at
+endpoints come along; under any other rank 0 serves the store, at a port that torch's gives, or at
 DREAM_RENDEZVOUS_PORT, and the workers' endpoints are exchanged over it. Where a launcher tells no
 port, it comes from what names the job. Several hosts need DREAM_TOKEN, save on Spark, where
 Horovod's launcher gives its processes a secret, and on clusters, where the user's home folder

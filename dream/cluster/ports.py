@@ -11,8 +11,9 @@ import socket
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 from dream._errors import ConfigurationError
@@ -30,9 +31,29 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK_NAMES or host.startswith("127.")
 
 
+_HANDED_OUT = 1 << 15
+"""From here on systems give ports to whoever asks for any (Linux: 32768 to 60999)."""
+_SECOND_PORTS = range(10500, 32500)
+
+
+def next_ports(taken: Collection[int], count: int) -> tuple[int, ...]:
+    """Return the ports of further services, the same for all who know those taken: the ones beside.
+    A launcher that had the system choose its port has neighbours that the system gives to anybody
+    at any moment, so the next of those lie below them; where DREAM_PORT_RANGE is set, ports are the
+    user's own."""
+    top = max(taken)
+    if top >= _HANDED_OUT and port_range() is None:
+        first = _SECOND_PORTS[(top - _HANDED_OUT) % len(_SECOND_PORTS)]
+        free = (number for number in range(first, _HANDED_OUT) if number not in taken)
+        return tuple(islice(free, count))
+    if top + count > LARGEST_PORT:
+        return tuple(min(taken) - 1 - number for number in range(count))
+    return tuple(top + 1 + number for number in range(count))
+
+
 def next_port(number: int) -> int:
-    """Return the one beside it, which a second service takes."""
-    return number + 1 if number < LARGEST_PORT else number - 1
+    """Return the port of a second service."""
+    return next_ports((number,), 1)[0]
 
 
 _OWN_PORTS = (15000, 29999)

@@ -27,7 +27,8 @@ RENDEZVOUS = "DREAM_RENDEZVOUS"
 """host:port of the store that `dream run` serves."""
 
 RENDEZVOUS_PORT = "DREAM_RENDEZVOUS_PORT"
-"""* Under another launcher: the port on which rank 0 serves the store (MASTER_PORT + 1)."""
+"""* Under another launcher: the port on which rank 0 serves the store: else MASTER_PORT + 1,
+or one below 32500 where that is among those that systems hand out (from 32768)."""
 
 PORT_RANGE = "DREAM_PORT_RANGE"
 """* LOW-HIGH: the ports that the job may listen on (any free one)."""

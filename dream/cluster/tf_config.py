@@ -17,8 +17,8 @@ from typing import Any
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import settings
-from dream.cluster.ports import endpoint, is_loopback
-from dream.cluster.settings import LARGEST_PORT, port, require
+from dream.cluster.ports import endpoint, is_loopback, next_ports
+from dream.cluster.settings import port, require
 from dream.cluster.token import token_of
 
 TF_CONFIG = "TF_CONFIG"
@@ -129,9 +129,7 @@ def _services(
     """Choose where rank 0 serves torch's store and dream's."""
     host = workers[0].host
     taken = [worker.port for worker in workers if worker.host == host]
-    first, step = (max(taken) + 1, 1) if max(taken) + 2 <= LARGEST_PORT else (min(taken) - 1, -1)
-    master = Endpoint(host, first)
-    store = Endpoint(host, first + step)
+    master, store = (Endpoint(host, number) for number in next_ports(taken, 2))
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT"):
         require(environ, ("MASTER_ADDR", "MASTER_PORT"), _SOURCE)
         master = Endpoint(environ["MASTER_ADDR"], port(environ, "MASTER_PORT", _SOURCE))

@@ -60,9 +60,18 @@ def test_torchruns_rank_0_serves_where_it_is_told() -> None:
     assert place.rendezvous == Endpoint("10.0.0.1", 3000)
 
 
-def test_the_last_port_has_no_next_one() -> None:
+def test_the_last_port_has_no_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAM_PORT_RANGE", "65000-65535")
     place = detect({**TORCHRUN, "MASTER_PORT": "65535"})
     assert place.rendezvous == Endpoint("10.0.0.1", 65534)
+
+
+def test_a_port_that_the_system_chose_has_its_second_below_those_it_hands_out() -> None:
+    """The one beside it may be anybody's by then: torchrun's own connection's, say."""
+    places = [detect({**TORCHRUN, "MASTER_PORT": str(chosen)}) for chosen in (46781, 46782)]
+    first, second = (place.rendezvous.port for place in places if place.rendezvous)
+    assert 10000 < first < 32768
+    assert second == first + 1
 
 
 def test_four_variables_are_enough_on_one_host() -> None:
@@ -95,6 +104,13 @@ def test_torchruns_variables_that_cannot_be(change: dict[str, str], named: list[
         assert words in str(error.value)
 
 
+def test_tf_configs_ports_that_the_system_chose_are_not_counted_on_from() -> None:
+    place = detect(tf_config(["a:40000", "a:39999"]))
+    ports = [place.master and place.master.port, place.rendezvous and place.rendezvous.port]
+    assert all(port and 10000 < port < 32768 for port in ports)
+    assert len(set(ports)) == 2
+
+
 def test_tf_config_tells_everything_else() -> None:
     place = detect(tf_config(["a:2222", "b:2222", "b:2223"], index=2))
     assert (place.rank, place.local_rank, place.node_rank) == (2, 1, 1)
@@ -105,7 +121,8 @@ def test_tf_config_tells_everything_else() -> None:
     assert not place.serves_rendezvous
 
 
-def test_every_task_derives_the_same_services() -> None:
+def test_every_task_derives_the_same_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DREAM_PORT_RANGE", "65000-65535")
     places = [detect(tf_config(["a:65535", "a:65534"], index=index)) for index in (0, 1)]
     assert {place.master for place in places} == {Endpoint("127.0.0.1", 65533)}
     assert {place.rendezvous for place in places} == {Endpoint("127.0.0.1", 65532)}
