@@ -17,6 +17,7 @@ from dream.collectives import Communicator, Handle
 from dream.launch.function import launch
 
 if TYPE_CHECKING:
+    from dream.files.first import rank_zero_first
     from dream.tools.port_check.check import port_check
 
 __all__ = [
@@ -35,13 +36,18 @@ __all__ = [
     "current",
     "launch",
     "port_check",
+    "rank_zero_first",
     "strategy",
 ]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Load a tool on use: the core imports none."""
+    """Load on use: the core imports no tool, and `import dream` is quick."""
+    if name == "rank_zero_first":
+        from dream.files.first import rank_zero_first
+
+        return rank_zero_first
     if name == "port_check":
         from dream.tools.port_check.check import port_check
 

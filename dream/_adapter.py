@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dream._errors import Unsupported
 from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
+from dream.data.partition import rows_of_all
 from dream.mixed.resync import Resyncs
 from dream.parameter_server.staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from dream.checkpoint.job import Checkpointer
 
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]
@@ -30,6 +34,8 @@ class Plan:
 
     reduction: as asked for; the adapter turns "auto" into what fits its device.
     devices: per process; None for the framework's default.
+    seed: fixes the order of shuffled data; None leaves the script's own. randomness: "global" or
+        "local" draws in a model's call.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     """
 
@@ -38,9 +44,10 @@ class Plan:
     cluster: Cluster
     reduction: str
     devices: int | None
-    seed: int
+    seed: int | None
     options: Mapping[str, object]
     resyncs: Resyncs | None = None
+    randomness: str = "global"
 
     @property
     def mixed(self) -> bool:
@@ -102,9 +109,23 @@ class Adapter(ABC):
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         """Every parameter and buffer of a model by name, whole, the same on every rank."""
 
-    def loss_weight(self) -> float:
+    def checkpointer(self) -> Checkpointer:
+        """What saves and loads its models, optimizers and generators."""
+        raise Unsupported(
+            f"Checkpoints are not there yet for this. Received: {type(self).__name__}. Keep "
+            "strategy.full_state(model)."
+        )
+
+    def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """This rank's rows of the tensors of a whole batch."""
+        among = self.communicator
+        rows_of_all(tensors)
+        return tuple(x[among.rank :: among.world_size] for x in tensors)
+
+    def loss_weight(self) -> float | None:
         """What the loss of this rank's last forward pass counts for among those of all ranks, so
-        that their mean is that of the global batch; 1 for an equal share."""
+        that their mean is that of the global batch; 1 for an equal share, None where it is global
+        itself once it is differentiated."""
         return 1.0
 
 

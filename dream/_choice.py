@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dream import _framework, _spec, cluster
+from dream import _framework, _options, _spec, cluster
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream._spec import Framework, Spec
 from dream._topology import Cluster
 
 
-def seed(value: object) -> int:
-    """The seed, checked."""
-    checked = _spec.SEED.check(value)
-    assert isinstance(checked, int)
-    return checked
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """seed: fixes the order of shuffled data; None leaves the script's own. draws: whose random
+    numbers a model's call draws, "global" or "local"."""
+
+    seed: int | None
+    draws: str
+
+
+def randomness(seed: object, draws: object) -> Randomness:
+    """Return what a script says of random numbers, checked."""
+    checked = _options.SEED.check(seed)
+    assert checked is None or isinstance(checked, int)
+    return Randomness(checked, str(_options.RANDOMNESS.check(draws)))
 
 
 @dataclass(frozen=True, slots=True)

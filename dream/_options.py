@@ -92,7 +92,15 @@ COMMON: Mapping[str, Option] = MappingProxyType(
 )
 """What every strategy takes beside its own options, and `--strategy` may set."""
 
-SEED = Option("seed", int, 0, "what the order of shuffled data depends on", minimum=0)
+SEED = Option(
+    "seed", int, None, "fixes the order of shuffled data from outside; None leaves the script's",
+    minimum=0,
+)  # fmt: skip
+RANDOMNESS = Option(
+    "randomness", str, "global", "whose random numbers a model's call draws: those of the global "
+    "batch, of which a rank uses its rows, or each rank's own, which is quick and another training",
+    choices=("global", "local"),
+)  # fmt: skip
 
 _ACCUMULATE = Option(
     "accumulate", int, 1, "micro-batches that each global batch is computed in, one after the "
@@ -120,7 +128,16 @@ _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
     "one device does, on the CPU too; by default where that is exact, so not under accumulate=",
 )  # fmt: skip
-KNOBS = (_ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM)
+_STRICT = Option(
+    "strict",
+    bool,
+    False,
+    "raise where it cannot be told what a loss is a mean over; by default it "
+    "counts as a mean over samples, and a line says so",
+)
+KNOBS = (
+    _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM, _STRICT,
+)  # fmt: skip
 """How an update is made: the same meaning under every synchronous strategy. What an adapter cannot
 honour, it refuses by name when the strategy is made (`knobs.update.Knobs.only`)."""
 

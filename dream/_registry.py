@@ -25,9 +25,9 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "multi_worker_mirrored"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
     ("torch", "horovod"): f"{_TORCH}.parallel.ddp.parallelism:ddp",
     ("torch", "data_parallel"): f"{_TORCH}.parallel.replicas.parallelism:DataParallel",
-    ("torch", "model_parallel"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
-    ("torch", "hybrid"): f"{_TORCH}.parallel.sharding.adapter:model_parallel",
-    ("torch", "sharded"): f"{_TORCH}.parallel.fsdp.adapter:sharded",
+    ("torch", "model_parallel"): f"{_TORCH}.parallel.sharding.parallelism:model_parallel",
+    ("torch", "hybrid"): f"{_TORCH}.parallel.sharding.parallelism:model_parallel",
+    ("torch", "sharded"): f"{_TORCH}.parallel.fsdp.parallelism:sharded",
     ("torch", "parameter_server"): f"{_TORCH}.parallel.parameter_server.adapter:ParameterServer",
     ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.parallel.replicas:single",
@@ -73,6 +73,13 @@ GRADIENTS: Mapping[str, str] = {
     "tensorflow": f"{_TENSORFLOW}.keras.engine:differentiate",
 }
 """A backward pass of a Keras model, by Keras's backend."""
+
+FIRST_USES: Mapping[str, str] = {
+    "torch": f"{_TORCH}.hooks:first_use",
+    "tensorflow": "dream.adapters.keras.hooks:first_use",
+}
+"""A function that has its argument called before the first thing of a framework is made or used,
+once; it returns what ends that."""
 
 SEEDS: Mapping[str, str] = {
     "torch": f"{_TORCH}.devices:seed",

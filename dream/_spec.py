@@ -12,7 +12,17 @@ from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
 from dream._options import FRAMEWORKS, Framework, Option
 from dream.update.update import check as check_update
 
-__all__ = ["COMMON", "FRAMEWORKS", "SEED", "SPECS", "Framework", "Option", "Spec", "find"]
+__all__ = [
+    "COMMON",
+    "FRAMEWORKS",
+    "RANDOMNESS",
+    "SEED",
+    "SPECS",
+    "Framework",
+    "Option",
+    "Spec",
+    "find",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +152,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
 )  # fmt: skip
 
 
-COMMON, SEED = _options.COMMON, _options.SEED
+COMMON, SEED, RANDOMNESS = _options.COMMON, _options.SEED, _options.RANDOMNESS
 
 
 _added: dict[str, Spec] = {}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dream import _choice, _framework, _observers, _registry, cluster, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
-from dream._choice import Choice
+from dream._choice import Choice, Randomness
 from dream._errors import ConfigurationError, Unsupported
+from dream._libraries import Refusal
 from dream._log import speak_as
 from dream._spec import Framework
 from dream._topology import Cluster, Topology
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dream.checkpoint import Checkpoint
     from dream.files.opened import Watch
     from dream.progress.loop import Progress
 
@@ -40,23 +44,29 @@ def strategy(
     framework: str | None = None,
     reduction: str = "auto",
     devices: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
+    randomness: str = "global",
     **options: object,
 ) -> Strategy:
     """A strategy, to be used by `with`.
 
     name: one of `dream strategies`; None takes `single` in one process, `mirrored` in several on
         one host, `multi_worker_mirrored` on several hosts. `dream run --strategy` overrides it.
-    framework: "torch" or "tensorflow"; None goes by what is imported.
+    framework: "torch" or "tensorflow"; None goes by what is imported, and where both are by the
+        first model, optimizer or loader that is made or used in the block.
     reduction: who adds the gradients up; "auto" takes what fits the devices.
     devices: per process; None takes every GPU, else one CPU.
-    seed: what the order of shuffled data depends on, together with the epoch.
+    seed: fixes the order of shuffled data, together with the epoch; None leaves the script's own.
+    randomness: "global" draws dropout and noise for the global batch, of which a rank uses its
+        rows; "local" draws on each rank for itself.
     options: the strategy's own; `dream strategies NAME` lists them.
     """
     place = cluster.detect()
     speak_as(place.rank)
     choice = _choice.strategy(name, {"reduction": reduction, "devices": devices, **options}, place)
-    return Strategy(choice, place, _choice.framework(framework), _choice.seed(seed))
+    return Strategy(
+        choice, place, _choice.framework(framework), _choice.randomness(seed, randomness)
+    )
 
 
 class Strategy:
@@ -67,16 +77,21 @@ class Strategy:
     """
 
     def __init__(
-        self, choice: Choice, place: Cluster, framework: Framework | None, seed: int
+        self,
+        choice: Choice,
+        place: Cluster,
+        framework: Framework | None,
+        randomness: Randomness,
     ) -> None:
         self._choice = choice
         self._place = place
         self._framework = framework
-        self._seed = seed
+        self._randomness = randomness
         self._made: Adapter | None = None
         self._token: Token[Strategy | None] | None = None
-        self._watch: _framework.ImportWatch | None = None
+        self._awaited: _framework.FirstUse | None = None
         self._files: Watch | None = None
+        self._refusal = Refusal(self.name)
         self._last_value: Any = None
         if framework is not None and not cluster.frameworks_differ():
             choice.spec.check_framework(choice.given, framework, choice.reduction)
@@ -123,29 +138,36 @@ class Strategy:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if error is not None and not self._place.alone:
+                from dream.files import first  # on use: `import dream` stays quick
+
+                first.explain(error, self._place)
             if self._files is not None:
                 self._files.tell_of_others()
-            if self._watch is None:
+            if self._awaited is None:
                 self._adapter.exit()
-            else:
-                self._watch.remove()
         finally:
             self._leave()
 
     def _begin(self) -> None:
-        """Enter the adapter now, or once the first framework is imported inside the block."""
+        """Enter the adapter now; where it is not known yet which, at the first import that leaves
+        no choice, or at the first thing that the script makes or uses."""
         self._look_at_files()
+        if not self._place.alone:
+            self._refusal.begin()
         self._framework = self._framework or _framework.imported()
         if self._framework is None:
-            self._watch = _framework.ImportWatch(self._framework_found)
-            self._watch.install()
+            self._awaited = _framework.FirstUse(self._decided)
+            self._awaited.start()
         else:
             self._enter()
 
-    def _framework_found(self) -> None:
-        self._watch = None
-        self._framework = _framework.imported()
-        self._enter()
+    def _decided(self, framework: Framework) -> None:
+        if self._awaited is not None:
+            self._awaited.stop()
+            self._awaited = None
+            self._framework = framework
+            self._enter()
 
     def _enter(self) -> None:
         for observer in _observers.registered:
@@ -161,10 +183,13 @@ class Strategy:
             self._files = opened.watch(self._place)
 
     def _leave(self) -> None:
+        self._refusal.end()
         if self._files is not None:
             self._files.rest()
         self._files = None
-        self._watch = None
+        if self._awaited is not None:
+            self._awaited.stop()
+        self._awaited = None
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
@@ -173,6 +198,7 @@ class Strategy:
         """Models, optimizers and data in; the same, distributed, out in order (one object comes
         back alone). What was made inside the block is distributed already; this takes what was
         made before it, and is the explicit form for those who prefer it."""
+        self._decide_by(objects)
         ready = self._adapter.prepare(*objects)
         return ready[0] if len(objects) == 1 else ready
 
@@ -192,6 +218,7 @@ class Strategy:
         Returns the global mean loss as a 0-d value, the same on every rank, waited for only when
         it is read. Reading it on one rank alone never blocks.
         """
+        self._decide_by((model, optimizer))
         step = self._adapter.train_step(model, loss, optimizer, weight)
         for observer in _observers.registered:
             step = observer.observed(step, model)
@@ -211,6 +238,7 @@ class Strategy:
             yields every sample on every rank.
         metrics: name -> `function(prediction, target)` giving one value per sample, shape (n,).
         """
+        self._decide_by((model,))
         return self._adapter.evaluate(model, data, metrics)
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
@@ -220,12 +248,15 @@ class Strategy:
         Names are those of `state_dict()`; of `variable.path` in Keras, from the model's own name
         on.
         """
+        self._decide_by((model,))
         return self._adapter.full_state(model)
 
     def order(self, samples: int, epoch: int = 0) -> NDArray[np.int64]:
-        """The order in which an epoch of a shuffled loader takes its samples, shape (samples,):
-        for those who feed `train_step` from data of their own."""
-        return partition.epoch_order(samples, seed=self._seed, epoch=epoch, shuffle=True)
+        """The order in which an epoch of a shuffled loader takes its samples where `seed=` fixes it
+        (0 where it does not), shape (samples,): for those who feed `train_step` from data of their
+        own."""
+        seed = self._randomness.seed or 0
+        return partition.epoch_order(samples, seed=seed, epoch=epoch, shuffle=True)
 
     def progress(
         self, batches: Iterable[Any], *, name: str = "", tensorboard: str | None = None
@@ -260,10 +291,78 @@ class Strategy:
         first batch."""
         tracked.track_of(data).load(state)
 
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        step: int,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        data: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        keep: int = 3,
+        best: str | None = None,
+    ) -> Path:
+        """Write a checkpoint that any number of ranks goes on from, and return its folder. Call it
+        on every rank; it is whole once any rank has come back.
+
+        path: a folder for checkpoints, made where there is none. step: updates made so far.
+        model, optimizer, scheduler: one, or a dict of several by name. A scheduler is anything
+            with a `state_dict` of plain values. data: a loader of the block.
+        extra: plain values that come back from `load`. keep: how many of the newest stay. best: a
+            name in `extra`, whose smallest value stays too.
+        Errors: DreamError where the disk refuses, with those before untouched.
+        """
+        from dream import __version__
+        from dream.checkpoint import job  # on use: `import dream` stays quick
+
+        adapter = self._adapter_of(model)
+        parts = job.Parts.of(model, optimizer, scheduler, data)
+        facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
+                 "world_size": self._place.world_size}  # fmt: skip
+        return job.save(
+            path, parts, step, adapter.checkpointer(), adapter.communicator, extra=extra or {},
+            facts=facts, keep=keep, best=best,
+        )  # fmt: skip
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        data: Any = None,
+    ) -> Checkpoint | None:
+        """Set everything as the newest checkpoint in a folder has it, whatever strategy and number
+        of ranks wrote it, and return it (`.step`, `.extra`); None where there is none. Call it on
+        every rank, with what `save` was given. The generators go on where they stood.
+
+        Errors: ConfigurationError for a checkpoint of other parts (the first difference named), a
+        damaged one, or a newer format; nothing has been changed then.
+        """
+        from dream.checkpoint import job
+
+        adapter = self._adapter_of(model)
+        parts = job.Parts.of(model, optimizer, scheduler, data)
+        return job.load(path, parts, adapter.checkpointer(), adapter.communicator)
+
+    def _adapter_of(self, model: Any) -> Adapter:
+        self._decide_by(model.values() if isinstance(model, Mapping) else (model,))
+        return self._adapter
+
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of
         the mean over the things of all ranks. Call it on every rank, before backward."""
         return self._adapter.weigh(loss, count)
+
+    def share(self, *tensors: Any) -> Any:
+        """This rank's rows of each tensor (one tensor comes back alone), for a batch that no
+        loader deals: every rank gives the whole batch, and losses are weighed by the rows that it
+        gets."""
+        given = self._adapter.share(tensors)
+        return given[0] if len(given) == 1 else given
 
     def staleness(self) -> Staleness:
         """How stale an asynchronous training's updates were: mean, max and histogram, and what
@@ -279,11 +378,23 @@ class Strategy:
     @property
     def _adapter(self) -> Adapter:
         if self._made is None:
-            self._made = self._build()
+            if self._awaited is not None and (named := _framework.of_script()) is not None:
+                self._decided(named)
+            self._made = self._made or self._build()
         return self._made
 
+    def _decide_by(self, objects: Iterable[object]) -> None:
+        """Where nothing has said so yet, these say which framework the block is for."""
+        if self._framework is None and (found := _framework.of(*objects)) is not None:
+            if self._awaited is not None:
+                self._decided(found)
+            else:
+                self._framework = found
+
     def _build(self) -> Adapter:
-        framework = self._framework or _framework.imported()
+        framework = self._framework or _framework.imported() or _framework.of_script()
+        if framework is None and _framework.several():
+            raise _framework.undecided(repr(self.name))
         if framework is None:
             raise ConfigurationError(
                 f"No framework is imported yet. Received: framework=None for {self.name!r}. "
@@ -291,7 +402,8 @@ class Strategy:
             )
         self._framework = framework
         spec, choice = self._choice.spec, self._choice
-        words = ranks.block_words(spec.name, choice.reduction, self._seed, choice.given)
+        seed = self._randomness.seed
+        words = ranks.block_words(spec.name, choice.reduction, seed, choice.given)
         everybody = ranks.frameworks(self._place, framework, words)
         reduction = ranks.reduction(choice.reduction, everybody)
         for each in dict.fromkeys(everybody):
@@ -303,7 +415,8 @@ class Strategy:
             cluster=self._place,
             reduction=reduction,
             devices=choice.devices,
-            seed=self._seed,
+            seed=0 if seed is None and ranks.is_mixed(everybody) else seed,
+            randomness=self._randomness.draws,
             options=options,
             resyncs=ranks.resyncs(everybody, options),
         )
@@ -328,7 +441,9 @@ def communicator(
     """
     place = cluster.detect()
     speak_as(place.rank)
-    chosen = _choice.framework(framework)
+    chosen = _choice.framework(framework) or _framework.of_script()
+    if chosen is None and _framework.several():
+        raise _framework.undecided(f"communicator({reduction!r})")
     if chosen is None:
         raise ConfigurationError(
             "A communicator stands on a framework's transport. Received: framework=None, and "

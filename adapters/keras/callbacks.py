@@ -12,8 +12,9 @@ import keras
 from keras import tree
 
 from dream import stall
+from dream._errors import ConfigurationError
 from dream.adapters.keras import private
-from dream.adapters.keras.consistency import take_weights
+from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.mixed.resync import Resync
@@ -119,11 +120,15 @@ class CountBatches(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
         super().__init__()
         self._progress = progress
         self._began = self._begun = 0
+        self._steps: int | None = 0
         self._quiet = ExitStack()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._began = self._begun = 0
-        self._progress.begin_epoch(epoch)
+        self._steps = self._progress.steps
+        goes_on = self._progress.begin_epoch(epoch)
+        if goes_on:
+            set_metric_values(self.model, goes_on)
         if self._progress.passes.left_out:
             self._quiet.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -135,6 +140,13 @@ class CountBatches(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._quiet.close()
+        none = self._progress.steps is not None and self._steps == self._progress.steps
+        if none and not self._progress.passes.left_out:
+            raise ConfigurationError(
+                "An epoch without a step has taught nothing. Received: no batch in epoch "
+                f"{epoch + 1}. Give fit data that begins anew each epoch (arrays, a "
+                "keras.utils.PyDataset, a tf.data.Dataset), or as many epochs as it lasts for."
+            )
         self._progress.count(self._begun)
         self._progress.end_epoch()
 

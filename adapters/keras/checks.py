@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._log import logger
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 
@@ -22,12 +22,13 @@ def check_compiled(model: Any) -> None:
 
 
 def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
-    """XLA cannot compile collectives: off where Keras would choose it, refused where `asked` for.
-    TensorFlow cannot put the steps of several devices into one loop."""
+    """XLA cannot compile collectives: it is off, and where it was `asked` for, that is said: the
+    numbers are the same. TensorFlow cannot put the steps of several devices into one loop."""
     if asked is True:
-        raise Unsupported(
-            "A compiled step cannot hold the sum over the replicas. Received: jit_compile=True. "
-            "Leave jit_compile out."
+        logger.info(
+            "a compiled step cannot hold the sum over the replicas, so the step of %s is not "
+            "compiled. Received: jit_compile=True. The numbers are the same",
+            model.name,
         )
     if model.jit_compile:
         model.jit_compile = False
@@ -63,8 +64,20 @@ def check_micro_batches(model: Any) -> None:
             )
 
 
-def check_losses(model: Any) -> None:
-    """Only a loss that is a mean over samples is the mean of the replicas' means."""
+def check_reduced(model: Any) -> None:
+    """Refuse losses that are left unreduced."""
+    for loss in private.compiled_losses(model):
+        if loss.reduction in (None, "none"):
+            raise Unsupported(
+                "This loss is not one number, so replicas cannot share it. Received: "
+                f"{type(loss).__name__}(reduction={loss.reduction!r}). Use "
+                "reduction='sum_over_batch_size' or 'sum'."
+            )
+
+
+def check_means(model: Any) -> None:
+    """Where a replica's loss is taken as it is, only one that is a mean over samples is the mean of
+    the replicas' means."""
     for loss in private.compiled_losses(model):
         if loss.reduction not in ("sum_over_batch_size", "mean"):
             raise Unsupported(
@@ -74,19 +87,9 @@ def check_losses(model: Any) -> None:
             )
 
 
-def check_unmasked(predictions: Any, engine: Engine) -> None:
-    """Only predictions without a mask count every sample alike."""
-    if any(private.mask_of(t) is not None for t in keras.tree.flatten(predictions)):
-        raise Unsupported(
-            "The predictions carry a mask, so the loss is the mean over what is unmasked, of which "
-            f"replicas hold unequal numbers. Received: a masked output, replicas={engine.parts}. "
-            "Use strategy.train_step with weight=, or drop the mask before the output."
-        )
-
-
 def check_metrics(model: Any) -> None:
     """Refuse metrics that say themselves that their states do not add up."""
-    for metric in _leaves([*private.given_metrics(model), *model.metrics]):
+    for metric in private.leaf_metrics([*private.given_metrics(model), *model.metrics]):
         for variable in metric.variables:
             if variable.aggregation != "sum":
                 raise _no_sum(metric, f"{variable.name} has aggregation={variable.aggregation!r}")
@@ -95,21 +98,12 @@ def check_metrics(model: Any) -> None:
 def check_metrics_start(model: Any) -> None:
     """Refuse metrics, all made by now, that start elsewhere than at zero."""
     check_metrics(model)
-    for metric in _leaves(model.metrics):
+    for metric in private.leaf_metrics(model.metrics):
         metric.reset_state()
         for variable in metric.variables:
             value = keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable))
             if np.any(value != 0):
                 raise _no_sum(metric, f"{variable.name} starts at another value than 0")
-
-
-def _leaves(metrics: Sequence[Any]) -> list[Any]:
-    """Open containers, down to the metrics that a user would name."""
-    found: list[Any] = []
-    for metric in metrics:
-        inner = getattr(metric, "metrics", None)
-        found.extend(_leaves(inner) if isinstance(inner, list) else [metric])
-    return found
 
 
 def _no_sum(metric: Any, why: str) -> Unsupported:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, final
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from dream._errors import ConfigurationError
 from dream._log import logger
-from dream.adapters.keras import batch_norm, checks, private, recompute
+from dream.adapters.keras import batch_norm, checks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.optimizer import optimizers_of
+from dream.adapters.keras.optimizer import Update, holding_scope, optimizers_of
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with
@@ -25,17 +26,68 @@ _NUMBERS = re.compile(r"_\d+(?=/|$)")
 def build(model: Any, engine: Engine, example: Any) -> None:
     """Build what is not built yet, and refuse what cannot be exact.
 
-    example: a batch as the model is given it, of any length.
+    example: a batch as the model is given it, of any length; None where all is built.
     """
     checks.check_metrics(model)
     batch_norm.synchronise(model, engine)
     with engine.creating():
-        private.build(model, private.symbolic(example))
+        if example is not None:
+            private.build(model, private.symbolic(example))
+            _rehearse(model, engine, example)
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     recompute.adopt(model, engine)
     checks.check_metrics_start(model)
-    checks.check_losses(model)
+    checks.check_reduced(model)
+    losses.adopt(model, engine.knobs.strict)
+
+
+def awaits_step(model: Any, engine: Engine) -> bool:
+    """Whether the first step of the user's own is to make variables that nothing else makes."""
+    others = [o for o in optimizers_of(model) if o is not model.optimizer and not o.built]
+    parts = not private.has_call(model) and private.unbuilt_parts(model)
+    return bool(parts or (others and engine.pooled))
+
+
+def _rehearse(model: Any, engine: Engine, example: Any) -> None:
+    """Have a step of the user's own make what else it makes when it is first taken: variables of
+    parts that are called in it alone, and states of optimizers beside the model's."""
+    if not awaits_step(model, engine):
+        return
+    parts = private.unbuilt_parts(model)
+    updates: list[Update] = []
+
+    def step(batch: Any) -> None:
+        with holding_scope(1.0) as held:
+            type(model).train_step(model, batch)
+        updates.extend(held)
+
+    try:
+        engine.rehearse(step, private.symbolic(example))
+    except Exception as error:
+        raise ConfigurationError(
+            "A model that has no call() cannot make the variables of its parts before it trains. "
+            f"Received: {type(model).__name__}, whose {', '.join(parts) or 'optimizers'} have none "
+            f"yet, and whose train_step, tried before the first, raised {type(error).__name__}. "
+            "Begin them with keras.Input, or build them."
+        ) from error
+    for update in updates:
+        if not update.optimizer.built:
+            update.optimizer.build(update.variables or model.trainable_variables)
+
+
+def metric_values(model: Any) -> list[Any]:
+    """Return the states of all metrics, as nested lists."""
+    return [keras.ops.convert_to_numpy(v.value).tolist() for v in metric_states(model)]
+
+
+def set_metric_values(model: Any, values: Sequence[Any]) -> None:
+    """Set the states of all metrics, where these are of metrics alike."""
+    variables = metric_states(model)
+    arrays = [np.asarray(value, str(v.dtype)) for v, value in zip(variables, values, strict=False)]
+    if [a.shape for a in arrays] == [_shape(v) for v in variables]:
+        for variable, array in zip(variables, arrays, strict=True):
+            variable.assign(array)
 
 
 def agree(model: Any, engine: Engine) -> None:
@@ -58,7 +110,7 @@ def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     layout = [*by_name(model.weights), *states_layout(optimizers)]
     check_same(engine.communicator.all_gather_object(layout))
     variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
-    take_rank_0s(variables, engine.communicator)
+    take_rank_0s([*variables, *seeds_of(model)], engine.communicator)
 
 
 def take_weights(model: Any, engine: Engine) -> float:
@@ -130,12 +182,37 @@ def statistics_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def offset_seeds(model: Any, engine: Engine) -> None:
-    """Have other ranks draw other masks: seed generators move by the rank, rank 0's stay."""
+def seeds_of(model: Any) -> list[Any]:
+    """Return the states of the seed generators that the model's layers, or Keras, draw from."""
     generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
-    for state in {id(g): g.state for g in (*generators, private.shared_seed()) if g}.values():
-        engine.offset_seed(state)
-    engine.offset_generators()
+    return list({id(g): g.state for g in (*generators, private.shared_seed()) if g}.values())
+
+
+@final
+class Drawn:
+    """Finds out whether a model has drawn random numbers since this was made."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._before = [(v, keras.ops.convert_to_numpy(v.value)) for v in seeds_of(model)]
+
+    def undone(self) -> bool:
+        """Have it draw the same again, where it has; whether it had."""
+        moved = [
+            (state, value)
+            for state, value in self._before
+            if not np.array_equal(keras.ops.convert_to_numpy(state.value), value)
+        ]
+        for state, value in moved:
+            state.assign(value)
+        return bool(moved)
+
+
+def part_seeds(model: Any, rank: int) -> None:
+    """Have replicas that step alone draw other masks: seed generators move by the rank, rank 0's
+    stay."""
+    for state in seeds_of(model) if rank else ():
+        state.assign(state + keras.ops.convert_to_tensor([rank, 0], state.dtype))
 
 
 def report_local_statistics(model: Any, engine: Engine | None = None) -> None:

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, final
 from numpy.typing import NDArray
 
 from dream._adapter import Plan
+from dream._errors import Unsupported
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.randomness.start import Generators
 from dream.collectives import Communicator
 from dream.mixed.resync import Resyncs
 from dream.update.update import Knobs
@@ -76,29 +78,35 @@ class Engine(ABC):
 
     pooled: this process drives all the parts itself, by one step on every device.
     knobs: how an update is made. honours: the values of each that can be; none for any.
+    draws_locally: whether each part is asked to draw for itself.
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
+    readers: all that read the same data, parts of their own or not. generators: what Keras draws
+    the order of samples from.
     """
 
     rank: int
     parts: int
-    seed: int
+    seed: int | None
     pooled: bool = False
+    draws_locally: bool = False
     resyncs: Resyncs | None
     communicator: Communicator
+    readers: Communicator
+    generators: Generators
     knobs: Knobs = Knobs()
     exchange: Exchange | None = None
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
-            "compression", "op", "autotune",
+            "compression", "op", "autotune", "strict",
         ),
         (),
     )  # fmt: skip
 
     def _deal_to_ranks(self, communicator: Communicator, plan: Plan) -> None:
         """Have each rank of a communicator be a part."""
-        self.communicator = communicator
+        self.communicator = self.readers = communicator
         self.rank = communicator.rank
         self.parts = communicator.world_size
         self.seed = plan.seed
@@ -222,6 +230,11 @@ class Engine(ABC):
         """Surround a step's forward pass and loss."""
         return nullcontext()
 
+    def after(self, batch: Any) -> AbstractContextManager[Any]:
+        """Surround what must not happen in a step whose batch turns out to be none."""
+        del batch
+        return nullcontext()
+
     def applying(self) -> AbstractContextManager[Any]:
         """Surround the application of gradients."""
         return nullcontext()
@@ -243,10 +256,15 @@ class Engine(ABC):
         """Release a model that fit is about to train from whatever else has hold of it."""
         return
 
-    @abstractmethod
-    def offset_seed(self, state: Any) -> None:
-        """Move a seed generator's state, a variable of shape (2,), by the part it is used on."""
+    def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:
+        """Have a step make the variables that it makes when it is first taken, without its being
+        taken. batch: KerasTensors."""
+        del step, batch
+        raise Unsupported(
+            f"A step cannot be tried before it is taken. Received: Keras on {self.framework}."
+        )
 
     @abstractmethod
-    def offset_generators(self) -> None:
-        """Move the framework's own generators by the rank; rank 0's stay."""
+    def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
+        """Surround a step on a dealt share: what Keras draws inside is drawn for the global batch,
+        of which this part uses its rows."""

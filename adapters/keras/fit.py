@@ -7,6 +7,7 @@ rank 0 only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -18,6 +19,7 @@ from dream.adapters.keras import callbacks, checks, consistency, optimizer, priv
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.start import seed_of_order
 from dream.mixed.resync import Resync
 
 Arguments = dict[str, Any]
@@ -34,7 +36,7 @@ class FitState:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.progress = FitProgress()
+        self.progress = FitProgress(engine.generators)
         self.prepared = False
         self.resync: Resync | None = None
 
@@ -48,7 +50,11 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
         progress.begin_unordered(type(given["x"]).__name__)
         return type(model).fit(model, **given)
     steps = given["steps_per_epoch"]
-    given["initial_epoch"] = progress.begin_fit(given["initial_epoch"], by_epoch=steps is None)
+    seed = engine.seed
+    if seed is None:
+        seed = seed_of_order(engine.readers, engine.generators, given)
+    first = given["initial_epoch"]
+    given["initial_epoch"] = progress.begin_fit(first, seed, by_epoch=steps is None)
     source = _source(
         engine, given, steps=steps, passes=progress.passes, shuffle=given["shuffle"],
         class_weight=given["class_weight"],
@@ -59,6 +65,7 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
         given["validation_data"] = _validation(given, engine)
     unordered = "" if source.fixed else type(given["x"]).__name__
     progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
+    progress.metrics = partial(consistency.metric_values, model)
     _give(given, source, engine)
     given.update(class_weight=None, shuffle=False)
     given["callbacks"] = callbacks.for_fit(given["callbacks"], engine, progress, state.resync)
@@ -83,22 +90,29 @@ def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
 def predict(model: Any, state: FitState, given: Arguments) -> Any:
     """Return what the model says of every sample, on every rank, in order.
 
-    Arrays are shared out. Other sources are read whole on every rank, and one process with several
-    devices leaves both to TensorFlow.
+    Arrays are shared out. Other sources are read whole on every rank, and so are arrays where the
+    model draws random numbers, which are those of all samples. One process with several devices
+    leaves both to TensorFlow.
     """
     engine, x = state.engine, given["x"]
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
     if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
         return type(model).predict(model, **given)
-    source = find(x, batch_size=given["batch_size"], seed=0, passes=Passes(), parts=1)
+    source = find(x, batch_size=given["batch_size"], passes=Passes(), parts=1)
     if not isinstance(source, Arrays):
         return type(model).predict(model, **given)
     # Each rank says its run of samples; the whole is the sum of runs set in zeros.
     run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
     shown = run if len(run) else np.arange(1)
-    given["x"] = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
-    given["batch_size"] = -(-source.batch_size // engine.parts)
-    outputs = type(model).predict(model, **given)
+    cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
+    size = -(-source.batch_size // engine.parts)
+    generators = engine.generators.state()
+    drawn = consistency.Drawn(model)
+    outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
+    if drawn.undone():
+        if generators is not None:
+            engine.generators.restore(generators)
+        return type(model).predict(model, **given)
     whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
     return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
 
@@ -136,6 +150,25 @@ def split_validation(given: Arguments) -> None:
     given["validation_split"] = 0.0
 
 
+def make_train_function(model: Any, progress: FitProgress, force: bool = False) -> Any:
+    """Make what takes a step of fit: Keras's own, counted, and not once too often."""
+    if model.train_function is not None and not force:
+        return model.train_function
+    type(model).make_train_function(model, force=force)
+    step = model.train_function
+    progress.steps = progress.steps or 0
+
+    def counted(data: Any) -> Any:
+        if progress.over:
+            raise StopIteration
+        logs = step(data)
+        progress.steps = (progress.steps or 0) + 1
+        return logs
+
+    model.train_function = counted
+    return counted
+
+
 def _in_own_order(x: Any) -> bool:
     """Whether one device takes samples in another order than dream's."""
     return private.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
@@ -146,7 +179,7 @@ def _source(
 ) -> Arrays | Batches:
     return find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
-        steps=steps, seed=engine.seed, passes=passes or Passes(), parts=engine.parts, **options,
+        steps=steps, passes=passes or Passes(), parts=engine.parts, **options,
     )  # fmt: skip
 
 
@@ -188,7 +221,8 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
     if state.prepared and not training:
         return
     if isinstance(example, (Arrays, Batches)):
-        example = engine.example(example)
+        awaits = private.awaits_batch(model) or consistency.awaits_step(model, engine)
+        example = engine.example(example) if awaits else None
     engine.take_over(model)
     optimizer.take_all(model, engine)
     consistency.build(model, engine, example)
@@ -199,7 +233,6 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
             state.resync = engine.resyncs.add(
                 engine.communicator, lambda: consistency.take_weights(model, engine)
             )
-        consistency.offset_seeds(model, engine)
         consistency.report_local_statistics(model, engine)
     state.prepared = True
 

@@ -17,18 +17,21 @@ from typing import Any, final
 import keras
 
 from dream import _observers
+from dream._errors import Unsupported
 from dream.adapters.keras import (
     batch_norm,
     checks,
     consistency,
     files,
     fit,
+    losses,
     optimizer,
     private,
     recompute,
     step,
 )
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms
 from dream.data import tracked
 
 _WRITERS = (
@@ -93,6 +96,35 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         patches.undo()
 
 
+_FIRST: tuple[tuple[type[Any], str], ...] = (
+    (keras.Model, "__init__"),
+    (keras.Layer, "__init__"),
+    (keras.Layer, "__call__"),
+    (keras.optimizers.Optimizer, "__init__"),
+    *((keras.Model, name) for name in ("fit", "evaluate", "predict", "train_on_batch")),
+)
+"""What a script of Keras's cannot do without."""
+
+
+def first_use(found: Callable[[], None]) -> Callable[[], None]:
+    """Have `found` called before the first layer, model or optimizer is made or used. Returns
+    what ends that."""
+    patches = KerasPatches()
+
+    def watched(owner: type[Any], name: str) -> Callable[..., Any]:
+        @wraps(getattr(owner, name))
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            patches.undo()
+            found()
+            return getattr(owner, name)(*args, **kwargs)
+
+        return wrapped
+
+    for owner, name in _FIRST:
+        patches.replace(owner, name, watched(owner, name))
+    return patches.undo
+
+
 _unscaling = threading.Lock()
 _unscaled_depth = 0
 _unscaled = KerasPatches()
@@ -115,6 +147,30 @@ def unscaled_losses() -> Iterator[None]:
             _unscaled_depth -= 1
             if _unscaled_depth == 0:
                 _unscaled.undo()
+
+
+_drawing = threading.Lock()
+_drawing_depth = 0
+_drawn = KerasPatches()
+
+
+@contextmanager
+def drawn_for(rows: Rows) -> Iterator[None]:
+    """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows."""
+    global _drawing_depth
+    with _drawing:
+        _drawing_depth += 1
+        if _drawing_depth == 1:
+            for name, form in global_forms(private.backend_random).items():
+                _drawn.replace(private.backend_random, name, form)
+    try:
+        with drawn_by(rows):
+            yield
+    finally:
+        with _drawing:
+            _drawing_depth -= 1
+            if _drawing_depth == 0:
+                _drawn.undo()
 
 
 @contextmanager
@@ -206,7 +262,6 @@ class KerasBlock:
         """Do what `fit` does beside agreeing on variables, for a first step taken by hand."""
         if self.engine.parts > 1 and isinstance(item, keras.Layer):
             batch_norm.synchronise(item, self.engine)
-            consistency.offset_seeds(item, self.engine)
             consistency.report_local_statistics(item, self.engine)
 
 
@@ -215,17 +270,23 @@ def distribute(model: Any, engine: Engine) -> Any:
     if "fit" in vars(model):
         return model
     engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
+    if engine.draws_locally and engine.parts > 1:
+        raise Unsupported(
+            "In Keras models dropout and noise are those of the global batch. Received: "
+            f"randomness='local' for {model.name!r}. Leave randomness out."
+        )
     state = fit.FitState(engine)
     tracked.mark(model, state.progress)
     recompute.adopt_when_called(model, engine)
     for name, loop in fit.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
             _bind(model, name, _loop(name, loop, state))
+    _bind(model, "make_train_function", _with(fit.make_train_function, state.progress))
     if engine.steps and engine.parts == 1:
         _bind(model, "train_step", _with(step.train_step, engine))
     if engine.parts > 1:
         engine.adopt_model(model)
-        for function in (step.train_step, step.test_step, step.compute_loss):
+        for function in (step.train_step, step.test_step, losses.compute_loss):
             _bind(model, function.__name__, _with(function, engine))
         model.compile = MethodType(_compile(engine), model)
         files.distribute(model)
@@ -257,9 +318,9 @@ def arguments_of(
     return {**bound.arguments, **extra}
 
 
-def _with(function: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
+def _with(function: Callable[..., Any], bound: Any) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(self, engine, *args, **kwargs)
+        return function(self, bound, *args, **kwargs)
 
     return call
 

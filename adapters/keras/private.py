@@ -4,8 +4,8 @@ pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -25,7 +25,6 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from dream._errors import ConfigurationError
 from dream.files.whole import write_whole
 
 __all__ = [
@@ -59,20 +58,26 @@ def build(model: Any, batch: Any) -> None:
     """Create the variables of the model, its metrics, loss and optimizer.
 
     batch: KerasTensors in the structure that the model is given.
-
-    Raises ConfigurationError for a model without a call, as those of several parts that train each
-    other are, whose parts have no variables yet.
     """
-    if type(model).call is not keras.Model.call:
+    if has_call(model):
         model._symbolic_build(data_batch=batch)
-        return
-    waiting = [part.name for part in layers_of(model) if part is not model and not part.built]
-    if waiting:
-        raise ConfigurationError(
-            "A model that has no call() cannot make the variables of its parts before it trains. "
-            f"Received: {type(model).__name__}, whose {', '.join(waiting)} have none yet. Begin "
-            "them with keras.Input, or build them."
-        )
+
+
+def has_call(model: Any) -> bool:
+    """Whether a model is called as a whole; those of several parts that train each other may not
+    be."""
+    return type(model).call is not keras.Model.call
+
+
+def unbuilt_parts(model: Any) -> list[str]:
+    """Name the layers of a model that have no variables yet."""
+    return [part.name for part in layers_of(model) if part is not model and not part.built]
+
+
+def awaits_batch(model: Any) -> bool:
+    """Whether something of a model is not built, so that Keras reads a batch before it trains."""
+    parts = (model._compile_metrics, model._compile_loss)
+    return not all(part.built for part in (*layers_of(model), *(p for p in parts if p is not None)))
 
 
 def build_but_optimizer(model: Any, batch: Any) -> None:
@@ -201,6 +206,35 @@ def added_losses(layer: Any) -> int:
     return sum(len(each._losses) for each in layers_of(layer))
 
 
+def added(model: Any) -> list[Any]:
+    """Return the losses that calls of the model and of its layers have added, penalties of
+    variables left out."""
+    return [loss for layer in layers_of(model) for loss in layer._get_own_losses()]
+
+
+def added_by(model: Any, x: Any) -> list[Any]:
+    """Return the losses that a call adds. In a `rehearsal`."""
+    with keras.StatelessScope(collect_losses=True):
+        model(x, training=False)
+        return added(model)
+
+
+@contextmanager
+def rehearsal(model: Any) -> Iterator[None]:
+    """Inside, the model may be called and its loss computed: variables and added losses stay."""
+    layers = layers_of(model)
+    kept = [(list(layer._losses), set(layer._loss_ids)) for layer in layers]
+    values = [(v, v.value) for v in model.variables]
+    try:
+        with keras.StatelessScope(state_mapping=values, collect_losses=True):
+            yield
+    finally:
+        for layer, (losses, ids) in zip(layers, kept, strict=True):
+            layer._losses[:] = losses
+            layer._loss_ids.clear()
+            layer._loss_ids.update(ids)
+
+
 def is_rehearsal(flat: Any) -> bool:
     """Whether a call only finds out shapes, or keeps its changes of state to itself."""
     return in_stateless_scope() or any(isinstance(x, keras.KerasTensor) for x in flat)
@@ -215,6 +249,11 @@ def shared_seed() -> Any | None:
     """Return the seed generator behind `keras.random` where none is named, if it was used."""
     # a constant of Keras's from 3.13 on, and written out before
     return global_state.get_global_attribute("global_seed_generator")
+
+
+def share_seed(generator: Any) -> None:
+    """Have this thread draw from a shared seed generator, which Keras knows a thread at a time."""
+    global_state.set_global_attribute("global_seed_generator", generator)
 
 
 def mask_of(tensor: Any) -> Any:
@@ -235,6 +274,23 @@ def compiled_losses(model: Any) -> list[Any]:
     return [entry.loss for entry in compiled._flat_losses]
 
 
+def replace_losses(model: Any, make: Callable[[Any], Any]) -> None:
+    """Have a built, compiled model compute each of its losses by `make(loss)`."""
+    compiled = model._compile_loss
+    if compiled is not None and compiled.built:
+        entries = [entry._replace(loss=make(entry.loss)) for entry in compiled._flat_losses]
+        compiled._flat_losses = entries
+
+
+def masked_weights(weights: Any, mask: Any, dtype: Any, reduction: str) -> Any:
+    """Return the weights by which a loss weighs its values, where there are weights or a mask."""
+    if mask is not None:
+        mask = convert_to_tensor(mask, dtype=dtype)
+    if weights is not None:
+        weights = convert_to_tensor(weights, dtype=dtype) * 1  # on torch they are masked in place
+    return loss_module.apply_mask(weights, mask, dtype=dtype, reduction=reduction)
+
+
 def given_metrics(model: Any) -> list[Any]:
     """Return the metric objects that were given to compile."""
     compiled = model._compile_metrics
@@ -242,6 +298,15 @@ def given_metrics(model: Any) -> list[Any]:
         return []
     given = tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     return [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
+
+
+def leaf_metrics(metrics: Iterable[Any]) -> list[Any]:
+    """Open containers of metrics, down to those that a user would name."""
+    found: list[Any] = []
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None)
+        found.extend(leaf_metrics(inner) if isinstance(inner, list) else [metric])
+    return found
 
 
 def output_losses(model: Any) -> list[Any]:
@@ -281,6 +346,12 @@ def symbolic(batch: Any) -> Any:
 def counter(optimizer: Any) -> Any:
     """Return the variable in which an optimizer counts the gradients that it was given."""
     return optimizer._iterations
+
+
+def numbers_of(optimizer: Any) -> list[Any]:
+    """Return the variables of an optimizer that scripts read as numbers."""
+    found = [vars(optimizer).get(name) for name in ("_iterations", "_learning_rate")]
+    return [v for v in found if isinstance(v, keras.Variable)]
 
 
 def known_to(optimizer: Any) -> list[Any]:

@@ -6,17 +6,16 @@ One sum over the parts carries gradients, metric states, running statistics and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import keras
 from keras import tree
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import batch_norm, checks, optimizer, private
+from dream.adapters.keras import batch_norm, checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
-
-Logs = dict[str, Any]
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
@@ -26,15 +25,16 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
         return _train_in_micros(model, engine, batch, share)
     custom = type(model).train_step is not keras.Model.train_step
     weight = share.fraction * engine.parts
-    sums = _GlobalSums(model, engine, share, statistics=True, own_loss=custom)
+    sums = _GlobalSums(model, engine, batch, share, statistics=True)
     worth = weight if custom else 1.0
     scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
-    with engine.stepping(), scope:
+    dealt = share if batch is not element else None
+    with engine.stepping(), engine.drawing(share), scope, losses.weighed(engine, dealt):
         if custom:
-            with optimizer.step_scope(weight):
-                logs = type(model).train_step(model, batch)
+            with optimizer.step_scope(weight), sums.noting():
+                logs = _own_step(model, "train_step", batch)
             return sums.finish(batch, logs, [])
-        with optimizer.holding_scope(share.fraction) as held:
+        with optimizer.holding_scope(share.fraction) as held, sums.noting():
             logs = type(model).train_step(model, batch)
         if not held and model.trainable_weights:
             raise ConfigurationError(
@@ -47,25 +47,35 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
 
 def _train_in_micros(model: Any, engine: Engine, batch: Any, share: BatchShare) -> Any:
     """Train in micro-batches, whose sum travels once."""
-    sums = _GlobalSums(model, engine, share, statistics=True, own_loss=False)
-    with engine.stepping():
+    sums = _GlobalSums(model, engine, batch, share, statistics=True)
+    with engine.stepping(), engine.drawing(share):
         update = _accumulated(model, engine, batch, share.fraction)
-        return sums.finish(batch, dict.fromkeys(model.get_metrics_result()), [update])
+        with sums.noting():
+            logs = model.get_metrics_result()
+        return sums.finish(batch, logs, [update])
 
 
 def test_step(model: Any, engine: Engine, element: Any) -> Any:
     """Evaluate a batch."""
     batch, share = _opened(element, engine)
-    custom = type(model).test_step is not keras.Model.test_step
-    sums = _GlobalSums(model, engine, share, statistics=False, own_loss=custom)
-    with engine.stepping():
-        return sums.finish(batch, type(model).test_step(model, batch), [])
+    sums = _GlobalSums(model, engine, batch, share, statistics=False)
+    dealt = share if batch is not element else None
+    with engine.stepping(), engine.drawing(share), losses.weighed(engine, dealt):
+        with sums.noting():
+            logs = _own_step(model, "test_step", batch)
+        return sums.finish(batch, logs, [])
 
 
-def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-    """Compute the model's own loss, of predictions that count every sample alike."""
-    checks.check_unmasked(args[2] if len(args) > 2 else kwargs.get("y_pred"), engine)
-    return type(model).compute_loss(model, *args, **kwargs)
+def _own_step(model: Any, name: str, batch: Any) -> Any:
+    """Call the class's step. Keras takes a StopIteration out of it for the end of the data, and
+    the epoch for trained."""
+    try:
+        return getattr(type(model), name)(model, batch)
+    except StopIteration as error:
+        raise RuntimeError(
+            f"A step ended as data does. Received: StopIteration in {type(model).__name__}.{name}. "
+            "Give next() a default there."
+        ) from error
 
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
@@ -77,38 +87,41 @@ def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
 
 @final
 class _GlobalSums:
-    """Sums over the parts of all that a step computes, from its start to its end.
-
-    own_loss: the step is the user's, whose "loss" may be a figure that no metric keeps.
-    """
+    """Sums over the parts of all that a step computes, from its start to its end."""
 
     def __init__(
-        self, model: Any, engine: Engine, share: BatchShare, *, statistics: bool, own_loss: bool
+        self, model: Any, engine: Engine, batch: Any, share: BatchShare, *, statistics: bool
     ) -> None:
         self._model = model
         self._engine = engine
         self._share = share
         self._metrics = metric_states(model)
         self._statistics = statistics_of(model) if statistics else []
-        self._tracker = private.loss_tracker(model) if own_loss else None
         self._before = engine.copies(self._metrics)
+        self._figures = figures.Figures(engine.framework, share)
+        figures.watch(model)
         if not engine.pooled:
-            for variable in self._metrics:
-                variable.assign(keras.ops.zeros_like(variable))
+            with engine.after(batch):
+                for variable in self._metrics:
+                    variable.assign(keras.ops.zeros_like(variable))
+
+    def noting(self) -> AbstractContextManager[None]:
+        """Surround the part of a step that updates metrics and asks for their results."""
+        return self._figures.noting()
 
     def finish(self, batch: Any, logs: Any, held: list[optimizer.Update]) -> Any:
         """Add up, apply the held updates, and return the global logs."""
         engine, fraction = self._engine, self._share.fraction
-        extra = self._unkept_logs(logs)
+        extra = self._figures.own(logs)
         gradients = [g for update in held for g in update.gradients if g is not None]
         groups = [
             [] if engine.exchange else gradients, self._own_states(batch),
             engine.weigh([v.value for v in self._statistics], fraction),
-            engine.weigh(list(extra.values()), fraction),
+            engine.weigh(extra, fraction),
             engine.one_hot(self._share),
         ]  # fmt: skip
         total = iter(engine.total([t for group in groups for t in group]))
-        gradients, states, averages, figures, digests = [
+        gradients, states, averages, told, digests = [
             [next(total) for _ in group] for group in groups
         ]
         for each in digests:
@@ -122,7 +135,7 @@ class _GlobalSums:
             else:
                 whole = [None if g is None else next(reduced) for g in update.gradients]
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)
-        return self._global_logs(logs, states, dict(zip(extra, figures, strict=True)))
+        return self._global_logs(logs, states, told)
 
     def _own_states(self, batch: Any) -> list[Any]:
         """Return this part's contribution to the global metric states."""
@@ -148,34 +161,15 @@ class _GlobalSums:
                 variable.assign(state)
         return states
 
-    def _unkept_logs(self, logs: Any) -> Logs:
-        """Return the logs that no metric keeps: a custom step's own figures."""
-        if not isinstance(logs, dict):
-            return {}
-        known = set(self._model.get_metrics_result())
-        if self._tracker is not None:
-            known.discard(self._tracker.name)
-        return {key: keras.ops.cast(v, "float32") for key, v in logs.items() if key not in known}
-
-    def _global_logs(self, logs: Any, states: list[Any], extra: Logs) -> Any:
+    def _global_logs(self, logs: Any, states: list[Any], told: list[Any]) -> Any:
+        """Return the step's logs of all parts: metrics' results anew, other figures as they are."""
         if self._engine.pooled:
             mapping = list(zip(self._metrics, states, strict=True))
             with keras.StatelessScope(state_mapping=mapping):
-                results = self._model.get_metrics_result()
-        else:
-            for variable, before, gain in zip(self._metrics, self._before, states, strict=True):
-                variable.assign(before + gain)
-            results = self._model.get_metrics_result()
-        if not isinstance(logs, dict):
-            return logs
-        tracker = self._tracker
-        if tracker is not None and tracker.name in extra:
-            # The tracker's loss where the step updated it, else the one that the step returned.
-            place = next(i for i, v in enumerate(self._metrics) if v is tracker.count)
-            extra[tracker.name] = keras.ops.where(
-                states[place] > 0, results[tracker.name], extra[tracker.name]
-            )
-        return {key: extra[key] if key in extra else results[key] for key in logs}
+                return self._figures.of_all(logs, told)
+        for variable, before, gain in zip(self._metrics, self._before, states, strict=True):
+            variable.assign(before + gain)
+        return self._figures.of_all(logs, told)
 
 
 def _accumulated(model: Any, engine: Engine, batch: Any, fraction: Any) -> optimizer.Update:
@@ -224,7 +218,9 @@ class MicroBatches:
         before = engine.copies(once)
         counts = share * keras.ops.cast(rows, "float32") if known else share
         counts = counts / (_length(part) or 1)
-        with optimizer.holding_scope(fraction * share) as updates:
+        part_of = BatchShare(fraction * share, 1.0)
+        weighing = losses.weighed(engine, part_of, whole=False)
+        with optimizer.holding_scope(fraction * share) as updates, weighing:
             type(model).train_step(model, part)
         for variable, value in zip(once, before, strict=True):
             variable.assign(value + (variable.value - value) * counts)

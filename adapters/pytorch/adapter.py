@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
@@ -12,11 +13,15 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
+from dream.adapters.pytorch.foreign.distributed import OwnDistribution
+from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.base import Parallelism
+from dream.checkpoint.job import Checkpointer
 from dream.collectives import Communicator
+from dream.data.partition import rows_of_all, share_of
 
 
 @final
@@ -34,6 +39,13 @@ class TorchAdapter(Adapter):
         self._hooks = Hooks()
         self._hooks.made_of("loader", self._sharder.made)
         self._hooks.made("loader", own.follow)
+        self._hooks.made("module", own.modes.add)
+        self._in_step = (
+            plan.spec.update == "synchronous" and not plan.mixed and own.world.world_size > 1
+        )
+        self._earlier = Earlier(own, self._sharder)
+        self._hooks.wrap("iter", self._earlier.wrap_iter)
+        OwnDistribution(own).subscribe(self._hooks)
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)
@@ -49,21 +61,29 @@ class TorchAdapter(Adapter):
         return self.parallelism.communicator
 
     def enter(self) -> None:
+        self._earlier.find()
         self._hooks.open()
         if self._keras is None:
             forbid_fits(self._hooks.patches, self.parallelism.name)
         else:
             self._keras.enter()
+        if self._in_step:
+            self.parallelism.in_step.start()
+            self.parallelism.draws.open()
         self.parallelism.opened()
 
     def exit(self) -> None:
         if self._keras is not None:
             self._keras.exit()
+        if self._in_step:
+            self.parallelism.draws.close()
         self.parallelism.training.exit()
         self.parallelism.closed()
         self._hooks.close()
+        self._earlier.leave()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        self.parallelism.expect(objects)
         return tuple(self._prepare(item) for item in objects)
 
     def _prepare(self, item: Any) -> Any:
@@ -77,6 +97,7 @@ class TorchAdapter(Adapter):
             self.parallelism.training.take(item)
             self.parallelism.adopt(item)
         elif isinstance(item, nn.Module):
+            self._earlier.release(item)
             return self.parallelism.distribute(item)
         return item
 
@@ -88,6 +109,7 @@ class TorchAdapter(Adapter):
         weight: Callable[..., Any] | None,
     ) -> Step:
         self._refuse_keras(model)
+        self._earlier.release(model)
         training = self.parallelism.training
         if self._keras is not None and self.parallelism.keras_steps:
             step = self._keras.train_step(model, loss, optimizer, weight)
@@ -106,10 +128,23 @@ class TorchAdapter(Adapter):
     def weigh(self, loss: Any, count: Any) -> Any:
         return self.parallelism.weigh(loss, count_of(count))
 
+    def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Rows of this rank, marked with their share as those of a loader are."""
+        dealt, total = self.parallelism.dealt, rows_of_all(tensors)
+        rank, parts = dealt.rank, dealt.world_size
+        own = tuple(x[rank::parts] for x in tensors)
+        self.parallelism.shares.share_out(
+            (x for x in own if isinstance(x, torch.Tensor)), share_of(total, rank, parts)
+        )
+        return own
+
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         return self.parallelism.full_state(model)
 
-    def loss_weight(self) -> float:
+    def checkpointer(self) -> Checkpointer:
+        return self.parallelism.checkpointer()
+
+    def loss_weight(self) -> float | None:
         return self.parallelism.loss_weight()
 
     def _refuse_keras(self, item: Any) -> None:
@@ -120,4 +155,6 @@ class TorchAdapter(Adapter):
 def _keras_of(own: Parallelism) -> KerasEntry | None:
     if own.keras_block is None:
         return None
-    return KerasEntry(own.plan, own.world, own.keras_block, exchanged=own.exchanged)
+    return KerasEntry(
+        own.plan, own.world, own.keras_block, exchanged=own.exchanged, shares=own.shares
+    )

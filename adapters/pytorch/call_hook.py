@@ -88,7 +88,7 @@ def ensure_hook(module: nn.Module) -> CallHook:
     return hook
 
 
-def set_hook(module: nn.Module, hook: CallHook | None) -> None:
+def set_hook(module: nn.Module, hook: Callable[..., Any] | None) -> None:
     """Have the module's calls taken. Past `__setattr__`, which a compiled module hands on to the
     module it wraps."""
     module.__dict__[CALL] = hook

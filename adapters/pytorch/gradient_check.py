@@ -26,25 +26,34 @@ class BackwardCheck:
         self._armed = False
         self._reduced: set[int] = set()
         self._others: set[int] = set()
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
 
     @property
     def armed(self) -> bool:
         """Whether the whole module was called, and no backward has come since."""
         return self._armed
 
-    def watch(self, parameter: nn.Parameter) -> None:
-        """Look at the backward passes that reach `parameter`."""
+    def watch(self, parameter: nn.Parameter, message: nn.Parameter | None = None) -> None:
+        """Look at the backward passes that reach `parameter`, and at those that averaged it.
+        message: what each of those reaches; `parameter` itself, where there is none."""
         self.stop()
-        self._handle = parameter.register_post_accumulate_grad_hook(self._arrived)
+        first = parameter if message is None else message
+        self._handles = [first.register_post_accumulate_grad_hook(self._arrived)]
+        if message is not None:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._came_beside))
 
     def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def arm(self) -> None:
         """The whole module is called: the next backward is averaged."""
         self._armed = True
+
+    def came(self) -> None:
+        """A backward pass came to what the call gave."""
+        self._armed = False
 
     def part_called(self, output: Any) -> None:
         """A part of the module was called by itself: a backward that starts there alone is not
@@ -74,14 +83,17 @@ class BackwardCheck:
         else:
             self._others.add(current_backward())
 
+    def _came_beside(self, _: torch.Tensor) -> None:
+        self._others.add(current_backward())
+
     def _came_through_part(self, _: torch.Tensor) -> None:
         self._others.add(current_backward())
 
 
-def watch(optimizer: Optimizer, registry: ModuleRegistry) -> None:
+def watch(optimizer: Optimizer, registry: ModuleRegistry) -> RemovableHandle:
     """Check each step of an optimizer. New optimizers mean that parameters may be new."""
     registry.generation += 1
-    optimizer.register_step_pre_hook(_StepCheck(registry))
+    return optimizer.register_step_pre_hook(_StepCheck(registry))
 
 
 @final
@@ -119,7 +131,7 @@ class _StepCheck:
                 root = reduced.get(id(parameter))
                 if root is not None:
                     self._seen[root] = seen.get(root, 0)
-                elif parameter.grad is not None:
+                elif parameter.grad is not None and not self._averaged(parameter):
                     raise ConfigurationError(
                         "A parameter's gradient was not averaged over the ranks, since no module "
                         "that was made in the block and called holds it. Received: parameter "
@@ -128,6 +140,11 @@ class _StepCheck:
                         "strategy.prepare."
                     )
         self._generation = self._registry.generation
+
+    def _averaged(self, parameter: torch.Tensor) -> bool:
+        """Whether it is of no module, and its gradient was averaged after backward."""
+        known = self._registry.bare.get(id(parameter))
+        return known is not None and known() is parameter
 
 
 def _has_gradients(root: DistributedModule) -> bool:

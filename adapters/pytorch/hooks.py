@@ -10,21 +10,40 @@ Each place is changed once, and tells those who subscribed before the block open
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, final
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
+from dream._bound import bound_to
+from dream.adapters.pytorch.private import VF
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
-Place = Literal["backward", "compile", "zero_grad", "clip_norm", "clip_value", "save", "load"]
+Place = Literal[
+    "backward",
+    "compile",
+    "zero_grad",
+    "clip_norm",
+    "clip_value",
+    "save",
+    "load",
+    "grad",
+    "iter",
+    "start_group",
+    "end_group",
+    "replicate",
+    "scatter",
+    "convert_norms",
+]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
 Wrap = Callable[[Any], Any]
@@ -49,7 +68,24 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "clip_value": (nn.utils, "clip_grad_value_"),
     "save": (torch, "save"),
     "load": (torch, "load"),
+    "grad": (torch.autograd, "grad"),
+    "iter": (DataLoader, "__iter__"),
+    "start_group": (distributed, "init_process_group"),
+    "end_group": (distributed, "destroy_process_group"),
+    "replicate": (nn.parallel.DistributedDataParallel, "__init__"),
+    "scatter": (nn.DataParallel, "__init__"),
+    "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
 }
+_FIRST: tuple[tuple[Any, str], ...] = (
+    (nn.Module, "__init__"),
+    (nn.Module, "__call__"),
+    (Optimizer, "__init__"),
+    (DataLoader, "__init__"),
+    (DataLoader, "__iter__"),
+    (torch.autograd, "backward"),
+)
+"""What a script of torch's cannot do without."""
+_FACTORIES = ("ones", "zeros", "full", "empty", "eye", "arange", "rand", "randn")
 
 
 @final
@@ -60,7 +96,8 @@ class Patches:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        self._originals.append((owner, name, getattr(owner, name)))
+        own = vars(owner).get(name)  # as it lies there: a classmethod, not what it is bound to
+        self._originals.append((owner, name, getattr(owner, name) if own is None else own))
         setattr(owner, name, value)
 
     def restore(self) -> None:
@@ -68,6 +105,27 @@ class Patches:
         while self._originals:
             owner, name, original = self._originals.pop()
             setattr(owner, name, original)
+
+
+@final
+class BackwardLent:
+    """`torch.autograd.backward` outside a block, from a call of a module that stays distributed to
+    the backward pass that follows it."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._given: Any = None
+
+    def lend(self, wrap: Wrap) -> None:
+        """Have `wrap(backward)` stand in its place, once."""
+        if self._given is None:
+            self._given = wrap(torch.autograd.backward)
+            self._patches.replace(torch.autograd, "backward", self._given)
+
+    def give_back(self) -> None:
+        if self._given is not None and torch.autograd.backward is self._given:
+            self._patches.restore()
+            self._given = None
 
 
 @final
@@ -107,7 +165,12 @@ class Hooks:
                 self.patches.replace(owner, "__init__", told)
         for place, wrapper in self._wraps:
             owner, name = _PLACES[place]
-            self.patches.replace(owner, name, wrapper(getattr(owner, name)))
+            original = getattr(owner, name)
+            wrapped = wrapper(original)
+            self.patches.replace(owner, name, wrapped)
+            if isinstance(owner, ModuleType):
+                for module, own_name in bound_to(original, "torch"):
+                    self.patches.replace(module, own_name, wrapped)
 
     def close(self) -> None:
         self.patches.restore()
@@ -175,3 +238,90 @@ def _loading(load: Any, saves: job_saves.Saves) -> Any:
         return load(f, *args, **kwargs)
 
     return load_after
+
+
+@contextmanager
+def factories(wrapper: Wrap) -> Iterator[None]:
+    """Have `wrapper(make)` stand for torch.ones and the like, which take sizes alone, inside."""
+    patches = Patches()
+    for name in _FACTORIES:
+        patches.replace(torch, name, wrapper(getattr(torch, name)))
+    try:
+        yield
+    finally:
+        patches.restore()
+
+
+def first_use(found: Callable[[], None]) -> Callable[[], None]:
+    """Have `found` called before the first module, optimizer or loader is made or used. Returns
+    what ends that."""
+    patches = Patches()
+
+    def watched(owner: Any, name: str) -> Callable[..., Any]:
+        @wraps(getattr(owner, name))
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            patches.restore()
+            found()
+            return getattr(owner, name)(*args, **kwargs)
+
+        return wrapped
+
+    for owner, name in _FIRST:
+        patches.replace(owner, name, watched(owner, name))
+    return patches.restore
+
+
+DrawKind = Literal[
+    "mask", "channels", "rows", "fill", "like", "size", "normal", "attention", "pick"
+]
+_DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
+    ("mask", (torch, VF), ("dropout", "dropout_")),
+    ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
+    ("rows", (torch, VF), ("alpha_dropout", "feature_alpha_dropout", "alpha_dropout_",
+                           "feature_alpha_dropout_")),
+    ("rows", (torch,), ("bernoulli", "multinomial")),
+    ("fill", (torch.Tensor,), ("normal_", "uniform_", "bernoulli_", "exponential_", "random_",
+                               "cauchy_", "log_normal_", "geometric_")),
+    ("like", (torch,), ("randn_like", "rand_like", "randint_like")),
+    ("size", (torch,), ("randn", "rand", "randint")),
+    ("normal", (torch,), ("normal",)),
+    ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
+    ("pick", (torch,), ("randperm",)),
+)  # fmt: skip
+"""What draws random numbers, by how a rank's rows are had of it."""
+
+
+@final
+class DrawPatches:
+    """What stands for torch's random operations while a block is open or a model of one is called.
+
+    stands: (kind, name, torch's own) -> what stands for it.
+    """
+
+    def __init__(self, stands: Callable[[DrawKind, str, Any], Any]) -> None:
+        self._stands = stands
+        self._wanted = 0
+        self._own: list[tuple[Any, str, Any, bool]] = []
+
+    def put(self) -> None:
+        """Have them stand there; as often as they are taken back."""
+        self._wanted += 1
+        if self._wanted > 1:
+            return
+        for kind, owners, names in _DRAWS:
+            for owner in owners:
+                for name in names:
+                    own = getattr(owner, name)
+                    self._own.append((owner, name, own, name in vars(owner)))
+                    setattr(owner, name, self._stands(kind, name, own))
+
+    def take_back(self) -> None:
+        self._wanted -= 1
+        if self._wanted:
+            return
+        while self._own:
+            owner, name, own, its_own = self._own.pop()
+            if its_own:
+                setattr(owner, name, own)
+            else:
+                delattr(owner, name)

@@ -5,21 +5,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, final
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch import devices, private
+from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.gradient_check import BackwardCheck
 from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
-from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.private import recomputing, to_local
+from dream.adapters.pytorch.randomness.calls import CallDraws
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import How, recompute
@@ -35,7 +36,8 @@ class ModuleRegistry:
 
     make: distributes a module. inside: a distributed module is running, so those it calls are its
     parts. generation: grows whenever parameters may have been replaced. synchronises: BatchNorm
-    normalises by all ranks' samples. recomputes: which layers are.
+    normalises by all ranks' samples. recomputes: which layers are. bare: parameters of no module,
+    whose gradients are averaged after backward, by their ids.
     """
 
     def __init__(
@@ -47,17 +49,25 @@ class ModuleRegistry:
         *,
         synchronises: bool = False,
         recomputes: How = False,
+        world: Communicator | None = None,
+        takes_meta: bool = False,
+        draws: CallDraws | None = None,
     ) -> None:
+        """world: all ranks, where several take the same share. takes_meta: a module may be on the
+        meta device, and gets its values as it is distributed."""
         self.communicator = communicator
+        self.world = world or communicator
+        self._takes_meta = takes_meta
         self.shares = shares
         self.training, self.updates, self.precision = training, training.updates, training.precision
         self.synchronises = synchronises and communicator.world_size > 1
         self.recomputes = recomputes
+        self.draws = draws or CallDraws(communicator.rank, shares)
         self.inside = False
+        self.bare: dict[int, ref[torch.Tensor]] = {}
         self.generation = 0
         self.roots: WeakSet[DistributedModule] = WeakSet()
         self._make = make
-        self._offset = False
         self._told: WeakSet[nn.Module] = WeakSet()
         training.watch(self._called, self._trained)
 
@@ -72,7 +82,8 @@ class ModuleRegistry:
         if isinstance(hook, DistributedModule) and hook in self.roots:
             return hook
         refuse_uninitialised(module)
-        refuse_meta(module)
+        if not self._takes_meta:
+            refuse_meta(module)
         for part in module.modules():
             before = hook_of(part)
             if isinstance(before, DistributedModule):
@@ -90,28 +101,15 @@ class ModuleRegistry:
 
     def settle(self, module: nn.Module) -> None:
         """Start as rank 0, after a look at whether every rank built the same."""
-        check_same(self.communicator.all_gather_object(layout_of(module)))
-        start_as_rank_0(module, self.communicator)
+        check_same(self.world.all_gather_object(layout_of(module)))
+        start_as_rank_0(module, self.world)
 
     def begin(self, module: nn.Module) -> None:
         """A module is about to be trained for the first time."""
-        if not self._offset:
-            self._offset = True
-            devices.offset_by(self.communicator.rank)
         if module not in self._told:
             self._told.add(module)
-            if not self.synchronises:
+            if self.communicator.world_size > 1 and not self.synchronises:
                 batch_norm.tell_local_statistics(module)
-
-    def weigh_by_hand(self, count: float) -> None:
-        """The user says what the loss is the mean over: `count` things."""
-        for root in self.roots:
-            root.weigh_by_hand(count)
-
-    def loss_weight(self) -> float:
-        """Return what the loss of the last forward pass counts for."""
-        called = [root for root in self.roots if root.backwards.armed]
-        return max((root.loss_weight for root in called), default=1.0)
 
     def reduced(self) -> dict[int, DistributedModule]:
         """The root that reduces each parameter's gradient, by the parameter's id."""
@@ -125,7 +123,17 @@ class ModuleRegistry:
     def training_call(self) -> bool:
         """Whether a module called now is called by the user's training loop: with gradients on,
         not by another distributed module, and not by a recomputation during backward."""
-        return not self.inside and torch.is_grad_enabled() and not recomputing()
+        if self.inside or not torch.is_grad_enabled() or recomputing():
+            return False
+        running = private.transform()
+        if running in (None, "Vmap") or self.communicator.world_size == 1:
+            return running is None
+        raise Unsupported(
+            "Gradients that torch.func computes are a rank's own, and not averaged. Received: a "
+            f"model's call inside torch.func ({running}). Use loss.backward(); or differentiate "
+            "copy.deepcopy(model), which is left alone, and average what that gives by "
+            "strategy.communicator.all_reduce."
+        )
 
     def _called(self) -> bool:
         return any(root.backwards.armed for root in self.roots)
@@ -143,6 +151,7 @@ class DistributedModule(CallHook):
     def __init__(self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None) -> None:
         super().__init__(module, inner)
         self.registry = registry
+        self.number = registry.generation  # grows with each root
         self.backwards = BackwardCheck()
         self.synchronised: dict[nn.Module, Synchronised] = {}
 
@@ -156,17 +165,8 @@ class DistributedModule(CallHook):
         """Be ready for the first call, as far as can be before it."""
 
     @abstractmethod
-    def weigh_by_hand(self, count: float) -> None:
-        """The user says what the loss of the next backward is the mean over: `count` things."""
-
-    @abstractmethod
     def release(self) -> None:
         """Stop reducing: another module's root takes over."""
-
-    @property
-    def loss_weight(self) -> float:
-        """The weight of the last call's loss; 1 where its gradient says so by itself."""
-        return 1.0
 
     def trains(self) -> bool:
         """Whether a part that is called now is called by a training call of the whole."""
@@ -178,7 +178,7 @@ class DistributedModule(CallHook):
             if part is not self.module and not isinstance(hook_of(part), PartHook):
                 set_hook(part, PartHook(part, self))
 
-    def take_options(self, weight: Callable[[], float]) -> None:
+    def take_options(self, weight: Callable[[], float] = lambda: 1.0) -> None:
         """Have BatchNorms normalise together and layers recomputed, as was asked for. weight: what
         this rank's gradients are multiplied by after backward."""
         registry = self.registry
@@ -187,7 +187,16 @@ class DistributedModule(CallHook):
             self.synchronised = synchronise(
                 self.module, self.synchronised, among, self.trains, weight
             )
+            if self.synchronised and self._compiles():
+                for synced in self.synchronised.values():
+                    synced.leave_graphs()
         recompute(self.module, registry.recomputes, self.trains)
+
+    def _compiles(self) -> bool:
+        """Whether torch.compile has the module, or some of its parts."""
+        if self.inner != private.own_call(self.module):
+            return True
+        return any(map(private.is_compiled, self.module.modules()))
 
     def _call(
         self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
@@ -195,10 +204,13 @@ class DistributedModule(CallHook):
         """A forward pass whose backward will be reduced."""
         self.backwards.arm()
         self.registry.inside = True
+        draws = self.registry.draws
+        draws.begin(self.module, args, kwargs)
         try:
             run = call_empty if empty else call_share
             return run(self.module, forward, args, kwargs)
         finally:
+            draws.end(self.module)
             self.registry.inside = False
 
 
@@ -272,9 +284,13 @@ def call_empty(
 
 
 def start_as_rank_0(module: nn.Module, communicator: Communicator) -> None:
-    """Take rank 0's parameters and buffers, written only where they differ: a graph that holds
-    them already (a penalty on the weights) must not find them touched."""
-    own = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+    """Take rank 0's parameters and buffers, those that are whole here, written only where they
+    differ: a graph that holds them already (a penalty on the weights) must not find them
+    touched."""
+    held = (tensor.detach() for tensor in (*module.parameters(), *module.buffers()))
+    own = [tensor for tensor in held if to_local(tensor) is tensor and not tensor.is_meta]
+    if not own:
+        return
     for tensor, first in zip(own, communicator.broadcast(own), strict=True):
         if not torch.equal(tensor, first):
             tensor.copy_(first)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.hooks import Hooks, Patches
+from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.update import accumulation
 from dream.adapters.pytorch.update.accumulation import Gate, Updates
 from dream.adapters.pytorch.update.gradients import Spread
@@ -52,6 +52,11 @@ class Training:
         self._acts = knobs.accumulates or knobs.clips or row.scales
         self._gates: WeakKeyDictionary[Optimizer, Gate | None] = WeakKeyDictionary()
 
+    @property
+    def keeps_masters(self) -> bool:
+        """Whether optimizers step masters of the models' weights."""
+        return self._masters is not None
+
     def watch(
         self, called: Callable[[], bool], trained: Callable[[], Iterable[nn.Parameter]]
     ) -> None:
@@ -78,12 +83,6 @@ class Training:
             accumulation.subscribe(hooks, self.updates, self._gates.get)
         if self.scaling is not None:
             hooks.wrap("backward", self.scaling.opened)
-
-    def enter(self, patches: Patches) -> None:
-        """Subscribe where replacements are made by hand."""
-        hooks = Hooks(patches)
-        self.subscribe(hooks)
-        hooks.open()
 
     def exit(self) -> None:
         """The block ends."""

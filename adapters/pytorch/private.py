@@ -5,15 +5,19 @@ tests/adapters/pytorch/test_private.py says in which release each was seen, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import GradBucket as GradBucket
 from torch._ops import OpOverload as OpOverload
+from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_instance
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 
@@ -21,6 +25,8 @@ BatchNorm = _BatchNorm
 """Every class that normalises by a batch."""
 NormBase = _NormBase
 """Every class that keeps running statistics."""
+VF = torch._VF
+"""Where torch's own layers and functions look their kernels up."""
 CALL = "_compiled_call_impl"
 """The attribute of a module that takes its calls; `Module.compile` sets it too."""
 
@@ -28,6 +34,14 @@ current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_
 foreach_copy_ = torch._foreach_copy_
+
+
+_HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks",
+    "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+)  # fmt: skip
+_FSDP_ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
 
 
 def recomputing() -> bool:
@@ -53,6 +67,12 @@ def to_local(tensor: torch.Tensor) -> torch.Tensor:
     return shard
 
 
+def to_whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a DTensor's whole, which all its ranks make together; any other tensor itself."""
+    whole: Any = tensor
+    return tensor if to_local(tensor) is tensor else whole.full_tensor()
+
+
 def own_call(module: nn.Module) -> Callable[..., Any]:
     """A module's call, hooks and all, past what takes its calls."""
     call: Callable[..., Any] = module._call_impl
@@ -74,6 +94,11 @@ def bare_copy(module: nn.Module) -> nn.Module:
 def tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return (children, parameters, buffers) as the module itself keeps them."""
     return module._modules, module._parameters, module._buffers
+
+
+def has_tables(module: nn.Module) -> bool:
+    """Whether a module has been initialised."""
+    return "_modules" in vars(module)
 
 
 def check_input_dim(norm: Any, x: torch.Tensor) -> None:
@@ -105,3 +130,159 @@ def written_arguments(op: OpOverload) -> list[tuple[str, bool]]:
 def is_in_place(op: OpOverload) -> bool:
     """Whether an operation returns what it was given."""
     return any(result.alias_info is not None for result in op._schema.returns)
+
+
+def transform() -> str | None:
+    """Name the transform of torch.func that runs now ("Grad", "Vmap", ...); None for none."""
+    level = torch._C._functorch.peek_interpreter_stack()
+    return None if level is None else str(level.key().name)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether this is what torch.compile makes of a module."""
+    return type(module).__name__ == "OptimizedModule"
+
+
+def structure_of(value: object) -> tuple[type[Any], list[Any], Any] | None:
+    """Split a container that torch knows, but no named tuple, into (kind, children, context).
+    pytree: torch's functions take such containers, and only it knows which are registered."""
+    node = SUPPORTED_NODES.get(type(value))
+    if node is None:
+        return None
+    children, context = node.flatten_fn(value)
+    return type(value), list(children), context
+
+
+def structure_kinds() -> Sequence[type[Any]]:
+    """Return the kinds of containers that torch knows."""
+    return list(SUPPORTED_NODES)
+
+
+def structure_made(kind: type[Any], children: list[Any], context: Any) -> Any:
+    """Put a container together again."""
+    return SUPPORTED_NODES[kind].unflatten_fn(children, context)
+
+
+def is_named_tuple(value: object) -> bool:
+    """Tell named tuples from tuples, as torch does."""
+    return bool(is_namedtuple_instance(value))
+
+
+def changeable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same memory as a tensor that may be changed in place: what a DTensor gives is a
+    view, which may not, and a copy would cost its size."""
+    made: torch.Tensor = torch.ops.aten._unsafe_view(tensor, tensor.shape)
+    return made
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Tell whether autograd takes the tensor for a view. No public name tells."""
+    return tensor._is_view()
+
+
+def functions_unseen() -> Any:
+    """Make a context in which no torch function mode sees what is called. The public one keeps
+    modes on."""
+    return torch._C.DisableTorchFunction()
+
+
+def has_state_dict_hook(module: nn.Module, hook: Callable[..., Any]) -> bool:
+    """Tell whether a hook is there already."""
+    return hook in module._state_dict_hooks.values()
+
+
+def own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """List a module's own parameters, under every name. Public, and said once."""
+    return [*module.named_parameters(recurse=False, remove_duplicate=False)]
+
+
+def own_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """List a module's own buffers, under every name. Public, and said once."""
+    return [*module.named_buffers(recurse=False, remove_duplicate=False)]
+
+
+def without_children(module: nn.Module) -> nn.Module:
+    """Copy a module that has no memory, alone: children cannot be deleted through a public name
+    where a class reads them."""
+    made = copy.deepcopy(module)
+    made._modules.clear()
+    return made
+
+
+def attention_reset(module: nn.MultiheadAttention) -> None:
+    """Draw first values as the constructor does: it has no public `reset_parameters`."""
+    module.out_proj.reset_parameters()
+    getattr(module, "reset_parameters", module._reset_parameters)()
+
+
+def unfused(encoder: nn.TransformerEncoderLayer) -> None:
+    """Keep an encoder layer off its fused path, which reads whole weights by itself."""
+    encoder.activation_relu_or_gelu = 0
+
+
+def normalises_batches(layer: nn.Module) -> bool:
+    """Tell layers whose numbers hang on who is in a batch; torch's base classes are private."""
+    return isinstance(layer, NormBase) and (
+        isinstance(layer, BatchNorm) or layer.track_running_stats
+    )
+
+
+def gives_dtensor(node: Node) -> bool | None:
+    """Tell what a node of the graph gives, where it turns tensors to DTensors (True) or back
+    (False); None for others. The nodes are known by name alone."""
+    return {"_FromTorchTensorBackward": True, "_ToTorchTensorBackward": False}.get(node.name())
+
+
+def know_root(root: nn.Module) -> None:
+    """Have FSDP2 know its root now: else it takes the first module that is called, and refuses the
+    whole once one of its parts has been called by itself."""
+    from torch.distributed.fsdp import fully_shard  # which takes a while
+
+    fully_shard.state(root)._lazy_init()  # type: ignore[attr-defined]
+
+
+def original_class(module: nn.Module) -> type[nn.Module]:
+    """Return the user's class of a module that FSDP2 shards, by its renamed class."""
+    original: type[nn.Module] = type(module).__mro__[_FSDP_ORIGINAL + 1]
+    return original
+
+
+def named_as_before(made: type[Any], **methods: Any) -> type[Any]:
+    """Make of FSDP2's class, `FSDP<Name>`, one with the user's name, and methods beside. FSDP2
+    counts bases to find the original."""
+    original = made.__mro__[_FSDP_ORIGINAL]
+    names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    counted = {"_orig_cls_mro_index": _FSDP_ORIGINAL + 1}
+    return type(original.__name__, (made,), {**methods, **names, **counted})
+
+
+def state_without_fsdp(module: nn.Module) -> dict[str, Any]:
+    """Return a module's attributes without FSDP2's own."""
+    held = vars(module).items()
+    return {n: v for n, v in held if n not in _HOOKS and not n.startswith("__composable_api")}
+
+
+def clear_hooks(module: nn.Module) -> None:
+    """Have no hooks where FSDP2 and dream put theirs."""
+    for name in _HOOKS:
+        vars(module)[name] = OrderedDict()
+
+
+def saved(node: Any, name: str) -> Any:
+    """What a node of the autograd graph keeps for backward; None where it keeps no such thing."""
+    return getattr(node, "_saved_" + name, None)
+
+
+def note(node: Any, key: str, value: object) -> None:
+    """Leave a note on a node of the autograd graph, which lives as long as the node does."""
+    node.metadata[key] = value
+
+
+def is_number(kept: torch.Tensor) -> bool:
+    """Whether what a node keeps was a number of Python's: those give way in type promotion."""
+    if kept.dim() or kept.device.type != "cpu" or kept.dtype not in (torch.int64, torch.float64):
+        return False
+    return torch.result_type(kept, _NARROW) is not kept.dtype
+
+
+_NARROW = torch.tensor(0, dtype=torch.int32)

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from dream import _plain
 from dream._errors import Unsupported
 from dream._plain import Codec
+from dream.adapters.pytorch.loss.calls import Call
 from dream.collectives import Tensor, Tensors
 from dream.collectives.tensors import check_moves
 from dream.collectives.transport import Combine, Length
@@ -55,6 +57,22 @@ class TorchTensors(Tensors):
             return result
         array = _numpy(result, like)
         return array[()] if isinstance(like, np.generic) else array
+
+    def gathered(
+        self,
+        x: Tensor,
+        rank: int,
+        gather: Callable[[Tensor], Tensor],
+        add: Callable[[Tensor], Tensor],
+    ) -> torch.Tensor | None:
+        if not (isinstance(x, torch.Tensor) and x.requires_grad and torch.is_grad_enabled()):
+            return None
+        own = torch.atleast_1d(x)
+        counts = gather(torch.tensor([len(own)])).tolist()
+        apply: Callable[..., torch.Tensor] = _Gather.apply
+        whole = apply(own, gather, add, sum(counts[:rank]))
+        Call(None, None, (x.grad_fn,)).mark(whole)
+        return whole
 
     def key(self, x: torch.Tensor) -> Hashable:
         return x.dtype, x.shape
@@ -231,3 +249,23 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
         value = value.float()
     array: NDArray[Any] = value.numpy().copy()
     return array
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        gather: Callable[[torch.Tensor], torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
+        start: int,
+    ) -> torch.Tensor:
+        ctx.add, ctx.own = add, slice(start, start + len(x))
+        return gather(x.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return ctx.add(gradient.contiguous())[ctx.own], None, None, None

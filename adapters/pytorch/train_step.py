@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -20,17 +21,27 @@ from dream.collectives import Communicator
 from dream.data.partition import Share, micro_shares, split
 
 Batch = tuple[Any, ...]
-Cuts = Callable[[Batch], Sequence[tuple[Batch, float]]]
-"""A rank's batch -> its micro-batches, each with what its mean loss counts for."""
+Cuts = Callable[[Batch], Sequence[tuple[Batch, Any]]]
+"""A rank's batch -> its micro-batches, each with what its mean loss counts for, or its `Part`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is known of a micro-batch. share: of the global batch; None for a whole batch, which
+    every rank has. count: things that its loss is a mean over, where the user says so."""
+
+    share: Share | None
+    count: float | None = None
 
 
 class Passes(ABC):
     """A model's passes forward and backward, which leave the global gradient in its parameters."""
 
     @abstractmethod
-    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
-        """Those of one micro-batch, whose mean loss counts for `weight`. first, last: of an
-        update; the gradient is global after the last one."""
+    def run(self, batch: Batch, weight: Any, *, first: bool, last: bool) -> None:
+        """Those of one micro-batch. weight: as the cuts give it. first, last: of an update; the
+        gradient is global after the last one."""
 
     @abstractmethod
     def told(self) -> torch.Tensor:
@@ -73,28 +84,22 @@ def cuts_of(
 
 
 @final
-class MicroBatches:
-    """As many micro-batches on every rank."""
+class Parts:
+    """As many micro-batches on every rank, each with its part of the global batch."""
 
-    def __init__(
-        self,
-        most: int,
-        communicator: Communicator,
-        shares: Shares,
-        weight: Callable[..., Any] | None,
-    ) -> None:
-        self._most, self._communicator, self._shares = most, communicator, shares
-        self._weight = weight
+    def __init__(self, most: int, shares: Shares, weight: Callable[..., Any] | None) -> None:
+        self._most, self._shares, self._weight = most, shares, weight
 
-    def __call__(self, batch: Batch) -> list[tuple[Batch, float]]:
+    def __call__(self, batch: Batch) -> list[tuple[Batch, Part]]:
+        if self._most == 1:
+            return [(batch, self._part(batch, self._shares.of(batch)))]
         shares = micro_shares(self._share(batch), self._most)
         edges = [*accumulate((share.count for share in shares), initial=0)]
         micros = [cut_rows(batch, first, stop) for first, stop in pairwise(edges)]
-        if self._weight is None:
-            weights = [share.weight for share in shares]
-        else:
-            weights = self._counted([count_of(self._weight(*micro)) for micro in micros])
-        return list(zip(micros, weights, strict=True))
+        return [(m, self._part(m, share)) for m, share in zip(micros, shares, strict=True)]
+
+    def _part(self, batch: Batch, share: Share | None) -> Part:
+        return Part(share, None if self._weight is None else count_of(self._weight(*batch)))
 
     def _share(self, batch: Batch) -> Share:
         """Batches that are cut by hand count as equal shares, and are the rank's own business."""
@@ -109,6 +114,26 @@ class MicroBatches:
                 "the step was made. Call strategy.train_step before the loop."
             )
         return share
+
+
+@final
+class MicroBatches:
+    """The same, each with its weight."""
+
+    def __init__(
+        self,
+        most: int,
+        communicator: Communicator,
+        shares: Shares,
+        weight: Callable[..., Any] | None,
+    ) -> None:
+        self._parts, self._communicator = Parts(most, shares, weight), communicator
+
+    def __call__(self, batch: Batch) -> list[tuple[Batch, float]]:
+        parts = self._parts(batch)
+        counts = [part.count for _, part in parts if part.count is not None]
+        weights = self._counted(counts) if counts else [p.share.weight for _, p in parts if p.share]
+        return list(zip([micro for micro, _ in parts], weights, strict=True))
 
     def _counted(self, counts: list[float]) -> list[float]:
         own = torch.tensor(sum(counts), dtype=torch.float64)

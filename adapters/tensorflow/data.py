@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
@@ -18,8 +19,31 @@ from dream.mixed.resync import Resyncs
 
 Shard = Callable[[Any], Any]
 """From a global batch this process's share, or one for each of its replicas."""
+_REMEMBERED = 64
+"""Shares whose batches are known: more than a loop reads ahead."""
 _GLANCE = 1024
 """Elements of each tensor that the ranks compare."""
+
+
+@final
+class Totals:
+    """How many samples the global batches have whose shares were handed out last."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[Any, int]] = deque(maxlen=_REMEMBERED)
+
+    def note(self, share: Any, whole: Any) -> None:
+        """Note that this is a share of a whole batch."""
+        self._last.append((_first(share), len(_first(whole))))
+
+    def of(self, batch: Any) -> int:
+        """Return the total of a share; 0 for what nobody has dealt."""
+        asked = _first(batch)
+        return next((total for first, total in reversed(self._last) if first is asked), 0)
+
+
+def _first(batch: Any) -> Any:
+    return tf.nest.flatten(batch)[0]
 
 
 @final
@@ -36,11 +60,13 @@ class ShardedDataset:
         shard: Shard,
         communicator: Communicator,
         resyncs: Resyncs | None = None,
+        totals: Totals | None = None,
     ) -> None:
         """resyncs: where some ranks are of another framework, whose loaders read their share
         only; they settle at the end of a pass."""
         _check_dataset(dataset)
         self._resyncs = resyncs
+        self._totals = totals or Totals()
         self._dataset = dataset
         self._shard = shard
         self._communicator = communicator
@@ -75,7 +101,9 @@ class ShardedDataset:
             if first:
                 first = False
                 self._compare(digest, seen, "the first batch")
-            yield self._shard(batch)
+            share = self._shard(batch)
+            self._totals.note(share, batch)
+            yield share
         self._compare(self._ended, seen, "an epoch's batches")
         if resyncs is not None:
             resyncs.settle()

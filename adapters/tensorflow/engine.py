@@ -68,6 +68,21 @@ class TensorFlowEngine(Engine):
     def looping(self) -> AbstractContextManager[Any]:
         return explained()
 
+    def after(self, batch: Any) -> AbstractContextManager[Any]:
+        """In a graph what needs no batch is done before the data is known to have ended."""
+        waiting: AbstractContextManager[Any] = tf.control_dependencies(
+            [t for t in tf.nest.flatten(batch) if tf.is_tensor(t)][:1]
+        )
+        return waiting
+
+    def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:
+        specs = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), batch)
+        tf.function(self._run(step), autograph=False).get_concrete_function(specs)
+
+    def _run(self, step: Callable[[Any], None]) -> Callable[[Any], Any]:
+        """Return a function that takes a step on every part that is here."""
+        return step
+
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 

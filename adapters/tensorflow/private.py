@@ -3,10 +3,13 @@ and held by tests/adapters/tensorflow/test_tf_private.py."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
 
 LIBRARY = "libtensorflow_cc.so"
 """The file whose sockets TensorFlow's server is on."""
@@ -23,3 +26,48 @@ def waiting_files() -> list[str]:
 def is_unreadable_handle(error: ValueError) -> bool:
     """Whether a variable of several replicas was read outside of one."""
     return "DistributedVariable.handle" in str(error)
+
+
+def read_as_number(variable: Any) -> None:
+    """Have a variable of several replicas, of shape (), be read by int() and float(), as one on one
+    device is."""
+    kind: Any = type(variable)
+    if not hasattr(kind, "__int__"):
+        variable.__class__ = _number(kind)
+
+
+@cache
+def _number(kind: Any) -> Any:
+    return type(
+        kind.__name__,
+        (kind,),
+        {
+            "__int__": lambda self: int(self.numpy()),
+            "__float__": lambda self: float(self.numpy()),
+            "__index__": lambda self: int(self.numpy()),
+        },
+    )
+
+
+def global_seed() -> int | None:
+    """What tf.random.set_seed was given; None where it was not called."""
+    found: int | None = context.global_seed()
+    return found
+
+
+STATEFUL_DRAWS = frozenset(
+    {
+        "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2",
+        "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",
+        "StatefulRandomBinomial", "TruncatedNormal",
+    }
+)  # fmt: skip
+"""The operations behind tf.random that draw from a state of the graph's own."""
+
+
+def stateful_draws() -> list[str]:
+    """Name those of the graph that is being traced."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    return sorted({op.type for op in graph.get_operations()} & STATEFUL_DRAWS)

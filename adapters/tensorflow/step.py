@@ -17,12 +17,13 @@ from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
 from dream.adapters.keras import batch_norm
-from dream.adapters.keras.consistency import statistics_of, unnumbered
-from dream.adapters.keras.engine import Engine, Exchange
+from dream.adapters.keras.consistency import seeds_of, statistics_of, unnumbered
+from dream.adapters.keras.engine import BatchShare, Engine, Exchange
 from dream.adapters.keras.forward import check_loss, forward
 from dream.adapters.keras.gradient_format import GradientFormat, NativeFormat
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import reduced_scope
+from dream.adapters.tensorflow.data import Totals
 from dream.adapters.tensorflow.engine import fold, rows_of
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Batch, Total, count_of, value_of
@@ -68,6 +69,18 @@ class LocalStep:
 
     def __call__(self, *batch: Any) -> tf.Tensor:
         """Train, and return the global mean loss, penalties of the model's layers included."""
+        return self.on_share(tf.constant(0), *batch)
+
+    def on_share(self, samples: tf.Tensor, *batch: Any) -> tf.Tensor:
+        """Do the same on a share of a global batch of so many samples; 0 where nobody has dealt
+        it."""
+        if self._engine is None or self._engine.parts == 1:
+            return self._train(batch)
+        share = BatchShare(count_of(batch), tf.cast(samples, tf.float32))
+        with self._engine.drawing(share):
+            return self._train(batch)
+
+    def _train(self, batch: Batch) -> tf.Tensor:
         together = self._engine is not None and batch_norm.synchronises(self._model, self._engine)
         if together:
             value, gradients = self._together(batch)
@@ -188,25 +201,30 @@ def process_step(
     local: LocalStep,
     start: Callable[[Batch], None],
     between: Callable[[], None] = lambda: None,
+    totals: Totals | None = None,
 ) -> Step:
     """The step of a process with one part. start: what comes before the first; between: before
     each."""
-    compiled = Compiled(local)
+    compiled = Compiled(local.on_share)
 
     def call(batch: Batch) -> tf.Tensor:
         between()
-        return compiled(*_tensors(batch))
+        total = 0 if totals is None else totals.of(batch)
+        return compiled(tf.constant(total), *_tensors(batch))
 
     return _started(call, start)
 
 
 def replica_step(
-    local: LocalStep, strategy: tf.distribute.Strategy, start: Callable[[Batch], None]
+    local: LocalStep,
+    strategy: tf.distribute.Strategy,
+    start: Callable[[Batch], None],
+    totals: Totals,
 ) -> Step:
     """The step of a process with several replicas. Its batch holds a share for each."""
 
-    def run(*batch: Any) -> tf.Tensor:
-        return strategy.experimental_local_results(strategy.run(local, args=batch))[0]
+    def run(*given: Any) -> tf.Tensor:
+        return strategy.experimental_local_results(strategy.run(local.on_share, args=given))[0]
 
     compiled = Compiled(run)
 
@@ -218,7 +236,7 @@ def replica_step(
                     f"{type(x).__name__} for {strategy.num_replicas_in_sync} replicas. Take the "
                     "batches from strategy.prepare(dataset)."
                 )
-        return compiled(*batch)
+        return compiled(tf.constant(totals.of(batch)), *batch)
 
     return _started(call, start)
 
@@ -278,9 +296,9 @@ def agree(model: Any, optimizer: Any, communicator: Communicator) -> None:
 
 
 def _variables(model: Any, optimizer: Any) -> list[Any]:
-    """Seeds are left out: ranks draw different masks on purpose."""
-    own = model.weights if isinstance(model, keras.Layer) else model.variables
-    return [*own, *optimizer.variables]
+    if isinstance(model, keras.Layer):
+        return [*model.weights, *seeds_of(model), *optimizer.variables]
+    return [*model.variables, *optimizer.variables]
 
 
 def _layout(variable: Any) -> tuple[str, tuple[int, ...], str]:

@@ -133,8 +133,20 @@ class Communicator:
 
         x: shape (n, ...); n may differ between ranks, the other dims and the dtype may not. A
             0-d tensor counts as one of shape (1,).
-        Returns shape (sum of n, ...). Sent: n's bytes, times P-1.
+        Returns shape (sum of n, ...). Sent: n's bytes, times P-1. In torch gradients flow back
+        through it: a rank's rows get the sum of all ranks' gradients of them, so a loss of the
+        gathered outputs trains as on one device.
         """
+        if out is None:
+            followed = self._tensors.gathered(x, self._rank, self._all_gather, self._add_up)
+            if followed is not None:
+                return followed
+        return self._all_gather(x, out)
+
+    def _add_up(self, x: Tensor) -> Any:
+        return self.all_reduce(x, "sum")
+
+    def _all_gather(self, x: Tensor, out: Tensor | None = None) -> Any:
         value = self._rows(x)
         value, lengths = self._agreement.lengths(self._moving("all_gather", [value]), value)
         even = all(isinstance(n, int) and n == lengths[0] for n in lengths)

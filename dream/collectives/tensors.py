@@ -81,6 +81,18 @@ class Tensors(ABC):
     def give(self, result: Native, like: Tensor, out: Tensor | None) -> Tensor:
         """`result` in the kind of `like`; or written to `out`, which is then what is given."""
 
+    def gathered(
+        self,
+        x: Tensor,
+        rank: int,
+        gather: Callable[[Tensor], Tensor],
+        add: Callable[[Tensor], Tensor],
+    ) -> Tensor | None:
+        """`gather(x)` that gradients flow back through, where the framework would have that; else
+        None. All ranks' gradients of what was gathered are added up by `add`, and `rank` takes
+        those of its rows."""
+        return None
+
     @abstractmethod
     def key(self, x: Native) -> Hashable:
         """The same for tensors alike in dtype and shape. Cheap."""

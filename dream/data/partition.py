@@ -95,6 +95,17 @@ def check_batch_size(batch_size: int, parts: int) -> None:
         )
 
 
+def rows_of_all(tensors: tuple[Any, ...]) -> int:
+    """Count the samples of a batch, which each of its tensors has a row of."""
+    rows = {len(x) if getattr(x, "shape", (0,)) else 0 for x in tensors}
+    if len(rows) != 1 or 0 in rows:
+        raise ConfigurationError(
+            "A batch is shared by rows, so its tensors have as many. Received: "
+            f"share() of tensors of {sorted(rows)} rows. Give tensors of one batch, whole."
+        )
+    return rows.pop()
+
+
 def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """A batch is the model's inputs and then the target."""
     if len(batch) < 2:

@@ -7,7 +7,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 from dream._errors import ConfigurationError
 from dream.data.partition import Share
@@ -86,16 +86,28 @@ def _told(facts: Mapping[str, Any], only: Mapping[str, Any] | None = None) -> st
     return ", ".join(f"{name}={facts[name]!r}" for name in (facts if only is None else only))
 
 
+class Drawn(Protocol):
+    """What draws the order of a pass, where that is the script's own."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a pass needs to draw its order again, as plain values."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Have the next pass draw it again."""
+
+
 @final
 class Track:
     """The passes to train on over one loader.
 
-    epoch: that of the next pass. facts: of the data as it is then, kept with its state.
+    epoch: that of the next pass. facts: of the data as it is then, kept with its state. drawn: what
+    draws the order; None where it depends on the epoch alone.
     """
 
-    def __init__(self, facts: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, facts: Callable[[], Mapping[str, Any]], drawn: Drawn | None = None) -> None:
         self.epoch = 0
         self._facts = facts
+        self._drawn = drawn
         self._start: Position | None = None
         self._last: Pass | None = None
 
@@ -109,10 +121,13 @@ class Track:
 
     def state(self) -> dict[str, Any]:
         position = self._start or (self._last and self._last.position) or Position(self.epoch)
-        return position.state(self._facts())
+        kept = {} if self._drawn is None else self._drawn.state()
+        return {**position.state(self._facts()), **kept}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._start = Position.of(state, self._facts())
+        if self._drawn is not None:
+            self._drawn.load(state)
         self._last = None
         self.epoch = self._start.epoch
 

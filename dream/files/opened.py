@@ -1,9 +1,9 @@
 """Files that several ranks of a host write in the block by means that dream does not change
 (`np.save`, `pickle.dump`, `json.dump`, an open file): found as they are opened, and told once.
 
-What is opened to append, in hidden folders, or by others' means than `open` in a mode with "w" is
-left alone: logs may be shared, and caches have locks. So are other hosts, where one path may be two
-files.
+What is in hidden folders, what is appended to and no table, or opened by others' means than `open`
+in a mode with "w" or "a" is left alone: logs may be shared, and caches have locks. So are other
+hosts, where one path may be two files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, final
 
 from dream import cluster
@@ -30,6 +31,7 @@ _OPENED, _LOOKED, _TOLD = b"opened", b"looked", b"told"
 _SECONDS, _WAIT = 1.0, 0.005
 """For a lower rank, which is looking as well, to tell it; and between two questions."""
 _LAST = "opens/last"
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 
 _watching: Watch | None = None
 
@@ -86,15 +88,17 @@ class Watch:
     def opened(self, path: Any, mode: Any, flags: int) -> None:
         """Of a file that is about to be opened; nothing that happens here may keep it from it."""
         del flags
-        if not isinstance(mode, str) or "w" not in mode or not isinstance(path, (str, bytes)):
+        if not isinstance(mode, str) or not isinstance(path, (str, bytes)):
             return
         name = os.fsdecode(path)
+        if "w" not in mode and ("a" not in mode or not name.endswith(_TABLES)):
+            return
         if name in self._seen or len(self._seen) >= _MOST or os.getpid() != self._process:
             return
         self._seen.add(name)
         with suppress(OSError, DreamError):
             place = str(resolved(name))
-            if "/." not in place and not stands(name):
+            if "/." not in place and not stands(name) and not Path(place).is_dir():
                 self._look(place)
 
     def tell_of_others(self) -> None:
@@ -134,8 +138,8 @@ class Watch:
     def _tell(self, path: str, ranks: list[int]) -> None:
         text = (
             f"ranks {', '.join(map(str, ranks))} write one file, and what the last of them writes "
-            f"is what stays: {path}. Write it on one rank (`if strategy.topology.rank == 0:`), or "
-            "under a name for each"
+            f"is what stays (what is appended is there once for each): {path}. Write it on one "
+            "rank (`if strategy.topology.rank == 0:`), or under a name for each"
         )
         self._told = True
         logger.warning("%s", text)

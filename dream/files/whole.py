@@ -51,7 +51,7 @@ def whole(path: str | os.PathLike[str], turn: Turn = _at_once) -> Iterator[Path]
         with turn() as allowed:
             if allowed:
                 os.replace(part, place)  # noqa: PTH105
-                _settle_folder(place.parent)
+                settle_folder(place.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -169,8 +169,8 @@ def _settle(part: Path, before: os.stat_result | None) -> None:
         os.close(held)
 
 
-def _settle_folder(folder: Path) -> None:
-    """The rename on the disk too, where the folder can be opened and its disk knows how."""
+def settle_folder(folder: Path) -> None:
+    """Bring a rename to the disk too, where the folder can be opened and its disk knows how."""
     try:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:

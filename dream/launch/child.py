@@ -127,6 +127,14 @@ def _exit_code(given: object) -> tuple[int, str]:
     return (given & 0xFF, "") if isinstance(given, int) else (1, str(given))
 
 
+def _explain(error: OSError) -> None:
+    """Add what to do where every rank makes or removes one file."""
+    from dream import cluster
+    from dream.files import first
+
+    first.explain(error, cluster.detect())
+
+
 def _fail(tell: Teller, error: BaseException) -> None:
     """Report and print the error as Python would, less this file's own frames."""
     import traceback
@@ -135,6 +143,8 @@ def _fail(tell: Teller, error: BaseException) -> None:
     while trace is not None and _ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     error = error.with_traceback(trace)
+    if isinstance(error, OSError):
+        _explain(error)
     text = "".join(traceback.format_exception(error))
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
     tell("victim" if looks_like_a_victim(error, str(error)) else "error", code, text)

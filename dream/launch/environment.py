@@ -21,6 +21,9 @@ _QUIET = {
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
 
+_ALIKE = {"PYTHONHASHSEED": "0"}
+"""What the order of sets of strings depends on: on all ranks one."""
+
 
 def rank_environment(job: Job, place: Cluster) -> dict[str, str]:
     """Return the user's environment with this rank's place in it; what the user set of the rest
@@ -84,7 +87,7 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
 
 
 def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, str]:
-    defaults = {**_QUIET, **horovod_environment(place)}
+    defaults = {**_QUIET, **_ALIKE, **horovod_environment(place)}
     if "HOROVOD_GLOO_IFACE" in defaults:  # torch's gloo has a name of its own for it
         defaults["GLOO_SOCKET_IFNAME"] = defaults["HOROVOD_GLOO_IFACE"]
     if job.n > 1:

@@ -222,7 +222,10 @@ class _Imported(MetaPathFinder, Loader):
         for modules in (sys.modules, *(modules for _, modules in self._groups)):
             for name in _SEEDED_AT_IMPORT & modules.keys():
                 module = modules[name]  # torch.random.seed would import torch.cuda, and unhide all
-                getattr(module, "default_generator", module).seed()
+                if name == "torch":
+                    module.default_generator.seed()
+                else:  # by seed() it would look seeded by a script
+                    module.set_bit_generator(module.MT19937())
 
 
 def _foreign(name: str) -> bool:

@@ -32,7 +32,7 @@ def frameworks(place: Cluster, own: Framework, words: str) -> tuple[Framework, .
     return tuple(check(name, "the ranks' own words") for name, _, _ in everybody)
 
 
-def block_words(name: str, reduction: str, seed: int, given: Mapping[str, object]) -> str:
+def block_words(name: str, reduction: str, seed: int | None, given: Mapping[str, object]) -> str:
     """A block as it is written, less what may differ between ranks."""
     options = {"reduction": reduction, "seed": seed, **given}
     inside = ", ".join(f"{key}={value!r}" for key, value in sorted(options.items()))

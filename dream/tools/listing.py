@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dream import _spec
-from dream._spec import COMMON, FRAMEWORKS, SEED, SPECS, Framework, Option, Spec
+from dream._spec import COMMON, FRAMEWORKS, RANDOMNESS, SEED, SPECS, Framework, Option, Spec
 from dream.tools import support
 
 
@@ -30,7 +30,7 @@ def strategy(console: Console, name: str) -> None:
     for framework in FRAMEWORKS:
         console.print(f"  {framework}: {escape(_cell(spec, framework))}", highlight=False)
     table = Table("option", "type", "default", "where", "meaning", box=None, pad_edge=False)
-    for option in (*COMMON.values(), SEED, *spec.options):
+    for option in (*COMMON.values(), SEED, RANDOMNESS, *spec.options):
         table.add_row(*_row(option))
     console.print()
     console.print(table)

@@ -71,7 +71,7 @@ class Recorder(Observer):
         self._depth = 0
         self._written = False
         self._clock = Clock()
-        self._seeding = Seeding(0 if self.draws_alike else place.rank)
+        self._seeding = Seeding(0)
 
     @property
     def draws_alike(self) -> bool:  # type: ignore[override]

@@ -22,7 +22,7 @@ class Knobs:
     precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
     sync_batch_norm: whether statistics are of the global batch; None where that is exact.
     compression: as `compression.Compression` reads it. op: how gradients become one.
-    autotune: whether the ring tunes itself.
+    autotune: whether the ring tunes itself. strict: raise where a loss is not understood.
     """
 
     accumulate: int = 1
@@ -34,6 +34,7 @@ class Knobs:
     compression: str | None = None
     op: str = "mean"
     autotune: bool = False
+    strict: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Self:

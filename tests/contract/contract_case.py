@@ -61,7 +61,7 @@ class Env:
 
     @contextmanager
     def block(
-        self, *, seed: int = 0, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
+        self, *, seed: int | None = None, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
     ) -> Iterator[Any]:
         """The `with` of the mode; yields the strategy, or None where dream is not used. knobs:
         options that one device takes too."""
@@ -72,7 +72,7 @@ class Env:
             yield strategy
 
     def strategy(
-        self, *, seed: int = 0, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
+        self, *, seed: int | None = None, knobs: Mapping[str, Any] = NO_KNOBS, **options: Any
     ) -> dream.Strategy:
         """The cell's strategy, not entered."""
         name, cell = self.cell.strategy, self.cell

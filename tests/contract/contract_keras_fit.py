@@ -99,17 +99,40 @@ def rank_dependent_initial_weights(env: Env) -> Figures:
 
 @CASES.add(*EVERYWHERE)
 def shuffled(env: Env) -> Figures:
-    """Plain Keras is fed the order that seed and epoch give; dream has to find it by itself."""
+    """By Keras, whose order is the script's own; then in one that a seed fixes, which plain Keras
+    is fed."""
     x, y = arrays(61)
-    with env.block(seed=4):
+    with env.block():
         model = compiled(momentum())
+        model.fit(x, y, batch_size=BATCH, epochs=SHORT, verbose=0)
+        model.fit(x, y, batch_size=BATCH, shuffle="batch", verbose=0)
+    with env.block(seed=4):
+        fixed = compiled(momentum())
         if env.mode == "plain":
             for epoch in range(SHORT):
                 order = epoch_order(61, seed=4, epoch=epoch, shuffle=True)
-                model.fit(x[order], y[order], batch_size=BATCH, shuffle=False, verbose=0)
+                fixed.fit(x[order], y[order], batch_size=BATCH, shuffle=False, verbose=0)
         else:
-            model.fit(x, y, batch_size=BATCH, epochs=SHORT, verbose=0)
-    return {"parameters": parameters(model)}
+            fixed.fit(x, y, batch_size=BATCH, epochs=SHORT, verbose=0)
+    return {"parameters": {**parameters(model), **_named("fixed ", parameters(fixed))}}
+
+
+def _named(before: str, figures: Figures) -> Figures:
+    return {f"{before}{name}": value for name, value in figures.items()}
+
+
+@CASES.add(*EVERYWHERE)
+def dropout(env: Env) -> Figures:
+    """Masks of the global batch, seeded and not, in a shuffled fit with short batches; then the
+    generators stand where one device's do."""
+    x, y = arrays(49)
+    with env.block():
+        noisy = (layers.Dropout(0.3), layers.GaussianNoise(0.2), layers.Dropout(0.2, seed=7))
+        model = compiled(momentum(), *noisy)
+        model.fit(x, y, batch_size=BATCH, epochs=SHORT, verbose=0)
+    ones = np.ones((4, 8), np.float32)
+    masks = [keras.ops.convert_to_numpy(layer(ones, training=True)) for layer in noisy]
+    return {"parameters": {**parameters(model), "masks": np.stack(masks)}}
 
 
 def _clipped(env: Env, **options: Any) -> Figures:
@@ -332,21 +355,6 @@ def batch_normalisation(env: Env) -> Figures:
     finally:
         logging.getLogger("dream").removeHandler(heard)
     return {"once": once, "inputs": x, "lines": heard.lines, "parameters": parameters(model)}
-
-
-@CASES.add(*WITH_DREAM)
-def dropout_masks(env: Env) -> Figures:
-    """What a seeded dropout draws once the model is prepared. Without a seed it draws from the
-    framework's own stream, which loaders draw from as well."""
-    with env.block():
-        model = compiled(momentum(), layers.Dropout(0.5, seed=7))
-        dropout = model.layers[0]
-        dropout.rate = 0.0
-        model.fit(*arrays(16), batch_size=BATCH, shuffle=False, verbose=0)
-    dropout.rate = 0.5
-    ones = np.ones((4, 8), np.float32)
-    masks = [keras.ops.convert_to_numpy(dropout(ones, training=True)) for _ in range(2)]
-    return {"masks": np.stack(masks)}
 
 
 def _attention(env: Env, optimizer: Any) -> Figures:

@@ -40,6 +40,7 @@ PLAIN_TOO = (
     *WITH_OPTIMIZER,
     "rank_dependent_initial_weights",
     "shuffled",
+    "dropout",
     "clipnorm",
     "global_clipnorm",
     "clipvalue",
@@ -99,7 +100,7 @@ KNOBS = frozenset({*ACCUMULATED, *CLIPPED, *PRECISE, *NORMALISED, *RECOMPUTED, *
 ON_A_MESH = {
     "batch_normalisation": "one program sees the whole batch: its statistics are one device's, "
     "which tests/adapters/tensorflow/parallel holds",
-    "dropout_masks": "one generator draws for the whole batch",
+    "dropout": "one generator draws for the whole batch",
     "refusals": "a batch need not give every device a sample, and sums add up: other refusals, "
     "which tests/adapters/tensorflow/parallel holds",
 }

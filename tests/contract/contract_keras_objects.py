@@ -269,8 +269,7 @@ def refusals(env: Env) -> Figures:
         model = compiled(momentum())
         figures["small"] = refusal(lambda: model.fit(x, y, batch_size=env.replicas - 1, verbose=0))
         summed = net()
-        figures["sum"] = refusal(lambda: _fit_summed(summed, x, y))
-        figures["jit"] = refusal(lambda: _fit_jitted(x, y))
+        figures["unreduced"] = refusal(lambda: _fit_unreduced(summed, x, y))
         figures["nested"] = refusal(lambda: env.strategy().__enter__())
         figures["current"] = dream.current() is strategy
         figures["made_before"] = refusal(lambda: _fit_prepared(strategy, before, x, y))
@@ -281,14 +280,8 @@ def refusals(env: Env) -> Figures:
     return figures
 
 
-def _fit_summed(model: Any, x: np.ndarray, y: np.ndarray) -> None:
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True, reduction="sum"))
-    model.fit(x, y, batch_size=BATCH, verbose=0)
-
-
-def _fit_jitted(x: np.ndarray, y: np.ndarray) -> None:
-    model = net()
-    model.compile("sgd", loss(), jit_compile=True)
+def _fit_unreduced(model: Any, x: np.ndarray, y: np.ndarray) -> None:
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True, reduction=None))
     model.fit(x, y, batch_size=BATCH, verbose=0)
 
 

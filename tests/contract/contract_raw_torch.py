@@ -5,7 +5,7 @@ The raw cases are how loops over DistributedDataParallel are commonly written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -23,8 +23,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from dream.adapters.pytorch import adapter
 from dream.adapters.pytorch.data import sampling
+from dream.adapters.pytorch.loss.factors import Factors, Weighed
+from dream.adapters.pytorch.loss.terms import Term
 from dream.data import partition
-from dream.data.partition import Share, epoch_order
+from dream.data.partition import Share
 
 CASES = Cases()
 __all__ = ["CASES", "start"]
@@ -133,16 +135,19 @@ def raw_accumulated_and_clipped(_: Env) -> Figures:
 
 @CASES.add("cell")
 def mutant_shares_count_alike(env: Env) -> Figures:
-    with mock.patch.object(Share, "weight", 1.0):
+    def alike(_: object, terms: Sequence[Term], **__: object) -> Weighed:
+        return Weighed([*terms], [1.0] * len(terms))
+
+    with mock.patch.object(Factors, "weigh", alike):
         return contract_torch_training.uneven_momentum(env)
 
 
 @CASES.add("cell")
 def mutant_every_epoch_alike(env: Env) -> Figures:
-    def first(samples: int, *, seed: int, epoch: int, shuffle: bool) -> Any:
-        return epoch_order(samples, seed=seed, epoch=0 * epoch, shuffle=shuffle)
+    def again(_: object) -> None:
+        torch.manual_seed(0)
 
-    with mock.patch.object(sampling, "epoch_order", first):
+    with mock.patch.object(sampling.DrawnOrder, "begin", again):
         return contract_torch_data.shuffled_order(env)
 
 

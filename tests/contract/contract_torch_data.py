@@ -27,9 +27,9 @@ def _indices(batches: DataLoader[Any], epochs: int) -> list[list[list[int]]]:
     return [[index.tolist() for index, _, _ in batches] for _ in range(epochs)]
 
 
-@CASES.add(*WITH_DREAM)
+@CASES.add(*EVERYWHERE)
 def shuffled_order(env: Env) -> Figures:
-    """Two seeds and two loaders at once; iterations without gradients between the epochs."""
+    """Two loaders, and one of a seed; iterations without gradients between the epochs."""
     with env.block():
         model = Net()
         optimizer = momentum(model.parameters())

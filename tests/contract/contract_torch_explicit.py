@@ -134,7 +134,7 @@ def loop_weighed_with_a_count_of_zero(env: Env) -> Figures:
 
 
 class _Noisy(nn.Module):
-    """Remembers the masks that its dropout drew."""
+    """Remembers what its dropout drew for each sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,8 +142,8 @@ class _Noisy(nn.Module):
         self.masks: list[Any] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = F.dropout(torch.ones(8), training=self.training)
-        self.masks.append(mask.numpy())
+        mask = F.dropout(torch.ones_like(x), training=self.training)
+        self.masks.append(mask.tolist())
         return (x * self.scale * mask).sum(dim=1)
 
 
@@ -166,7 +166,7 @@ def dropout_masks(env: Env) -> Figures:
                 model.masks.clear()
             for x, _ in loader(61):
                 model(x).mean().backward()
-        figures[way] = np.stack(model.masks)
+        figures[way] = model.masks
         figures[f"{way}_others"] = [float(np.random.rand()), random.random()]
     return figures
 

@@ -28,6 +28,8 @@ from torch.optim import lr_scheduler
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
+from dream.adapters.pytorch.loss.backward import SIZE
+
 Trained = Callable[[Any], Figures]
 
 
@@ -225,7 +227,7 @@ def communications_of_an_update(env: Env) -> Figures:
     return {
         "plain": _counted(env),
         "accumulated": _counted(env, accumulate=4),
-        "wanted": 4 * sum(p.numel() for p in Net().parameters()),
+        "wanted": 4 * (sum(p.numel() for p in Net().parameters()) + SIZE),
     }
 
 

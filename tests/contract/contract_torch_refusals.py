@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 from contract_case import Env, Figures, refusal
-from contract_torch_kit import CASES, Indexed, Net, adamw, loader, momentum, samples_of, train
+from contract_torch_kit import (
+    CASES,
+    Indexed,
+    Net,
+    adamw,
+    loader,
+    momentum,
+    parameters,
+    samples_of,
+    train,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
@@ -19,7 +29,8 @@ def distributed_sampler(env: Env) -> Figures:
     data = Indexed(61)
     sampler: Any = DistributedSampler(data, num_replicas=env.ranks, rank=env.rank)
     with env.block():
-        return refusal(lambda: DataLoader(data, batch_size=16, sampler=sampler))
+        batches = DataLoader(data, batch_size=16, sampler=sampler)
+        return {"seen": [int(index) for batch in batches for index in batch[0]]}
 
 
 @CASES.add("cell")
@@ -77,11 +88,12 @@ def a_part_called_alone(env: Env) -> Figures:
 
 @CASES.add("cell")
 def a_model_made_outside(env: Env) -> Figures:
-    """Called in the block and never prepared: its gradients are this rank's own."""
+    """Called in the block and never prepared: taken on first use, or refused."""
     model = Net()
     with env.block():
         optimizer = adamw(model.parameters())
-        return refusal(lambda: train(model, optimizer, loader(61), epochs=1))
+        told = refusal(lambda: train(model, optimizer, loader(61), epochs=1))
+        return {**told, "parameters": {} if told["types"] else parameters(model)}
 
 
 @CASES.add("cell")

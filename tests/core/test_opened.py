@@ -102,15 +102,23 @@ def test_rank_0_tells_what_another_found(
     assert len(set(told(caplog))) == 1
 
 
+def test_what_is_appended_is_there_once_for_each_rank(
+    store: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (0, 1):
+        watch = rank(number, store)
+        watch.opened(str(tmp_path / "log"), "a", os.O_WRONLY | os.O_APPEND)  # shared by many
+        watch.opened(str(tmp_path / "table.csv"), "a", os.O_WRONLY | os.O_APPEND)
+    assert "what is appended is there once for each" in "".join(told(caplog))
+
+
 def test_what_harms_nobody_is_left_alone(
     store: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reading, appending, files of dream's own (opened by flags), hidden folders,
-    devices."""
+    """Reading, files of dream's own (opened by flags), hidden folders, devices."""
     for number in (0, 1):
         watch = rank(number, store)
         watch.opened(str(tmp_path / "read"), "r", os.O_RDONLY)
-        watch.opened(str(tmp_path / "log"), "a", os.O_WRONLY | os.O_APPEND)
         watch.opened(str(tmp_path / "lock"), None, os.O_RDWR | os.O_CREAT)
         watch.opened(str(tmp_path / ".cache" / "kernel"), "w", WRITE)
         watch.opened("/dev/null", "w", WRITE)
@@ -129,3 +137,13 @@ def test_what_is_opened_is_looked_at_until_the_end_of_the_block(
     watch.rest()
     (tmp_path / "after").write_text("not seen")
     assert len(store.values) == 1
+
+
+def test_a_table_that_each_appends_to_is_told(
+    store: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (0, 1):
+        rank(number, store).opened(str(tmp_path / "losses.csv"), "a", os.O_WRONLY | os.O_APPEND)
+    (text,) = told(caplog)
+    assert "losses.csv" in text
+    assert "what is appended is there once for each" in text

@@ -62,7 +62,7 @@ def fitted(
 ) -> dict[str, Any]:
     """`fit` as it stands, twice, with validation."""
     x, y = data()
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model = net()
         made = optimizer_of(optimizer, global_norm)
         model.compile(made, loss(), metrics=["accuracy"])
@@ -91,7 +91,7 @@ def explicit(name: str, options: dict[str, Any], optimizer: str, norm: bool) -> 
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices(data()).shuffle(64, seed=3).batch(BATCH)
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model, made = net(), optimizer_of(optimizer, norm)
         batches = strategy.prepare(dataset)
         step = strategy.train_step(model, loss(), made)
@@ -131,7 +131,7 @@ class Table(keras.utils.PyDataset):
 
 def tables(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """`fit` on a PyDataset, shuffled."""
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model, table = net(), Table()
         model.compile(optimizer_of("sgd"), loss())
         model.fit(table, epochs=2, verbose=0)

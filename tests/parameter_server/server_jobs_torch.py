@@ -42,7 +42,7 @@ def optimizer_of(name: str, model: nn.Module) -> Optimizer:
 
 def explicit(name: str, options: dict[str, Any], optimizer: str) -> dict[str, Any]:
     """`train_step` to its end."""
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model = net()
         step = strategy.train_step(model, F.cross_entropy, made := optimizer_of(optimizer, model))
         loader = DataLoader(data(), batch_size=BATCH, shuffle=True)
@@ -64,7 +64,7 @@ def untouched(
 ) -> dict[str, Any]:
     """A loop of the user's own: schedules by batch and by epoch, and clipping. folder: where two
     workers meet in their first batches."""
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model = net()
         made = optimizer_of(optimizer, model)
         by_batch = OneCycleLR(made, 0.05, total_steps=40, cycle_momentum=False)
@@ -172,7 +172,7 @@ def digits(name: str, options: dict[str, Any], seed: int) -> float:
 
 def averaged(name: str, options: dict[str, Any], optimizer: str, loop: bool) -> dict[str, Any]:
     """For `local_sgd`."""
-    with dream.strategy(name, **options) as strategy:
+    with dream.strategy(name, seed=0, **options) as strategy:
         model = net()
         made = optimizer_of(optimizer, model)
         step = strategy.train_step(model, F.cross_entropy, made)

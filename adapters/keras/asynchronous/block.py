@@ -64,10 +64,6 @@ class ServedMachine(Machine):
         """Make a function that puts flat parameters into the variables, and a number into the
         counter."""
 
-    @abstractmethod
-    def offset_generators(self, rank: int) -> None:
-        """Move the backend's generators by the rank; rank 0's stay."""
-
 
 @final
 class CaughtGradients:

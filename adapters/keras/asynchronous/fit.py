@@ -70,9 +70,10 @@ def fit(model: Any, steps: WorkerSteps, passes: Passes, seed: int, given: Argume
         arrays = (given["x"], given["y"], given["sample_weight"])
         split, given["validation_data"] = private.split(arrays, given["validation_split"])
         given["x"], given["y"], given["sample_weight"] = split
+    passes.seed = seed
     source = find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
-        shuffle=given["shuffle"], class_weight=given["class_weight"], seed=seed, passes=passes,
+        shuffle=given["shuffle"], class_weight=given["class_weight"], passes=passes,
         parts=1,
     )  # fmt: skip
     first = given["initial_epoch"]

@@ -45,7 +45,6 @@ class AveragedModel:
             self.gradient = self._machine.flat(self.order)
             self._update = self._machine.update(optimizer, self.order)
             if self._engine.parts > 1:
-                consistency.offset_seeds(model, self._engine)
                 consistency.report_local_statistics(model)
         if self._model is not model or self._optimizer is not optimizer:
             raise Unsupported(
@@ -55,6 +54,7 @@ class AveragedModel:
             )
         if self._engine.parts > 1:
             consistency.agree_on(model, [optimizer], self._engine)
+            consistency.part_seeds(model, self._engine.rank)
 
     def step(self, samples: float, present: bytes) -> None:
         """Step on `gradient`, the mean over so many samples; of none, it is 0."""
@@ -106,7 +106,7 @@ class AveragedSteps:
     def begin(self, model: Any, source: Arrays | Batches) -> Callable[[Any, int], Any]:
         private.build(model, private.symbolic(self._engine.example(source)))
         checks.check_metrics(model)
-        checks.check_losses(model)
+        checks.check_means(model)
         averaged, machine = self._averaged, self._machine
         averaged.begin(model, model.optimizer)
         self._engine.take_over(model)
@@ -167,4 +167,4 @@ def averaging(
         "optimizer)",
     )
     steps = AveragedSteps(engine, machine, averaged, caught)
-    return averaged, caught, LocalBlock(steps, plan.seed, caught.take, "local_sgd")
+    return averaged, caught, LocalBlock(steps, plan.seed or 0, caught.take, "local_sgd")

@@ -118,7 +118,7 @@ class KerasWorker:
             state = KerasWorkerState(model, optimizer, servers, self.machine)
             state.take_untrained(self.worker.hold(state, state.pack_untrained()))
             self._state = state
-            self._offset_seeds(model)
+            consistency.part_seeds(model, self.rank)
             if self.worker.shares_batches:
                 consistency.report_local_statistics(model)
         if state.model is not model or state.optimizer is not optimizer:
@@ -127,15 +127,6 @@ class KerasWorker:
                 f"{type(optimizer).__name__} over {model.name!r}. Train one model in a job."
             )
         return state
-
-    def _offset_seeds(self, model: Any) -> None:
-        """Have other workers draw other masks: seed generators move by the rank, rank 0's stay."""
-        if not self.rank:
-            return
-        generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]
-        for state in {id(g): g.state for g in (*generators, private.shared_seed()) if g}.values():
-            state.assign(state + keras.ops.convert_to_tensor([self.rank, 0], state.dtype))
-        self.machine.offset_generators(self.rank)
 
 
 @final
@@ -157,7 +148,7 @@ class PushedSteps:
         own, worker = self._worker, self._worker.worker
         private.build(model, private.symbolic(self._example(source)))
         if worker.shares_batches:
-            checks.check_losses(model)
+            checks.check_means(model)
             model.compute_loss = MethodType(_unmasked_loss, model)
         state = own.ready(model, model.optimizer)
         state.check_untouched()

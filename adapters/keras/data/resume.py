@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes
+from dream.adapters.keras.randomness.start import Generators
 from dream.data.position import Position
 
 FIT_EPOCH = "fit_epoch"
+_METRICS = "metrics"
+ORDER_SEED = "order_seed"
+DRAWN_FROM = "drawn_from"
 
 
 @final
@@ -18,18 +22,24 @@ class FitProgress:
 
     passes: over training data so far. fit_epoch: the epoch as fit counts it, where `position`
     counts passes over all fits. resuming: whether the next epoch goes on in a loaded state's.
+    metrics: gives the states of the model's metrics, with which an epoch goes on. steps: of all
+    fits, where the function that takes them counts them; None where none does.
     """
 
-    def __init__(self) -> None:
-        self.passes = Passes()
+    def __init__(self, generators: Generators | None = None) -> None:
+        self.passes = Passes(generators=generators)
         self.position = Position()
         self.fit_epoch = 0
         self.resuming = False
+        self.metrics: Callable[[], list[Any]] = list
+        self.steps: int | None = None
+        self._loaded_metrics: list[Any] = []
         self._unordered = ""
         self._size = 0
         self._batches: int | None = None
         self._offset = 0
         self._by_epoch = True
+        self._order_seed: int | None = None
 
     def state(self) -> dict[str, Any]:
         if self._unordered:
@@ -39,7 +49,11 @@ class FitProgress:
                 "keras.utils.PyDataset; or take a tf.data.Dataset through strategy.prepare and "
                 "strategy.train_step."
             )
-        return self.position.state({FIT_EPOCH: self.fit_epoch})
+        kept = dict(self.passes.kept) if self.passes.seed is None and self.position.batches else {}
+        state = self.position.state(
+            {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept}
+        )
+        return {**state, _METRICS: self.metrics()} if self.position.batches else state
 
     def state_if_ordered(self) -> dict[str, Any] | None:
         return None if self._unordered else self.state()
@@ -47,7 +61,11 @@ class FitProgress:
     def load(self, state: Mapping[str, Any]) -> None:
         self.fit_epoch = int(state.get(FIT_EPOCH, 0))
         self.position = Position.of(state, {FIT_EPOCH: self.fit_epoch})
+        self._loaded_metrics = list(state.get(_METRICS, ()))
         self.resuming = True
+        self._order_seed = state.get(ORDER_SEED)
+        self.passes.again = state.get(DRAWN_FROM) or {}
+        self._go_on_with_seed()
 
     def begin_unordered(self, what: str) -> None:
         """Begin a fit on data, `what`, whose order is another process's own."""
@@ -56,8 +74,12 @@ class FitProgress:
             self.state()
         self._unordered, self.resuming = what, False
 
-    def begin_fit(self, initial_epoch: int, *, by_epoch: bool) -> int:
-        """Begin a fit, and return its first epoch. by_epoch: whether each is one pass."""
+    def begin_fit(self, initial_epoch: int, seed: int | None, *, by_epoch: bool) -> int:
+        """Begin a fit, and return its first epoch. seed: of the orders of its passes; by_epoch:
+        whether each is one pass."""
+        self.passes.seed = seed
+        if self.resuming:
+            self._go_on_with_seed()
         self.passes.next = max(self.passes.next, initial_epoch)
         first = initial_epoch
         if self.resuming:
@@ -70,6 +92,13 @@ class FitProgress:
         self._offset = self.passes.next - first
         self._by_epoch = by_epoch
         return first
+
+    def _go_on_with_seed(self) -> None:
+        """Draw orders as the fit did that is gone on with."""
+        if self._order_seed is not None:
+            self.passes.seed = self._order_seed
+        elif self.position.batches:
+            self.passes.seed = None
 
     def read_from(self, source: Arrays | Batches, unordered: str) -> None:
         """Read this fit's batches from a source. unordered: what makes its order another
@@ -91,16 +120,28 @@ class FitProgress:
                 "be another."
             )
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> list[Any]:
+        """Begin an epoch, and return the metrics' states to go on with, where it goes on."""
         if self.resuming:
             self._offset = self.position.epoch - self.fit_epoch
         goes_on = self.resuming and epoch == self.fit_epoch
         self.passes.left_out = self.position.batches if goes_on else 0
+        if not self.passes.left_out:
+            self.passes.again = {}
         if not goes_on:
             self.position = Position(epoch + self._offset)
         if self._by_epoch:
             self.passes.next = epoch + self._offset
         self.fit_epoch, self.resuming = epoch, False
+        loaded, self._loaded_metrics = self._loaded_metrics, []
+        return loaded if goes_on else []
+
+    @property
+    def over(self) -> bool:
+        """Whether an epoch that went on has had the last of its batches. What a graph does without
+        a batch must not be done once more to find that out."""
+        known = self._batches is not None and self.passes.left_out > 0
+        return known and self.position.batches >= (self._batches or 0)
 
     def count(self, batches: int) -> None:
         """Note that so many batches of fit's epoch have been handed out."""

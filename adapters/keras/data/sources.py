@@ -4,7 +4,7 @@ is the same in every framework."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream.adapters.keras import private
+from dream.adapters.keras.randomness.start import Generators
 from dream.data.partition import check_batch_size, epoch_order
 
 
@@ -20,12 +21,27 @@ from dream.data.partition import check_batch_size, epoch_order
 class Passes:
     """Counts passes over the data, each when its order is drawn.
 
-    left_out: batches that the next pass leaves out, since they were taken before.
+    seed: what orders are drawn from, with the pass; None where `generators` draw them, as Keras
+    does. left_out: batches that the next pass leaves out, since they were taken before. kept: what
+    the present pass was drawn from. again: the same of a pass that is to be gone on with.
     """
 
-    def __init__(self, first: int = 0) -> None:
-        self.next = first
+    def __init__(self, seed: int | None = None, generators: Generators | None = None) -> None:
+        self.next = 0
         self.left_out = 0
+        self.seed = seed
+        self.kept: Mapping[str, str] = {}
+        self.again: Mapping[str, str] = {}
+        self._generators = generators
+
+    def begin(self, *, python: bool) -> None:
+        """Begin a pass. python: whether Python's generator draws its order."""
+        if self.seed is not None or self._generators is None:
+            return
+        if self.again and self.left_out:  # not where a batch is only read to build a model
+            self._generators.go_on(self.again, python=python)
+            self.again = {}
+        self.kept = self._generators.kept()
 
     def draw(self) -> int:
         self.next += 1
@@ -37,15 +53,16 @@ class Arrays:
     """Arrays alike in their first dim.
 
     inputs: x, (x, y) or (x, y, weight), each nested. shuffle: True, False or "batch" (inside each
-    batch only).
+    batch only). places: Keras's own adapter over the places of the samples, which draws the order
+    where no seed fixes it.
     """
 
     inputs: Any
     samples: int
     batch_size: int
     shuffle: Any
-    seed: int
     passes: Passes
+    places: Any
     fixed = True
 
     @property
@@ -55,17 +72,20 @@ class Arrays:
     def order(self) -> NDArray[np.int64]:
         """Draw the order of the next pass, shape (samples,)."""
         epoch = self.passes.draw()
-        order = epoch_order(self.samples, seed=self.seed, epoch=epoch, shuffle=bool(self.shuffle))
+        seed, shuffle = self.passes.seed or 0, bool(self.shuffle)
+        order = epoch_order(self.samples, seed=seed, epoch=epoch, shuffle=shuffle)
         if self.shuffle == "batch":
             order = np.lexsort((order, np.arange(self.samples) // self.batch_size))
         return order.astype(np.int64, copy=False)
 
-    def begin(self) -> tuple[NDArray[np.int64], int]:
-        """Draw that order, and tell how many batches of it are left out."""
-        return self.order(), self.passes.left_out
+    @property
+    def in_own_order(self) -> bool:
+        """Whether Keras draws the order."""
+        return self.passes.seed is None
 
     def begin_epoch(self) -> None:
-        """Nothing: each pass draws its order as it begins."""
+        if self.shuffle:
+            self.passes.begin(python=False)
 
     def end_epoch(self) -> None:
         """Nothing: arrays hold no workers."""
@@ -95,6 +115,8 @@ class Batches:
     def begin_epoch(self) -> None:
         if self.ordered is not None:
             self.ordered.begin_pass()
+        elif self.fixed:
+            self.passes.begin(python=True)
         self.adapter.on_epoch_begin()
 
     def end_epoch(self) -> None:
@@ -105,10 +127,9 @@ class Batches:
 class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
     """A PyDataset with the batches of each pass in dream's order."""
 
-    def __init__(self, inner: Any, seed: int, passes: Passes) -> None:
+    def __init__(self, inner: Any, passes: Passes) -> None:
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
         self._inner = inner
-        self._seed = seed
         self._passes = passes
         self._order = np.arange(inner.num_batches)
 
@@ -122,8 +143,9 @@ class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is u
     def begin_pass(self) -> None:
         """Draw the order of the next pass. Before Keras starts the workers that read by it."""
         self._order = epoch_order(
-            self._inner.num_batches, seed=self._seed, epoch=self._passes.draw(), shuffle=True
-        )
+            self._inner.num_batches, seed=self._passes.seed or 0, epoch=self._passes.draw(),
+            shuffle=True,
+        )  # fmt: skip
 
     def on_epoch_begin(self) -> None:
         self._inner.on_epoch_begin()
@@ -141,15 +163,14 @@ def find(
     steps: int | None = None,
     shuffle: Any = False,
     class_weight: Any = None,
-    seed: int,
     passes: Passes,
     parts: int,
 ) -> Arrays | Batches:
     """Tell arrays from what yields batches, as Keras does. Keras's own errors come through."""
     ordered = None
     fixed = isinstance(x, keras.utils.PyDataset) and x.num_batches is not None
-    if isinstance(x, keras.utils.PyDataset) and shuffle and x.num_batches is not None:
-        x = ordered = OrderedDataset(x, seed, passes)
+    if fixed and shuffle and passes.seed is not None:
+        x = ordered = OrderedDataset(x, passes)
         shuffle = False
     adapter = private.get_data_adapter(
         x, y, sample_weight, batch_size, steps, shuffle, class_weight
@@ -157,7 +178,8 @@ def find(
     if isinstance(adapter, private.ArrayDataAdapter):
         inputs, samples, size, shuffle = private.array_facts(adapter)
         check_batch_size(size, parts)
-        return Arrays(inputs, samples, size, shuffle, seed, passes)
+        places = private.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
+        return Arrays(inputs, samples, size, shuffle, passes, places)
     return Batches(adapter, passes, ordered, fixed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
@@ -12,18 +13,23 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
 )
 
-from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch.data.sampling import DealtBatches, SeededBatches
+from dream._errors import Unsupported
+from dream.adapters.pytorch.data.agreement import Agreement, Order
+from dream.adapters.pytorch.data.alike import digest_of_dataset
+from dream.adapters.pytorch.data.fetch import Fetch
+from dream.adapters.pytorch.data.modes import Modes
+from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
-from dream.adapters.pytorch.hooks import observed
+from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.generators import InStep
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import check_batch_size
@@ -113,6 +119,11 @@ def leave_loaders_alone() -> Iterator[None]:
         _left_alone.reset(token)
 
 
+def left_alone() -> bool:
+    """Whether loaders are a library's own business now."""
+    return _left_alone.get()
+
+
 @final
 class LoaderSharder:
     """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
@@ -121,17 +132,24 @@ class LoaderSharder:
         self,
         communicator: Communicator,
         shares: Shares,
-        seed: int,
+        seed: int | None,
         resyncs: Resyncs | None = None,
         told_by: Communicator | None = None,
         micros: Callable[[], int] = lambda: 1,
+        in_step: InStep | None = None,
+        modes: Modes | None = None,
     ) -> None:
-        """resyncs: where some ranks are of another framework, with which passes are compared.
-        told_by: all ranks, where several of them take the same share; what rank 0's own sampler
-        draws is every rank's, with gradients off too. micros: see `DealtBatches`."""
+        """seed: fixes the order of shuffled data; None leaves each loader its own. resyncs: where
+        some ranks are of another framework, with which passes are compared. told_by: all ranks,
+        where several of them take the same share. micros: see `DealtBatches`. in_step: keeps the
+        ranks' generators so. modes: whether the models of the block evaluate."""
         self._communicator = communicator
         self._told_by = told_by
         self._shares = shares
+        self._modes = modes or Modes()
+        self._agreement = None
+        if in_step is not None and resyncs is None:
+            self._agreement = Agreement(told_by or communicator, in_step)
         self._seed = seed
         self._resyncs = resyncs
         self._micros = micros
@@ -140,10 +158,6 @@ class LoaderSharder:
         """Deal a loader that was made in the block. given: its constructor's arguments."""
         if not _left_alone.get():
             self.deal(loader, own_order=_draws_for_itself(given))
-
-    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        """`DataLoader.__init__` likewise, where replacements are made by hand."""
-        return observed(init, [], [self.made], binds=True)
 
     def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
         """Deal a loader. own_order: whether its order is the user's sampler's or generator's."""
@@ -155,6 +169,9 @@ class LoaderSharder:
         if loader.batch_sampler is None:
             self._refuse_single_samples(loader)
             return
+        if (sampler := dividing(loader)) is not None and self._communicator.world_size > 1:
+            self._deal_divided(loader, sampler)
+            return
         self._check(loader)
         if own_order is None:
             own_order = not _plain(loader)
@@ -164,14 +181,30 @@ class LoaderSharder:
                 "or a generator of one's own. Leave it out: shuffle=True gives the order of "
                 "strategy.order(samples, epoch) on every rank."
             )
-        source = loader.batch_sampler if own_order else self._seeded(loader)
+        fixed = None if own_order else self._seed
+        source = loader.batch_sampler if fixed is None else self._seeded(loader, fixed)
+        self._take(loader, source)
+
+    def _take(self, loader: DataLoader[Any], source: Any, *, divided: bool = False) -> None:
+        """Have a loader read its part of the batches of `source`."""
+        order = None
+        if self._agreement is not None:
+            order = Order(self._agreement, partial(digest_of_dataset, loader))
+        reads = Reads(self._modes.evaluate)
+        several = order is not None and self._communicator.world_size > 1
         dealt = DealtBatches(
-            source, self._communicator, loader.batch_size, self._told_by, self._micros
-        )
+            source, loader, self._communicator, reads, order, self._micros, divided=divided,
+            fetch=Fetch(loader) if several else None,
+        )  # fmt: skip
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         mark(loader, dealt)
-        loader.__class__ = _dealt_class(type(loader), self._shares, self._compared)
+        loader.__class__ = _dealt_class(type(loader), self._shares, self._modes, self._compared)
+
+    def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
+        """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
+        source = global_batches(loader, sampler, self._communicator)
+        self._take(loader, source, divided=True)
 
     def _deal_stream(self, loader: DataLoader[Any]) -> None:
         if self._resyncs is not None:
@@ -181,10 +214,11 @@ class LoaderSharder:
             )
         self._check(loader)
         stream = DealtStream(
-            self._communicator, loader.batch_size, self._seed, self._told_by, self._micros
-        )
+            self._communicator, loader, self._seed, Reads(self._modes.evaluate), self._told_by,
+            self._micros,
+        )  # fmt: skip
         mark(loader, stream)
-        loader.__class__ = _dealt_stream_class(type(loader), self._shares)
+        loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -192,14 +226,14 @@ class LoaderSharder:
             return batches
         return Compared(batches, self._communicator, self._resyncs)
 
-    def _seeded(self, loader: DataLoader[Any]) -> SeededBatches:
+    def _seeded(self, loader: DataLoader[Any], seed: int) -> SeededBatches:
         assert loader.batch_size is not None
         return SeededBatches(
             loader.dataset,  # type: ignore[arg-type]  # a map-style dataset has a length here
             loader.batch_size,
             shuffle=not isinstance(loader.sampler, SequentialSampler),
             drop_last=loader.drop_last,
-            seed=self._seed,
+            seed=seed,
         )
 
     def _refuse_single_samples(self, loader: DataLoader[Any]) -> None:
@@ -211,11 +245,6 @@ class LoaderSharder:
             )
 
     def _check(self, loader: DataLoader[Any]) -> None:
-        if isinstance(loader.sampler, DistributedSampler):
-            raise ConfigurationError(
-                "dream deals every global batch to the ranks itself. Received: a "
-                "DistributedSampler. Leave the sampler out and say shuffle=True."
-            )
         if loader.batch_size is not None:
             check_batch_size(loader.batch_size, self._communicator.world_size)
         if loader.num_workers > 0 and not loader.in_order:
@@ -244,31 +273,51 @@ def _plain(loader: DataLoader[Any]) -> bool:
 
 
 def _dealt_class(
-    base: type[Any], shares: Shares, compared: Callable[[_DealtIterator], Iterator[Any]]
+    base: type[Any],
+    shares: Shares,
+    modes: Modes,
+    compared: Callable[[_DealtIterator], Iterator[Any]],
 ) -> type[Any]:
     """The loader's class with an `__iter__` that says whose batch it yields."""
 
     def iterate(self: Any) -> Iterator[Any]:
-        sampler: DealtBatches = self.batch_sampler
-        inner: Iterator[Any] = base.__iter__(self)  # asks the sampler for a new pass
-        begun = sampler.begun()
+        dealt = dealt_of(self)
+        assert isinstance(dealt, DealtBatches)
+        if self.batch_sampler is not dealt:
+            return refuse_replaced(self)
+        with dealt.beginning() as begun, dealt.fetching(self, begun):
+            inner: Iterator[Any] = base.__iter__(self)
         if begun is None:
             return inner
-        dealt = _DealtIterator(inner, begun, shares)
-        return compared(dealt) if begun.trains else dealt
+        if begun.trains:
+            modes.pass_begins()
+        iterator = _DealtIterator(inner, begun, shares)
+        return compared(iterator) if begun.trains else iterator
 
     return _class_like(base, iterate)
 
 
-def _dealt_stream_class(base: type[Any], shares: Shares) -> type[Any]:
+def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[Any]:
     """The same for a loader over a stream."""
 
     def iterate(self: Any) -> Iterator[Any]:
         stream = dealt_of(self)
         assert isinstance(stream, DealtStream)
+        if stream.reads.trains:
+            modes.pass_begins()
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)
+
+
+def refuse_replaced(loader: Any) -> Iterator[Any]:
+    """Refuse a loader whose batch sampler is no longer the one that was dealt."""
+    raise Unsupported(
+        "A batch sampler that replaces the loader's own after it was made may read ahead of the "
+        f"loop, so its batches cannot be dealt. Received: a {type(loader).__name__} with "
+        f"{type(loader.batch_sampler).__name__}. Give batch_sampler= to the DataLoader, or use an "
+        "ordinary one with persistent_workers=True."
+    )
 
 
 def _class_like(base: type[Any], iterate: Callable[[Any], Iterator[Any]]) -> type[Any]:
@@ -299,16 +348,17 @@ class _DealtIterator:
     def __next__(self) -> Any:
         self._pass.ask()
         try:
-            batch = next(self._inner)
+            with current.reading():
+                batch = next(self._inner)
         except StopIteration:
-            self._shares.ended()
+            self._shares.ended(self)
             self._pass.ended()
             raise
         share = self._pass.handed()
         if share.count == 0:
             batch = empty(batch)
-        self._shares.yielded(batch, share)
+        self._shares.yielded(batch, share, self)
         return batch
 
     def __del__(self) -> None:
-        self._shares.ended()
+        self._shares.ended(self)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections import deque
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
-from dream.adapters.pytorch.tensors import dump, load
+from dream.adapters.pytorch.data.agreement import Order
+from dream.adapters.pytorch.data.drawn import DrawnOrder, States
+from dream.adapters.pytorch.data.fetch import Fetch
+from dream.adapters.pytorch.randomness.generators import Words
 from dream.collectives import Communicator
 from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
-Reading = Literal["by gradients", "share", "whole"]
-"""by gradients: this rank's part where they are on, every sample where they are off. share: this
-rank's part. whole: every sample, in the order that counts epochs."""
+Reading = Literal["by mode", "share", "whole"]
+"""by mode: this rank's part in training, every sample in evaluation. share: this rank's part.
+whole: every sample, in the order that counts epochs."""
 
 
 @final
 class Reads:
-    """now: what a pass that starts now reads."""
+    """now: what a pass that starts now reads. evaluates: whether the models of the block do."""
 
-    def __init__(self) -> None:
-        self.now: Reading = "by gradients"
+    def __init__(self, evaluates: Callable[[], bool] = lambda: False) -> None:
+        self.now: Reading = "by mode"
+        self._evaluates = evaluates
+
+    @property
+    def trains(self) -> bool:
+        """Whether a pass that starts now is one to train on."""
+        return self.now == "by mode" and torch.is_grad_enabled() and not self._evaluates()
 
     @contextmanager
     def told(self, reading: Reading) -> Iterator[None]:
@@ -34,10 +44,7 @@ class Reads:
         try:
             yield
         finally:
-            self.now = "by gradients"
-
-
-_AHEAD = 1024  # batches of a user's sampler that rank 0 tells at a time
+            self.now = "by mode"
 
 
 @final
@@ -73,78 +80,140 @@ class SeededBatches(Sampler[list[int]]):
         return (batch.tolist() for batch in batches)
 
 
-def told_by_rank_0(batches: Iterable[list[int]], communicator: Communicator) -> Iterator[list[int]]:
-    """Rank 0's batches on every rank: a user's sampler draws for itself, and once is enough."""
-    drawn = iter(batches) if communicator.rank == 0 else iter(())
-    while True:
-        chunk = load(communicator.broadcast_object(dump(list(islice(drawn, _AHEAD)))))
-        yield from chunk
-        if len(chunk) < _AHEAD:
-            return
+@final
+@dataclass(slots=True)
+class _Beginning:
+    """What an iteration is to read, which its iterator may be asked for more than once before it is
+    used. begun: None where it reads every sample unmarked. said: of the generators, told when the
+    first batch is drawn; now: theirs to go on from, where the order is drawn again."""
+
+    begun: Pass | None = None
+    micros: int = 1
+    whole: bool = False
+    said: Words | None = None
+    now: States | None = None
+    fetch: Fetch | None = None
+    used: bool = False
 
 
 @final
 class DealtBatches(Sampler[list[int]]):
-    """A loader's batch sampler: this rank's part of each global batch where gradients are on,
-    every sample where they are off.
+    """A loader's batch sampler: this rank's part of each global batch in training, every sample in
+    evaluation.
 
-    source: the global batches; unless they are seeded, rank 0's are every rank's.
-    told_by: all ranks, where several take the same share.
+    source: the global batches, drawn on every rank alike, each when it is asked for.
     micros: in how many micro-batches a share to train on comes, at most; asked at each pass.
+    fetch: how samples are read; None for each rank its own.
+    divided: the script adds figures up over the ranks itself, so every pass is of shares.
     """
 
     def __init__(
         self,
         source: Any,
+        loader: DataLoader[Any],
         communicator: Communicator,
-        batch_size: int | None,
-        told_by: Communicator | None = None,
+        reads: Reads,
+        order: Order | None,
         micros: Callable[[], int] = lambda: 1,
+        *,
+        divided: bool = False,
+        fetch: Fetch | None = None,
     ) -> None:
-        self.batch_size = batch_size
+        self._divided = divided
+        self._fetch = fetch
+        self._fetching = False
+        self.batch_size = source.batch_size if divided else loader.batch_size
+        self.reads = reads
+        self.source = source
         self._micros = micros
-        self._source = source
         self._seeded = source if isinstance(source, SeededBatches) else None
-        own = Track(lambda: {"batch_size": batch_size})
-        self.track = own if self._seeded is None else self._seeded.track
+        self._drawn = DrawnOrder(loader)
+        self.track = (
+            Track(lambda: _facts(loader), self._drawn)
+            if self._seeded is None
+            else self._seeded.track
+        )
         self._communicator = communicator
-        self._together = told_by is not None
-        self._told_by = told_by or communicator
-        self.reads = Reads()
-        self._begun: Pass | None = None
+        self._order = order
+        self._asked: deque[_Beginning] = deque()
+        self._last: _Beginning | None = None
 
     def __len__(self) -> int:
         """Global batches, which are updates: what a schedule is reckoned in."""
-        return len(self._source)
+        return len(self.source)
 
-    def begun(self) -> Pass | None:
-        """The pass that the last `__iter__` began; None where it reads every sample unmarked."""
-        return self._begun
+    @contextmanager
+    def beginning(self) -> Iterator[Pass | None]:
+        """Have the iteration that is asked for inside be a pass: what follows marks its batches.
+        None where it reads every sample unmarked."""
+        reading, trains = self.reads.now, self.reads.trains
+        if self._divided and not trains:
+            reading = "share"
+        if reading == "by mode" and not trains:
+            self._asked.append(_Beginning())
+            yield None
+            return
+        start = self.track.begin() if trains else Position(self.track.epoch)
+        counts = None if reading == "share" else self.track
+        begun = Pass(counts, start, trains=trains, length=self._left(start))
+        if trains:
+            self._drawn.begin()
+        with self._drawn.again(trains and start.batches > 0) as now:
+            said = self._order.begin() if trains and self._order is not None else None
+            micros = self._micros() if trains else 1
+            self._asked.append(_Beginning(begun, micros, reading == "whole", said, now))
+            yield begun
+
+    @contextmanager
+    def fetching(self, loader: DataLoader[Any], begun: Pass | None) -> Iterator[None]:
+        """Have the loader's own iterator that is made inside read this rank's part."""
+        if self._fetch is None or begun is None or not begun.trains:
+            yield
+            return
+        self._fetching = True
+        try:
+            with self._fetch.set(loader):
+                yield
+        finally:
+            self._fetching = False
+
+    def _left(self, start: Position) -> int:
+        try:
+            return len(self) - start.batches if self._seeded is None else self._seeded.left(start)
+        except TypeError:  # of no known length
+            return 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        reading = self.reads.now
-        if reading == "by gradients" and not torch.is_grad_enabled():
-            self._begun = None
-            return self._every_batch() if self._together else iter(self._source)
-        trains = reading == "by gradients"
-        start = self.track.begin() if trains else Position(self.track.epoch)
-        length = len(self) - start.batches if self._seeded is None else self._seeded.left(start)
-        counts = None if reading == "share" else self.track
-        self._begun = Pass(counts, start, trains=trains, length=length)
-        return self._deal(self._begun, self._micros() if trains else 1, whole=reading == "whole")
+        if self._asked:
+            self._last = self._asked.popleft()
+        asked = self._last
+        if asked is None or asked.used or asked.begun is None:
+            return iter(self.source)
+        start = asked.begun.position
+        source = iter(self.source) if self._seeded is None else self._seeded.batches(start)
+        if self._fetching:
+            asked.fetch = self._fetch
+        return self._deal(source, asked, asked.begun)
 
-    def _every_batch(self) -> Iterator[list[int]]:
-        if self._told_by.world_size == 1 or self._seeded is not None:
-            return iter(self._source)
-        return told_by_rank_0(self._source, self._told_by)
-
-    def _deal(self, begun: Pass, micros: int, *, whole: bool) -> Iterator[list[int]]:
+    def _deal(
+        self, source: Iterator[list[int]], asked: _Beginning, begun: Pass
+    ) -> Iterator[list[int]]:
+        asked.used = True
+        micros, fetch = asked.micros, asked.fetch
         rank, parts = self._communicator.rank, self._communicator.world_size
-        batches = iter(self._source) if whole and not self._together else self._every_batch()
-        if whole:
+        if asked.whole:
             rank, parts = 0, 1
-        for batch, digest in self._from(begun.position, batches):
+        if self._order is not None and begun.trains:
+            source = self._order.drawn(source, asked.said)
+        for batch, digest in self._from(begun, source, asked.now):
             share, mine = share_of(len(batch), rank, parts), batch[rank::parts]
+            chosen = None
+            if fetch is not None and micros == 1:
+                chosen = fetch.choose(batch, rank, parts)
+            if chosen is not None:
+                begun.drawn(share, digest)
+                yield chosen
+                continue
             for part in micro_shares(share, micros) if micros > 1 else (share,):
                 begun.drawn(part, digest)
                 taken, mine = mine[: part.count], mine[part.count :]
@@ -152,12 +221,13 @@ class DealtBatches(Sampler[list[int]]):
                 yield taken if part.count else batch[:1]
 
     def _from(
-        self, start: Position, batches: Iterator[list[int]]
+        self, begun: Pass, batches: Iterator[list[int]], now: States | None
     ) -> Iterator[tuple[list[int], int]]:
         """The batches that are to be handed out yet, each with the digest of all up to it."""
         if self._seeded is not None:
-            yield from ((batch, 0) for batch in self._seeded.batches(start))
+            yield from ((batch, 0) for batch in batches)
             return
+        start = begun.position
         digest, read = 0, 0
         for batch in batches:
             digest, read = chained(digest, repr(batch).encode()), read + 1
@@ -165,4 +235,14 @@ class DealtBatches(Sampler[list[int]]):
                 yield batch, digest
             elif read == start.batches:
                 check_read_again(digest, start)
+                self._drawn.go_on(now)
         check_long_enough(read, start)
+        if self._order is not None and begun.trains:
+            self._order.ended(digest)
+
+
+def _facts(loader: DataLoader[Any]) -> dict[str, Any]:
+    try:
+        return {"batch_size": loader.batch_size, "length": len(loader.dataset)}  # type: ignore[arg-type]
+    except TypeError:
+        return {"batch_size": loader.batch_size}

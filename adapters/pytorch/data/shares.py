@@ -6,6 +6,7 @@ read ahead, or kept in a list, still carry their own.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, final
 from weakref import ref
@@ -16,23 +17,80 @@ from dream._errors import ConfigurationError
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
+_FAR = 8
+"""Batches that a loop reads ahead, at most."""
+
+
+@final
+class Reading:
+    """A pass over a loader. lag: batches between what is yielded and what is trained on, once that
+    is known: a prefetcher's."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Share | None] = deque(maxlen=_FAR + 1)
+        self.lag: int | None = None
+        self.ended = False
+
+    @property
+    def newest(self) -> Share | None:
+        """That of the batch handed out last."""
+        return self._recent[-1] if self._recent else None
+
+    def yields(self, share: Share | None) -> None:
+        """It hands out a batch; None for that there is none left."""
+        self._recent.append(share)
+        self.ended = share is None
+
+    def share(self) -> Share | None:
+        """That of the batch that is trained on now, as far as yields tell."""
+        if self.lag is None:
+            many = len(self._recent)
+            self.lag = many - 1 if many <= _FAR else 0  # more were skipped, not kept
+        place = len(self._recent) - 1 - self.lag
+        return self._recent[place] if place >= 0 else None
+
+    def trained_on(self, share: Share) -> None:
+        """It is known which batch is trained on."""
+        for lag, each in enumerate(reversed(self._recent)):
+            if each is share:
+                self.lag = lag
+                return
+
 
 @final
 class Shares:
-    """The share of the batch that was yielded last, and those of the tensors still alive."""
+    """The shares of batches: of the tensors still alive, of views of these, and of copies by the
+    order in which batches come."""
 
     def __init__(self) -> None:
-        self._current: Share | None = None
-        self._marked: dict[int, tuple[ref[torch.Tensor], Share]] = {}
+        self._readings: dict[int, Reading] = {}
+        self._marked: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
+        self._kept: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
 
-    def yielded(self, batch: object, share: Share) -> None:
-        """A loader hands out `batch`."""
-        self._current = share
-        self._mark(batch, share)
+    @property
+    def current(self) -> Share | None:
+        """The share of the batch that the loop holds; None where it reads none."""
+        for reading in reversed(self._readings.values()):
+            if not reading.ended:
+                return reading.newest
+        return None
 
-    def ended(self) -> None:
-        """No loader is being read: what comes now is not a dealt batch."""
-        self._current = None
+    def yielded(self, batch: object, share: Share, source: object = None) -> None:
+        """A loader hands out `batch`. source: the pass over it."""
+        key = id(source)
+        reading = self._readings.pop(key, None)
+        if reading is None or reading.ended:
+            reading = Reading()
+            self._readings = {k: r for k, r in self._readings.items() if not r.ended}
+        self._readings[key] = reading  # the last one is read now
+        reading.yields(share)
+        self._mark(batch, share, reading)
+
+    def ended(self, source: object = None) -> None:
+        """A pass is over: what comes now is not its batch, save what was read ahead."""
+        reading = self._readings.get(id(source))
+        if reading is not None and not reading.ended:
+            reading.yields(None)
 
     def weight(self, inputs: Iterable[object]) -> float:
         """Weigh this rank's gradient: by that of the first marked input, else that of the
@@ -52,22 +110,73 @@ class Shares:
 
     def of(self, inputs: Iterable[object]) -> Share | None:
         """The share of a forward pass on `inputs`; None for what is no dealt batch."""
-        for value in inputs:
+        if not self._readings:
+            return None
+        given = list(inputs)
+        for value in given:
             entry = self._marked.get(id(value))
             if entry is not None and entry[0]() is value:
+                entry[2].trained_on(entry[1])
                 return entry[1]
-        return self._current
+        leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+        for x in leaves:
+            entry = self._marked.get(id(x)) or self._kept.get(_memory(x))
+            if entry is not None and (kept := entry[0]()) is not None and _shares(kept, x):
+                entry[2].trained_on(entry[1])
+                return entry[1]
+        return self._by_order(leaves)
 
-    def _mark(self, batch: object, share: Share) -> None:
+    def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
+        """Mark what a script has dealt by hand."""
+        reading = self._readings.setdefault(id(self), Reading())
+        reading.ended = True  # it is no pass that later batches could be of
+        for x in tensors:
+            self._mark(x, share, reading)
+
+    def _by_order(self, leaves: Iterable[torch.Tensor]) -> Share | None:
+        """That of a copy, or of what a loop made of a batch: of as many rows, the last read
+        first."""
+        rows = {size for x in leaves for size in x.shape[:2]}
+        fitting: list[Share] = []
+        last: Share | None = None
+        for reading in reversed(self._readings.values()):
+            share = reading.share() if reading.lag or not reading.ended else None
+            if share is not None:
+                last = last or share
+                if share.count in rows:
+                    fitting.append(share)
+        return fitting[0] if fitting else last
+
+    def _mark(self, batch: object, share: Share, reading: Reading) -> None:
         if isinstance(batch, torch.Tensor):
-            key = id(batch)
-            self._marked[key] = (ref(batch, lambda _: self._marked.pop(key, None)), share)
+            key, memory = id(batch), _memory(batch)
+            entry = ref(batch, lambda _: self._forget(key, memory, share)), share, reading
+            self._marked[key] = entry
+            if memory:
+                self._kept[memory] = entry
         elif isinstance(batch, dict):
             for value in batch.values():
-                self._mark(value, share)
+                self._mark(value, share, reading)
         elif isinstance(batch, (list, tuple)):
             for value in batch:
-                self._mark(value, share)
+                self._mark(value, share, reading)
+
+    def _forget(self, key: int, memory: int, share: Share) -> None:
+        self._marked.pop(key, None)
+        if memory in self._kept and self._kept[memory][1] is share:
+            del self._kept[memory]
+
+
+def _memory(x: torch.Tensor) -> int:
+    """Where a tensor's memory begins; 0 where it has none that can be seen."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _shares(kept: torch.Tensor, x: torch.Tensor) -> bool:
+    return kept is x or (_memory(kept) == _memory(x) and len(kept.shape) > 0)
 
 
 def rows_of(batch: Any) -> int | None:

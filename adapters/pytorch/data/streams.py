@@ -15,8 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
+from dream.adapters.pytorch.data.drawn import DrawnOrder
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
+from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
 from dream.data.partition import Share, micro_shares, share_of
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
@@ -147,18 +149,21 @@ class DealtStream:
     def __init__(
         self,
         communicator: Communicator,
-        batch_size: int | None,
-        seed: int,
+        loader: DataLoader[Any],
+        seed: int | None,
+        reads: Reads,
         told_by: Communicator | None = None,
         micros: Callable[[], int] = lambda: 1,
     ) -> None:
-        self.track = Track(lambda: {"batch_size": batch_size, "seed": seed})
-        self._batched = batch_size is not None
+        facts = {"batch_size": loader.batch_size} | ({} if seed is None else {"seed": seed})
+        self._drawn = DrawnOrder(loader)
+        self.track = Track(lambda: facts, self._drawn if seed is None else None)
+        self._batched = loader.batch_size is not None
         self._communicator = communicator
         self._told_by = told_by or communicator
         self._seed = seed
         self._micros = micros
-        self.reads = Reads()
+        self.reads = reads
         self._lasting: DealtCollate | None = None
 
     def iterate(
@@ -169,18 +174,27 @@ class DealtStream:
     ) -> Iterator[Any]:
         """A pass. begin: the loader's own iterator."""
         reading = self.reads.now
-        trains = reading == "by gradients" and torch.is_grad_enabled()
+        trains = self.reads.trains
         start = self.track.begin() if trains else Position(self.track.epoch)
+        if trains:
+            self._drawn.begin()
         micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
         collate = self._collate(loader)
         collate.set_micros(micros)
-        with _set(loader, collate, _seeded(self._seed, start.epoch)):
+        generator = None if self._seed is None else _seeded(self._seed, start.epoch)
+        with (
+            _set(loader, collate, generator),
+            self._drawn.again(trains and start.batches > 0) as now,
+        ):
             inner = begin(loader)
+        if now is not None and loader.num_workers > 0:  # the workers have their seeds
+            self._drawn.go_on(now)
+            now = None
         counts = self.track if trains or reading == "whole" else None
         begun = Pass(counts, start, trains=trains)
         if not micros:
             return _whole(inner, begun)
-        return _StreamIterator(self, inner, begun, shares, micros)
+        return _StreamIterator(self, inner, begun, shares, micros, lambda: self._drawn.go_on(now))
 
     def shares_of(self, total: int, micros: int) -> list[Share]:
         return shares_of(total, self._communicator.rank, self._communicator.world_size, micros)
@@ -223,7 +237,9 @@ class _StreamIterator:
         begun: Pass,
         shares: Shares,
         micros: int,
+        go_on: Callable[[], None],
     ) -> None:
+        self._go_on = go_on
         self._stream = stream
         self._inner = inner
         self._pass = begun
@@ -240,21 +256,23 @@ class _StreamIterator:
         if self._fresh:
             self._fresh = False
             self._leave_out(self._pass.position)
+            self._go_on()
         self._pass.ask()
         if not self._waiting:
             self._read()
         batch, share = self._waiting.popleft(), self._pass.handed()
         if share.count == 0:
             batch = empty(batch)
-        self._shares.yielded(batch, share)
+        self._shares.yielded(batch, share, self)
         return batch
 
     def _read(self) -> None:
         """The next global batch."""
         try:
-            total, digest, parts = next(self._inner)
+            with current.reading():
+                total, digest, parts = next(self._inner)
         except StopIteration:
-            self._shares.ended()
+            self._shares.ended(self)
             self._stream.compare(_ENDED)
             self._pass.ended()
             raise
@@ -278,7 +296,7 @@ class _StreamIterator:
         check_read_again(found, start)
 
     def __del__(self) -> None:
-        self._shares.ended()
+        self._shares.ended(self)
 
 
 def _joined(digest: int, of_a_batch: int) -> int:
@@ -295,10 +313,11 @@ def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
 
 @contextmanager
 def _set(
-    loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator
+    loader: DataLoader[Any], collate: DealtCollate, generator: torch.Generator | None
 ) -> Iterator[None]:
     """Have an iteration that begins inside read by these. generator: what workers are seeded from,
-    the same on all ranks, where the user brought none."""
+    the same on all ranks, where the user brought none; None for
+    torch's."""
     own = loader.collate_fn, loader.generator
     loader.collate_fn = collate
     loader.generator = own[1] or generator

@@ -1,4 +1,8 @@
-"""Shares as Python iterators of torch tensors."""
+"""Shares as Python iterators of torch tensors.
+
+Keras makes an iterator more than it reads in an epoch, and torch draws as one is made: so is
+each here, at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from dream.data.partition import deal, global_batches
 def of_arrays(source: Arrays, rank: int, parts: int) -> Iterable[Any]:
     """Yield the shares of `rank`, global batch after global batch. One part has no share to speak
     of: its elements are the bare batches."""
-    return _Passes(lambda: _array_elements(source, rank, parts))
+    return _Passes(lambda: _array_elements(source, _places(source), rank, parts))
 
 
 def of_batches(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterable[Any]:
@@ -28,11 +32,14 @@ def of_batches(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterab
     of its batch. mixed: whether ranks of another framework compare it."""
     if parts == 1:  # Keras's own may be good for one pass
         return _Passes(lambda: _read(source))
-    return _Passes(lambda: _batch_elements(source, rank, parts, mixed=mixed))
+    return _Passes(lambda: _batch_elements(_read(source), rank, parts, mixed=mixed))
 
 
 def example(source: Arrays | Batches) -> Any:
+    """Read what Keras's own trainer reads to build a model."""
+    source.begin_epoch()
     if isinstance(source, Arrays):
+        next(_places(source), None)
         return source.inputs
     return next(_whole(source.adapter.get_torch_dataloader()))
 
@@ -48,10 +55,22 @@ class _Passes:
         return self._make()
 
 
-def _array_elements(source: Arrays, rank: int, parts: int) -> Iterator[Any]:
+def _places(source: Arrays) -> Iterator[Any]:
+    """Begin a pass over the places in the arrays, a global batch at a time."""
+    if source.in_own_order:
+        loader = iter(source.places.get_torch_dataloader())
+        return (places.cpu().numpy() for places in loader)
+    return _in_order(source)
+
+
+def _in_order(source: Arrays) -> Iterator[Any]:
+    yield from global_batches(source.order(), source.batch_size)
+
+
+def _array_elements(source: Arrays, batches: Iterator[Any], rank: int, parts: int) -> Iterator[Any]:
     inputs = private.sliceable(source.inputs, "torch")
-    order, left_out = source.begin()
-    for batch in islice(global_batches(order, source.batch_size), left_out, None):
+    left_out = source.passes.left_out
+    for batch in islice(batches, left_out, None):
         mine = deal(batch, rank, parts)
         shown = mine if len(mine) else batch[:1]
         data = tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
@@ -59,10 +78,12 @@ def _array_elements(source: Arrays, rank: int, parts: int) -> Iterator[Any]:
             yield data
         else:
             yield {BATCH: data, SHARE: BatchShare(len(mine), len(batch))}
+    if left_out:  # Keras makes its further iterator after passes of all batches only
+        _places(source)
 
 
-def _batch_elements(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterator[Any]:
-    for batch in _read(source):
+def _batch_elements(batches: Iterator[Any], rank: int, parts: int, *, mixed: bool) -> Iterator[Any]:
+    for batch in batches:
         flat = [t for t in tree.flatten(batch) if t is not None]
         total, digest = len(flat[0]), _digest(flat, mixed=mixed)
         count = len(range(rank, total, parts))
@@ -74,7 +95,11 @@ def _batch_elements(source: Batches, rank: int, parts: int, *, mixed: bool) -> I
 
 
 def _read(source: Batches) -> Iterator[Any]:
-    return islice(_whole(source.adapter.get_torch_dataloader()), source.passes.left_out, None)
+    return _after(_whole(source.adapter.get_torch_dataloader()), source)
+
+
+def _after(batches: Iterator[Any], source: Batches) -> Iterator[Any]:
+    yield from islice(batches, source.passes.left_out, None)
 
 
 def _whole(loader: Any) -> Iterator[Any]:

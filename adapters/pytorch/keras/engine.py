@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from dream._adapter import Plan
 from dream._errors import Desynchronized
 from dream._spec import Framework
+from dream.adapters.keras import hooks
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import (
     Array,
@@ -29,8 +30,8 @@ from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
-from dream.adapters.pytorch.devices import offset_by
 from dream.adapters.pytorch.keras import data
+from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
 from dream.adapters.pytorch.module import DistributedModule
 from dream.collectives import Communicator
 from dream.update.update import Knobs
@@ -43,6 +44,7 @@ def open_block(
     ranks. exchanged: how gradients become one, where that is not their mean."""
     engine = TorchEngine(communicator, plan)
     engine.knobs = Knobs.of(plan.options)
+    engine.draws_locally = plan.randomness == "local"
     engine.exchange = None if exchanged is None else TorchExchange(exchanged)
     return KerasBlock(engine)
 
@@ -53,6 +55,7 @@ class TorchEngine(Engine):
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
+        self.generators = TorchGenerators()
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     @property
@@ -144,12 +147,8 @@ class TorchEngine(Engine):
             if isinstance(held, CallHook):
                 set_hook(part, None)
 
-    def offset_seed(self, state: Any) -> None:
-        if self.rank:
-            state.assign(state + torch.tensor([self.rank, 0], dtype=state.value.dtype))
-
-    def offset_generators(self) -> None:
-        offset_by(self.rank)
+    def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
+        return hooks.drawn_for(TorchRows(share, self.rank, self.parts))
 
 
 @final

@@ -15,13 +15,15 @@ from dream.collectives import Communicator
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.compression.exchange import Exchanged
+    from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
 
 
 @final
 class KerasEntry:
     """Opens and closes a block for Keras along with dream's. opener: the address of what makes it,
-    from the plan, the communicator and, where gradients do not become their mean, `exchanged`."""
+    from the plan, the communicator and, where gradients do not become their mean, `exchanged`.
+    shares: those that loaders hand out."""
 
     def __init__(
         self,
@@ -29,8 +31,9 @@ class KerasEntry:
         communicator: Communicator,
         opener: str = "dream.adapters.pytorch.keras.engine:open_block",
         exchanged: Exchanged | None = None,
+        shares: Shares | None = None,
     ) -> None:
-        self._opener, self._exchanged = opener, exchanged
+        self._opener, self._exchanged, self._shares = opener, exchanged, shares
         self._plan = plan
         self._communicator = communicator
         self._watch = ImportWatch(self._found)
@@ -66,7 +69,7 @@ class KerasEntry:
         if self._block is None or not self._block.takes(optimizer):
             return None
         build = load("dream.adapters.pytorch.keras.step:KerasStep")
-        step: Step = build(self._block.engine, model, loss, optimizer, weight)
+        step: Step = build(self._block.engine, model, loss, optimizer, weight, self._shares)
         return step
 
     def _found(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import keras
@@ -10,9 +11,10 @@ import torch
 from keras import tree
 
 from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
-from dream.adapters.keras.engine import Engine, on_present
+from dream.adapters.keras.engine import BatchShare, Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
+from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.train_step import check_scalar
 from dream.data.partition import split
@@ -26,7 +28,8 @@ class KerasStep:
     """Each rank adds up what it has times what it counts for, and the counts themselves; the
     quotient is the mean over the global batch, however uneven the shares are.
 
-    weight: `weight(*batch)` counts the batch's things; None counts samples.
+    weight: `weight(*batch)` counts the batch's things; None counts samples. shares: those that
+    loaders hand out.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class KerasStep:
         loss: Callable[..., Any],
         keras_optimizer: Any,
         weight: Callable[..., Any] | None,
+        shares: Shares | None = None,
     ) -> None:
         check_loss(loss)
         optimizer.adopt_by_hand(keras_optimizer, engine.knobs)
@@ -44,6 +48,7 @@ class KerasStep:
         self._loss = loss
         self._optimizer = keras_optimizer
         self._weight = weight
+        self._shares = shares
         self._fresh = True
         self._synchronised = False
         self._resync: Resync | None = None
@@ -58,14 +63,33 @@ class KerasStep:
             self._resync.before_step()
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
-        if self._engine.knobs.accumulates:
-            value, gradients = self._in_micros(batch, variables)
-        else:
-            value, gradients = self._differentiate(batch, variables, count, whole=True)
+        with self._drawing(batch):
+            if self._engine.knobs.accumulates:
+                value, gradients = self._in_micros(batch, variables)
+            else:
+                value, gradients = self._differentiate(batch, variables, count, whole=True)
         if self._engine.parts > 1:
             value, gradients = self._reduce(value, gradients, count)
         optimizer.apply_global(self._optimizer, self._engine, gradients, variables)
         return value
+
+    def _drawing(self, batch: Batch) -> AbstractContextManager[Any]:
+        """Surround the forward pass: draws are the global batch's, where a loader has dealt it."""
+        share = None if self._shares is None else self._shares.of(tree.flatten(batch))
+        if share is None or self._engine.parts == 1:
+            return nullcontext()
+        return self._engine.drawing(BatchShare(share.count, share.total))
+
+    def _draw(self, inputs: Batch) -> None:
+        """Draw what the other ranks draw in a step that this one has no sample for."""
+        if consistency.seeds_of(self._model):
+            shown = tree.map_structure(lambda t: t.new_zeros((1, *t.shape[1:])), inputs)
+            states = consistency.statistics_of(self._model)
+            before = self._engine.copies(states)
+            with torch.no_grad():
+                forward(self._model, shown, training=True)
+            for state, value in zip(states, before, strict=True):
+                state.assign(value)
 
     def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
         """Return the means over micro-batches that count for what is in them."""
@@ -96,7 +120,6 @@ class KerasStep:
             self._optimizer.build(self._model.trainable_variables)
         if self._engine.parts > 1:
             self._agree(inputs)
-            consistency.offset_seeds(self._model, self._engine)
             batch_norm.synchronise(self._model, self._engine)
             consistency.report_local_statistics(self._model, self._engine)
         self._synchronised = batch_norm.synchronises(self._model, self._engine)
@@ -117,6 +140,7 @@ class KerasStep:
         whether this is all of the rank's share."""
         synchronised = whole and self._synchronised
         if count == 0.0 and self._engine.parts > 1 and not synchronised:
+            self._draw(split(batch)[0])
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
         inputs, target = split(batch)
         self._model.zero_grad()

@@ -1,20 +1,19 @@
 """A strategy in torch is a `Parallelism`; `TorchAdapter` does what all of them have in common.
 
 It is one class: `distribute` a module, `adopt` an optimizer, run a module's passes
-`forward_backward`, and subscribe to what is made in the block. How those that are not on it yet
-plug in:
+`forward_backward`, and subscribe to what is made in the block.
 
+- ddp: `distribute` has gradients averaged while backward runs.
 - sharded, tensor: `distribute` shards a module's parameters and `adopt` gives an optimizer the
   shards; `dealt` and `told_by` are the mesh's data axis and all ranks; a `spread` of their own.
 - pipeline: `forward_backward` is its schedule, `evaluate` goes through the stages.
-- parameter_server: `adopt` pushes and pulls, `opened` serves, `sharder` deals by epochs of its own,
-  `communicator` is refused; `train_step` and `evaluate` are each worker's own.
+- parameter_server has an adapter of its own yet.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -28,14 +27,19 @@ from dream import _registry
 from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
+from dream.adapters.pytorch.checkpoint import TorchCheckpointer
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import LoaderSharder
+from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.randomness.calls import CallDraws
+from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.tensors import TorchTensors
-from dream.adapters.pytorch.train_step import Passes, cuts_of, plain_step, step_of
+from dream.adapters.pytorch.train_step import Cuts, Passes, cuts_of, plain_step, step_of
 from dream.adapters.pytorch.update.gradients import Spread, Whole
+from dream.checkpoint.job import Checkpointer
 from dream.collectives import Communicator, Loop, Members, Wire
 from dream.update.update import Knobs
 
@@ -66,17 +70,21 @@ class Parallelism(ABC):
 
     supports: the options of `dream.update` that it honours, the others are refused; None for all.
     Declared here and nowhere else, with who says so and what to do instead.
+    checkpoints: whether each rank can make its optimizers' state whole and spread it again.
     keras_block: what opens the block for Keras models; None where they are refused.
     keras_steps: whether `train_step` takes them too.
     exchanged: how gradients become one, where that is not their mean.
+    meets: whether models that were made before the block train as those that were made in it.
     """
 
     supports: Mapping[str, Values] | None = None
     supports_for = "This strategy"
     instead = "Leave it out."
+    checkpoints = True
     keras_block: str | None = None
     keras_steps = True
     exchanged: Exchanged | None = None
+    meets = False
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.name = plan, plan.spec.name
@@ -87,7 +95,11 @@ class Parallelism(ABC):
         self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
         self.dealt = ranks.dealt or ranks.world
         self.replicas = ranks.replicas or self.dealt.world_size
-        self.shares = Shares()
+        self.shares, self.modes = Shares(), Modes()
+        self.in_step = InStep(self.world)
+        self.draws = CallDraws(
+            self.dealt.rank, self.shares, self.modes, self.in_step, self.plan.randomness
+        )
         among = self.dealt.world_size
         self.training = Training(self.knobs, self.device.type, among, ranks.spread)
 
@@ -104,7 +116,7 @@ class Parallelism(ABC):
         """Make what deals loaders to the ranks."""
         return LoaderSharder(
             self.dealt, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
-            self.training.micros,
+            self.training.micros, self.in_step, self.modes,
         )  # fmt: skip
 
     def distribute(self, module: nn.Module) -> nn.Module:
@@ -131,11 +143,25 @@ class Parallelism(ABC):
             f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
 
+    def expect(self, objects: Sequence[Any]) -> None:  # noqa: B027
+        """Be told what is about to be prepared together, before the first of it is."""
+
     def follow(self, loader: DataLoader[Any]) -> None:  # noqa: B027
         """A loader of the block's, or one that was prepared, is dealt."""
 
     def adopt(self, optimizer: Optimizer) -> None:  # noqa: B027
         """Have an optimizer step what this rank holds. Its chain has it already."""
+
+    def meet(self, module: nn.Module) -> None:  # noqa: B027
+        """Have a module that was made before the block trained on first use, where it `meets`."""
+
+    def find_unused(self) -> None:  # noqa: B027
+        """The script says that some parameters take no part in a loss."""
+
+    def drop(self, optimizer: Optimizer) -> bool:
+        """Let go of an optimizer that steps nothing of the strategy's; return whether."""
+        del optimizer
+        return False
 
     def subscribe(self, hooks: Hooks) -> None:  # noqa: B027
         """Say what is to be told while the block is open."""
@@ -157,8 +183,11 @@ class Parallelism(ABC):
         passes = self.forward_backward(model, loss, weight)
         if passes is None:
             return plain_step(model, loss, optimizer)
-        cut = cuts_of(self.training.most, self.dealt, self.shares, weight)
-        return step_of(passes, optimizer, cut, self.training.updates)
+        return step_of(passes, optimizer, self.cuts(weight), self.training.updates)
+
+    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+        """Return how the explicit step cuts its batches. weight: counts a batch's things."""
+        return cuts_of(self.training.most, self.dealt, self.shares, weight)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
@@ -170,7 +199,22 @@ class Parallelism(ABC):
         """Every parameter and buffer of a model by name, whole."""
         return tensors.whole_state(model)
 
-    def loss_weight(self) -> float:
+    def checkpointer(self) -> Checkpointer:
+        """What saves and loads its models, optimizers and generators."""
+        if not self.checkpoints:
+            raise Unsupported(
+                f"Checkpoints under {self.name!r} are not there yet. Received: save or load. Keep "
+                "strategy.full_state(model)."
+            )
+        if self.training.keeps_masters:
+            raise Unsupported(
+                "Master weights are in no checkpoint yet. Received: "
+                f"precision={self.knobs.precision!r}. Use 'bfloat16' or 'O1', whose weights are "
+                "float32."
+            )
+        return TorchCheckpointer(self)
+
+    def loss_weight(self) -> float | None:
         """Return what the loss of this rank's last forward pass counts for."""
         return 1.0
 

@@ -17,9 +17,9 @@ from torch import fx, nn
 from torch.autograd.function import once_differentiable
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.replicas.primitives import results, submit
 from dream.adapters.pytorch.parallel.sharding.graph import is_number, sources, writes
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.layer_segments import DeviceThread, SegmentGraph, run_segments
 from dream.adapters.pytorch.parallel.pipeline.stages import most_stages, parameter_costs
 from dream.adapters.pytorch.parallel.replicas import primitives
@@ -38,6 +37,7 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     trace,
     traced_modules,
 )
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 
 
 @final

@@ -75,7 +75,6 @@ class AveragedReplicas:
         own = self._parameters()
         for tensor, first in zip(own, self._communicator.broadcast(own), strict=True):
             tensor.copy_(first)
-        devices.offset_by(self._communicator.rank)
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
@@ -135,6 +134,7 @@ class LocalSgd(Parallelism):
     """Every rank a replica. Between averages a rank's parameters are its own; they are the same
     on every rank at the end of each pass over a loader."""
 
+    checkpoints = False
     keras_block = "dream.adapters.pytorch.keras.local_sgd:open_block"
     keras_steps = False
 

@@ -40,6 +40,7 @@ _NAN = float("nan")
 class Mixed(Synchronous):
     """Replicas in step, some of them in another framework."""
 
+    checkpoints = False
     supports: Mapping[str, Values] | None = {
         "clip_norm": (),
         "clip_value": (),
@@ -94,7 +95,9 @@ class Mixed(Synchronous):
 
     def weigh(self, loss: Any, count: float) -> Any:
         """Counts travel with the gradients."""
-        self.registry.weigh_by_hand(count)
+        for root in self.registry.roots:
+            assert isinstance(root, MixedModule)
+            root.weigh_by_hand(count)
         return loss
 
 
@@ -254,6 +257,7 @@ class MixedModule(DistributedModule):
         """The first batch shows in which order layers are called; it is waited for."""
 
     def weigh_by_hand(self, count: float) -> None:
+        """The user says what the loss of the next backward is the mean over: `count` things."""
         if self._made is not None:
             self._made[0].recount(count)
 

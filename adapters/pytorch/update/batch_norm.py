@@ -14,7 +14,12 @@ from torch.autograd.function import once_differentiable
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import CallHook, Wrapper, called_with, hook_of, unwrapped
-from dream.adapters.pytorch.private import BatchNorm, NormBase, check_input_dim, recomputing
+from dream.adapters.pytorch.private import (
+    BatchNorm,
+    NormBase,
+    check_input_dim,
+    recomputing,
+)
 from dream.collectives import Communicator
 
 
@@ -127,7 +132,7 @@ def synchronise(
     before: Mapping[nn.Module, Synchronised],
     among: Communicator,
     trains: Callable[[], bool],
-    weight: Weight,
+    weight: Weight = lambda: 1.0,
 ) -> dict[nn.Module, Synchronised]:
     """Have the BatchNorms of a root's module see the samples of all ranks, from its training calls
     on. trains: whether a part is called by one. weight: what this rank's gradients are multiplied
@@ -201,6 +206,7 @@ class Synchronised(Wrapper):
         self._norm, self._among = norm, communicator.unchecked()
         self._training_call, self._weight = training_call, weight
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._left = False
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         norm = self._norm
@@ -220,6 +226,15 @@ class Synchronised(Wrapper):
         over = _Over(mean, variance, norm.eps, count, self._among, self._weight)
         apply: Callable[..., torch.Tensor] = _Normalise.apply
         return apply(x, norm.weight, norm.bias, over)
+
+    def leave_graphs(self) -> None:
+        """Be called where the model around it is compiled: a compiler goes straight to a module's
+        forward, past what takes its calls, unless it has hooks."""
+        if not self._left:
+            self._left = True
+            self._norm.register_forward_pre_hook(_seen)
+            self._normalise = torch.compiler.disable(self._normalise)  # type: ignore[method-assign]
+            torch.compiler.reset()  # graphs of modules like this one would be taken for it
 
     def settle(self) -> None:
         """The running statistics take in what the last call saw, on every rank the same."""
@@ -243,6 +258,10 @@ class Synchronised(Wrapper):
         variance = (squares - mean.square()).clamp(min=0.0)
         dtype = wide(x).dtype
         return mean.to(dtype), variance.to(dtype), count
+
+
+def _seen(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Do nothing: a module's hook."""
 
 
 class _Normalise(torch.autograd.Function):

@@ -57,10 +57,13 @@ class Scaling:
     def close(self) -> None:
         self._open = False
 
+    def around(self, run: Backward) -> Backward:
+        """Return what explicit steps call, in the block and after it."""
+        return run if self._open else self._scaling(run)
+
     def backward(self, *args: Any) -> None:
         """`torch.autograd.backward` for explicit steps, in the block and after it."""
-        run = torch.autograd.backward
-        (run if self._open else self._scaling(run))(*args)
+        self.around(torch.autograd.backward)(*args)
 
     def loop_calls(self) -> None:
         """A loop calls a model; after the block its backward will not be scaled."""

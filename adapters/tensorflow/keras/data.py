@@ -1,4 +1,4 @@
-"""Shares as tf.data pipelines: orders from dream, samples gathered a share at a time."""
+"""Shares as tf.data pipelines: the order is Keras's own, samples are gathered a share at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from dream.adapters.keras import private
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, SHARE
-from dream.data.partition import share_of
 
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
     """Return the shares of `ranks` in turn, global batch after global batch. One part has no share
     to speak of: its elements are the bare batches."""
-    places = _orders(source).flat_map(
-        lambda order, left_out: _places(order, source, ranks, parts).skip(left_out * len(ranks))
-    )
     inputs = tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
     data = tf.data.Dataset.from_tensors(inputs).repeat()
 
@@ -33,6 +29,7 @@ def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Datas
         )
         return batch if parts == 1 else {BATCH: batch, SHARE: share}
 
+    places = _dealt(_places(source), ranks, parts)
     elements = tf.data.Dataset.zip((places, data)).map(
         lambda place, whole: gather(place[0], place[1], whole), num_parallel_calls=tf.data.AUTOTUNE
     )
@@ -45,49 +42,65 @@ def _of_any_length(places: tf.Tensor) -> tf.Tensor:
     return tf.compat.v1.placeholder_with_default(places, [None])
 
 
-def _orders(source: Arrays) -> tf.data.Dataset:
-    """Return one element, drawn when the pass begins: its order, and the batches it leaves out."""
+def _places(source: Arrays) -> tf.data.Dataset:
+    """Return the places in the arrays of every global batch of a pass, in Keras's own order or in
+    the seed's, without those that the pass leaves out."""
+    if source.in_own_order:
+        return _without_left_out(source.places.get_tf_dataset(), source)
 
-    def draw(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        order, left_out = tf.numpy_function(source.begin, [], [tf.int64, tf.int64])
-        return tf.ensure_shape(order, [source.samples]), tf.ensure_shape(left_out, [])
+    def draw(_: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(source.order, [], tf.int64), [source.samples])
 
-    return tf.data.Dataset.range(1).map(draw)
-
-
-def _places(order: tf.Tensor, source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
-    """Return (places in the arrays, share) of every element of a pass."""
     size = source.batch_size
     full, rest = divmod(source.samples, size)
-    result = _rows(tf.reshape(order[: full * size], [full, size]), ranks, parts)
-    return result.concatenate(_rows(order[None, full * size :], ranks, parts)) if rest else result
+
+    def cut(order: tf.Tensor) -> tf.data.Dataset:
+        whole = tf.reshape(order[: full * size], [full, size])
+        batches = tf.data.Dataset.from_tensor_slices(whole)
+        last = tf.data.Dataset.from_tensors(order[full * size :])
+        return batches.concatenate(last) if rest else batches
+
+    return _without_left_out(tf.data.Dataset.range(1).map(draw).flat_map(cut), source)
 
 
-def _rows(rows: tf.Tensor, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
-    """Return the elements of global batches of one size, shape (batches, samples)."""
-    size = rows.shape[1]
-    if size % parts == 0 and len(ranks) > 1:
-        shares = tf.transpose(tf.reshape(rows, [-1, size // parts, parts]), [0, 2, 1])
-        return _with_share(tf.reshape(shares, [-1, size // parts]), 0, size, parts)
-    if len(ranks) == 1:
-        return _with_share(_columns(rows, ranks[0], parts), ranks[0], size, parts)
-    return tf.data.Dataset.from_tensor_slices(rows).flat_map(
-        lambda row: _concatenated(
-            [_with_share(_columns(row[None], rank, parts), rank, size, parts) for rank in ranks]
-        )
-    )
+def _without_left_out(batches: tf.data.Dataset, source: Arrays | Batches) -> tf.data.Dataset:
+    """Leave out the first batches of a pass that goes on, as many as are said when it begins. What
+    they are drawn by stays outermost, for a dataset in another's function is made anew with it."""
+
+    def ask(_: tf.Tensor) -> tf.Tensor:
+        left_out = tf.numpy_function(lambda: np.int64(source.passes.left_out), [], tf.int64)
+        return tf.ensure_shape(left_out, [])
+
+    asked = tf.data.Dataset.range(1).map(ask)
+    left_out = asked.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
+    numbered = tf.data.Dataset.zip((batches.enumerate(), left_out))
+    kept = numbered.filter(lambda batch, number: batch[0] >= number)
+    return kept.map(lambda batch, _: batch[1])
 
 
-def _columns(rows: tf.Tensor, rank: int, parts: int) -> tf.Tensor:
-    """Return `rank`'s samples; where it has none, the first one stands in and weighs nothing."""
-    return rows[:, rank::parts] if rank < rows.shape[1] else rows[:, :1]
+def _dealt(batches: tf.data.Dataset, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
+    """Return (places, share) of each rank in turn, batch after batch. Where a rank has no sample,
+    the first one stands in and weighs nothing."""
+
+    def deal(places: tf.Tensor) -> tf.data.Dataset:
+        total = tf.size(places, tf.int64)
+        of_ranks = tf.data.Dataset.from_tensor_slices(tf.constant(list(ranks), tf.int64))
+        return of_ranks.map(lambda rank: _part(places, rank, total, parts))
+
+    if len(ranks) > 1:
+        return batches.flat_map(deal)
+    rank = tf.constant(ranks[0], tf.int64)
+    return batches.map(lambda places: _part(places, rank, tf.size(places, tf.int64), parts))
 
 
-def _with_share(places: tf.Tensor, rank: int, total: int, parts: int) -> tf.data.Dataset:
-    count = share_of(total, rank, parts).count
-    share = tf.constant([count, total, 0.0], tf.float32)
-    rows = tf.data.Dataset.from_tensor_slices(places)
-    return tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensors(share).repeat()))
+def _part(
+    places: tf.Tensor, rank: tf.Tensor, total: tf.Tensor, parts: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    if parts == 1:
+        return places, tf.zeros([3])
+    count = (total - rank + parts - 1) // parts
+    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), 0.0])
+    return places[tf.where(count > 0, rank, 0) :: parts], share
 
 
 def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
@@ -100,14 +113,7 @@ def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
 def whole_batches(source: Batches) -> tf.data.Dataset:
     """Return the global batches of a source, without those that a pass leaves out."""
     batches = source.adapter.get_tf_dataset()
-    if not source.fixed:
-        return batches
-
-    def of_pass(_: tf.Tensor) -> tf.data.Dataset:
-        left_out = tf.numpy_function(lambda: np.int64(source.passes.left_out), [], tf.int64)
-        return batches.skip(tf.ensure_shape(left_out, []))
-
-    return tf.data.Dataset.range(1).flat_map(of_pass)
+    return _without_left_out(batches, source) if source.fixed else batches
 
 
 Digest = Callable[[Any], tf.Tensor]

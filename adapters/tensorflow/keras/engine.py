@@ -15,8 +15,9 @@ from dream.adapters.keras.engine import Array, BatchShare, Exchange, LossGradien
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
-from dream.adapters.tensorflow.randomness import offset_by
+from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.collectives import Communicator
 from dream.update.update import Knobs
 
@@ -35,6 +36,7 @@ def open_block(
         else MirroredEngine(distribution, communicator, plan.seed)
     )
     engine.knobs, engine.exchange = Knobs.of(plan.options), exchange
+    engine.draws_locally = plan.randomness == "local"
     return KerasBlock(engine)
 
 
@@ -44,6 +46,7 @@ class ProcessEngine(TensorFlowEngine):
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
+        self.generators = TensorFlowGenerators()
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
@@ -69,12 +72,8 @@ class ProcessEngine(TensorFlowEngine):
         scope: AbstractContextManager[Any] = tf.init_scope()
         return scope
 
-    def offset_seed(self, state: Any) -> None:
-        if self.rank:
-            state.assign(state + tf.constant([self.rank, 0], state.dtype))
-
-    def offset_generators(self) -> None:
-        offset_by(self.rank)
+    def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
+        return drawing(GraphRows(share, tf.constant(self.rank), self.parts))
 
 
 def differentiate(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.block import Local, ServedMachine
-from dream.adapters.tensorflow.randomness import offset_by
 from dream.adapters.tensorflow.tracing import Compiled
 
 
@@ -75,9 +74,6 @@ class TensorFlowMachine(ServedMachine):
         return tf.nest.map_structure(
             lambda x: None if x is None else tf.convert_to_tensor(x), batch
         )
-
-    def offset_generators(self, rank: int) -> None:
-        offset_by(rank)
 
 
 def _end_to_end(gradients: Sequence[Any], variables: Sequence[Any]) -> tf.Tensor:

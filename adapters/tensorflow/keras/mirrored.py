@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -14,6 +14,9 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
+from dream.adapters.tensorflow.private import read_as_number
+from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator
 from dream.collectives.composed import Pack
@@ -29,12 +32,14 @@ class MirroredEngine(TensorFlowEngine):
     rank = 0
 
     def __init__(
-        self, distribution: tf.distribute.Strategy, communicator: Communicator, seed: int
+        self, distribution: tf.distribute.Strategy, communicator: Communicator, seed: int | None
     ) -> None:
-        self.communicator = communicator
+        self.communicator = self.readers = communicator
+        self.generators = TensorFlowGenerators()
         self.parts = distribution.num_replicas_in_sync
         self.seed = seed
         self._distribution = distribution
+        self._shared_seed: Any = None
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         values = [tf.convert_to_tensor(t) for t in tensors]
@@ -59,6 +64,7 @@ class MirroredEngine(TensorFlowEngine):
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:
         """Place elements by turns on the devices, as they come."""
+        self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads
         return self._distribution.distribute_datasets_from_function(lambda _: dataset)
 
     def creating(self) -> AbstractContextManager[Any]:
@@ -68,9 +74,18 @@ class MirroredEngine(TensorFlowEngine):
     def stepping(self) -> AbstractContextManager[Any]:
         return hooks.unscaled_losses()
 
+    def outside(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = tf.init_scope()
+        return scope
+
+    def _run(self, step: Callable[[Any], None]) -> Callable[[Any], Any]:
+        return lambda batch: self._distribution.run(step, args=(batch,))
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)
         private.update_own_copy(optimizer)
+        for number in private.numbers_of(optimizer):
+            read_as_number(number.value)
 
     def adopt_model(self, model: Any) -> None:
         self._check_made_here(model)
@@ -84,9 +99,8 @@ class MirroredEngine(TensorFlowEngine):
                 "it inside the block."
             )
 
-    def offset_seed(self, state: Any) -> None:
-        for index, own in enumerate(self._distribution.experimental_local_results(state.value)):
-            own.assign(own + tf.constant([index, 0], own.dtype))
-
-    def offset_generators(self) -> None:
-        """One process has one set of generators."""
+    def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
+        if self._shared_seed is not None:
+            private.share_seed(self._shared_seed)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return drawing(GraphRows(share, tf.cast(replica, tf.int32), self.parts))

@@ -47,7 +47,7 @@ class ParameterServer(Asynchronous):
 
     def __init__(self, plan: Plan) -> None:
         self._job = job = ServerJob.of(plan.cluster, plan.options)
-        self._seed = plan.seed
+        self._seed = plan.seed or 0
         device = "CPU:0" if job.serves else runtime.local_device(plan.cluster, plan.devices)
         self._topology = Topology.of(plan.cluster, num_replicas=job.roles.workers, device=device)
         self._joined: tuple[KerasWorker, LocalBlock] | None = None

@@ -22,11 +22,12 @@ from dream._topology import Topology
 from dream.adapters.keras import recompute
 from dream.adapters.keras.engine import Exchange
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
-from dream.adapters.tensorflow import collectives, evaluate, loss, runtime, step
+from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.data import (
     Shard,
     ShardedDataset,
+    Totals,
     shard_of_rank,
     shards_of_replicas,
 )
@@ -112,10 +113,12 @@ class ReplicaParallelism(Parallelism):
         found = replicas(plan)
         self.topology, self.communicator = found.topology, found.communicator
         self._distribution = found.distribution
-        self._open = ExitStack()
+        self._open, self._totals = ExitStack(), Totals()
         self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
 
     def enter(self) -> None:
+        if self.plan.spec.update == "synchronous" and not self.plan.mixed:
+            randomness.start(self.communicator)
         self._block.enter()
         if self._distribution is not None:
             self._open.enter_context(loops_refused(self.topology.num_replicas))
@@ -132,7 +135,9 @@ class ReplicaParallelism(Parallelism):
         return self._block.prepare(optimizer)
 
     def prepare_data(self, data: Any) -> Any:
-        return ShardedDataset(data, self._shard(), self.communicator, self.plan.resyncs)
+        return ShardedDataset(
+            data, self._shard(), self.communicator, self.plan.resyncs, self._totals
+        )
 
     def train_step(
         self,
@@ -160,8 +165,8 @@ class ReplicaParallelism(Parallelism):
         if self.plan.resyncs is not None:
             return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
-            return step.process_step(local, start)
-        return step.replica_step(local, distribution, start)
+            return step.process_step(local, start, totals=self._totals)
+        return step.replica_step(local, distribution, start, self._totals)
 
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]

@@ -17,7 +17,7 @@ from dream._errors import ConfigurationError
 from dream._topology import Cluster, Mesh
 from dream.adapters.keras import files
 from dream.adapters.keras.hooks import KerasPatches, dtype_policy
-from dream.adapters.tensorflow import evaluate
+from dream.adapters.tensorflow import evaluate, randomness
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
@@ -88,7 +88,9 @@ class SplitParallelism(Parallelism):
         self.engine = ProcessEngine(alone(Cluster()), plan)
         self.engine.knobs = knobs
         runner = self.connect(plan)
-        self.fitting = Fitting(runner, ProcessEngine(alone(Cluster()), plan), self.topology)
+        fits = ProcessEngine(alone(Cluster()), plan)
+        fits.readers = self.communicator
+        self.fitting = Fitting(runner, fits, self.topology)
         self._patches, self._open = KerasPatches(), ExitStack()
 
     @abstractmethod
@@ -110,6 +112,7 @@ class SplitParallelism(Parallelism):
     def enter(self) -> None:
         """The constructors of models and optimizers are changed, and the functions that save and
         load models."""
+        randomness.start(self.communicator)
         self._open.enter_context(dtype_policy(self.engine.knobs.precision))
         self._patches.on_created(keras.Model, self.fitting.take)
         self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)

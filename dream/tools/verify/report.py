@@ -50,7 +50,7 @@ def caption(single: Ran) -> str:
     return (
         f"{framework}; {steps} steps{batches(single)}, {how}; {held}. "
         f"Allowed for {Tolerance(first.dtype, single.updates).text}. Generators that the script "
-        f"does not seed start from 0, on rank r from r.{_diverged(single)}"
+        f"does not seed start from 0, on every rank.{_diverged(single)}"
     )
 
 

@@ -41,23 +41,30 @@ def block(options: dict[str, Any]) -> Any:
 
 
 @refusal
-def summed_loss(options: dict[str, Any]) -> None:
+def unreduced_loss(options: dict[str, Any]) -> None:
     with block(options):
-        fitted(compiled(net(), loss=loss(reduction="sum")))
+        fitted(compiled(net(), loss=loss(reduction=None)))
 
 
 @refusal
-def masked_output(options: dict[str, Any]) -> None:
-    words = np.array([[1, 2, 0], [3, 0, 0]] * 8)
+def epoch_without_a_step(options: dict[str, Any]) -> None:
+    """A generator that is through when the second epoch begins."""
     with block(options):
-        model = keras.Sequential([layers.Embedding(5, 4, mask_zero=True), layers.Dense(5)])
-        fitted(compiled(model), words, words)
+        compiled(net()).fit((arrays(BATCH) for _ in range(1)), epochs=2, verbose=0)
+
+
+class Ending(keras.Model):
+    """A step that raises what Keras takes for the end of the data."""
+
+    def train_step(self, data: Any) -> Any:
+        return next(iter(()))
 
 
 @refusal
-def jit_compile(options: dict[str, Any]) -> None:
+def step_that_ends_itself(options: dict[str, Any]) -> None:
     with block(options):
-        compiled(net(), jit_compile=True)
+        inputs = keras.Input((8,))
+        fitted(compiled(Ending(inputs, layers.Dense(4)(inputs))))
 
 
 @refusal

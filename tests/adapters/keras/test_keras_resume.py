@@ -59,6 +59,9 @@ def test_a_fit_goes_on_in_mid_epoch(journey: Journey, kind: str) -> None:
         assert rank[kind]["counted"] == [2, 4], "batches of each epoch"
         for found, expected in zip(rank[kind]["weights"], one[kind]["weights"], strict=True):
             assert np.abs(found - expected).max() < 1e-6
+        assert rank[kind]["iterations"] == one[kind]["iterations"]
+        for name, figures in one[kind]["logs"].items():
+            np.testing.assert_allclose(rank[kind]["logs"][name], figures[1:], atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", FITS[:-1])

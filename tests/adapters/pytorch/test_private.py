@@ -4,18 +4,21 @@ the adapter names one."""
 from __future__ import annotations
 
 import ast
+from collections import OrderedDict, namedtuple
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from dream.adapters.pytorch import private
 
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
-LEFT = {"parallel/_private.py": 7, "parallel/parameter_server": 3, "tools": 35}
+Pair = namedtuple("Pair", "left right")
+LEFT = {"parallel/private.py": 7, "parallel/parameter_server": 3, "tools": 35}
 """How often folders that are yet to come name private things. These numbers only shrink."""
 
 
@@ -108,6 +111,86 @@ def test_what_ddp_has() -> None:
     assert module._ddp_params_and_buffers_to_ignore == ["weight"]
 
 
+def test_structures_are_taken_apart_and_put_together() -> None:
+    for value in ([1, 2], (1, 2), {"a": 1, "b": 2}, OrderedDict(a=1)):
+        parts = private.structure_of(value)
+        assert parts is not None
+        assert parts[0] in private.structure_kinds()
+        assert private.structure_made(*parts) == value
+    assert private.structure_of(3) is None
+    assert private.is_named_tuple(Pair(1, 2))
+    assert not private.is_named_tuple((1, 2))
+
+
+def test_what_is_asked_of_tensors_and_of_a_backward_pass() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    assert private.is_view(x.view(6))
+    made = private.changeable(x.view(3, 2) * 2)
+    made.add_(1.0)
+    assert not private.is_view(made)
+    seen: list[bool] = []
+    x.register_hook(lambda _: private.after_backward(lambda: seen.append(x.grad is not None)))
+    x.sum().backward()
+    assert seen == [True]
+
+
+def test_no_mode_sees_functions_inside() -> None:
+    names = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            names.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        F.relu(torch.ones(2))
+        before = len(names)
+        with private.functions_unseen():
+            F.relu(torch.ones(2))
+    assert 0 < before == len(names)
+
+
+def test_what_is_asked_of_modules() -> None:
+    layer = nn.Linear(2, 2)
+    hook = lambda *_: None  # noqa: E731
+    assert not private.has_hooks(layer)
+    layer.register_forward_hook(hook)
+    layer.register_state_dict_post_hook(hook)
+    assert private.has_hooks(layer)
+    assert private.has_state_dict_hook(layer, hook)
+    private.clear_hooks(layer)
+    assert not private.has_hooks(layer)
+    tied = nn.Module()
+    tied.one = tied.two = nn.Parameter(torch.ones(1))
+    tied.register_buffer("held", torch.ones(1))
+    assert [name for name, _ in private.own_parameters(tied)] == ["one", "two"]
+    assert [name for name, _ in private.own_buffers(tied)] == ["held"]
+    stack = nn.Sequential(layer)
+    assert not [*private.without_children(stack).children()]
+    assert [*stack.children()] == [layer]
+
+
+def test_first_values_are_those_of_constructors() -> None:
+    torch.manual_seed(3)
+    right = nn.MultiheadAttention(8, 2)
+    other = nn.MultiheadAttention(8, 2)
+    torch.manual_seed(3)
+    private.attention_reset(other)
+    assert all(
+        torch.equal(a, b) for a, b in zip(right.parameters(), other.parameters(), strict=True)
+    )
+
+
+def test_layers_that_normalise_over_a_batch() -> None:
+    assert private.normalises_batches(nn.BatchNorm1d(2))
+    assert private.normalises_batches(nn.InstanceNorm1d(2, track_running_stats=True))
+    assert not private.normalises_batches(nn.InstanceNorm1d(2))
+    assert not private.normalises_batches(nn.LayerNorm(2))
+    encoder = nn.TransformerEncoderLayer(4, 2)
+    private.unfused(encoder)
+    assert encoder.activation_relu_or_gelu == 0
+
+
 def test_no_other_file_names_what_is_private() -> None:
     own = _names_of(ADAPTER / "private.py")
     found: dict[str, list[str]] = {}
@@ -160,3 +243,9 @@ def _root(node: ast.expr) -> str:
 
 def _hidden(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+def test_compiled_modules_are_known() -> None:
+    layer = nn.Linear(1, 1)
+    assert private.is_compiled(torch.compile(layer, backend="eager"))  # type: ignore[arg-type]
+    assert not private.is_compiled(layer)

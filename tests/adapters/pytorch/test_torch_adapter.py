@@ -8,12 +8,8 @@ from pathlib import Path
 from dream.adapters.pytorch import adapter
 
 ADAPTER = Path(adapter.__file__).parent
-LEFT = (
-    "parallel/parameter_server/adapter.py",
-    "parallel/sharding/adapter.py",
-    "parallel/fsdp/zero1.py",
-)
-"""Adapters of their own, which are yet to become a `Parallelism` each."""
+LEFT = ("parallel/parameter_server/adapter.py",)
+"""An adapter of its own, which is yet to become a `Parallelism`."""
 
 
 def test_there_is_one_adapter() -> None:

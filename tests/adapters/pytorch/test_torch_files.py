@@ -84,7 +84,7 @@ def test_ranks_that_write_one_file_by_other_means_are_told_once(
 ) -> None:
     first = ranks[0]["said"]
     assert [text for text in first if "write one file" in text] == [
-        f"ranks 0, 1 write one file, and what the last of them writes is what stays: "
-        f"{folder / 'others' / 'one.npy'}. Write it on one rank (`if strategy.topology.rank == 0:`)"
-        ", or under a name for each"
+        f"ranks 0, 1 write one file, and what the last of them writes is what stays (what is "
+        f"appended is there once for each): {folder / 'others' / 'one.npy'}. Write it on one rank "
+        "(`if strategy.topology.rank == 0:`), or under a name for each"
     ]

@@ -14,7 +14,7 @@ from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.hooks import Hooks
 
 ADAPTER = Path(hooks.__file__).parent
-LEFT = {"parallel/sharding/hooks.py": 10, "parallel/parameter_server": 3, "tools": 12}
+LEFT = {"parallel/parameter_server": 3, "tools": 12}
 """How often folders that are yet to come assign to torch. These numbers only shrink."""
 
 

@@ -42,7 +42,6 @@ def test_a_loop_ends_with_the_weights_of_one_device(loop: str, ranks: int) -> No
             "parameter_without_part_in_the_loss",
             "ConfigurationError: A parameter took no part in the last step's loss",
         ),
-        ("parameter_of_no_module", "ConfigurationError: A parameter's gradient was not averaged"),
         ("model_without_shapes", "Unsupported: A parameter has no shape yet"),
         ("average_of_whole_numbers", "Unsupported: There is no mean of this dtype"),
     ],

@@ -320,14 +320,6 @@ def parameter_without_part_in_the_loss() -> None:
         descend(optimizer, F.cross_entropy(model(x), y))
 
 
-def parameter_of_no_module() -> None:
-    model = net()
-    scale = nn.Parameter(torch.ones(()))
-    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=RATE)
-    for x, y in loader(64):
-        descend(optimizer, F.cross_entropy(model(x) * scale, y))
-
-
 def model_without_shapes() -> None:
     model = nn.LazyLinear(CLASSES)
     for x, y in loader(64):
@@ -348,7 +340,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         two_backwards_of_one_forward,
         gradients_set_by_hand,
         parameter_without_part_in_the_loss,
-        parameter_of_no_module,
         model_without_shapes,
         average_of_whole_numbers,
     )

@@ -18,7 +18,7 @@ from dream.tools.plan.sketch import Candidate, Rehearsal
 
 PARAMETERS = 41_170
 TRAINING = TrainingSpec("adamw", "float32", fused=False)
-WIDTH, TOKENS, LOSS = 32, 16, 4
+WIDTH, TOKENS, LOSS = 32, 16, 16
 
 
 def rehearse(candidate: Candidate, batch: int, build: Any = plan_models.tokens) -> list[Rehearsal]:
@@ -102,7 +102,7 @@ def test_a_pipeline_sends_what_passes_between_its_stages() -> None:
     candidate = Candidate("pipeline", Mesh(1, 2), microbatches=4)
     first, last = rehearse(candidate, 8)
     passed = 8 * TOKENS * WIDTH * 4
-    told = 8  # the loss, in float64
+    told = 16  # the loss and what it counted, in float64
     assert given(first) == {"send": passed, "receive": passed + told}
     assert given(last) == {"send": passed + told, "receive": passed}
     assert first.parameters + last.parameters == 4 * PARAMETERS

@@ -90,6 +90,17 @@ with dream.strategy("mirrored") as strategy:
         for batch in loader:
             step(*batch)
 """,
+    "torch_step_seeded": f"""{_TORCH}
+model = layers()  # made before the block
+with dream.strategy("mirrored", seed=0) as strategy:
+    loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer, loader = strategy.prepare(model, optimizer, loader)
+    step = strategy.train_step(model, F.cross_entropy, optimizer)
+    for _ in range(5):
+        for batch in loader:
+            step(*batch)
+""",
     "keras_fit": f"""{_KERAS}
 with dream.strategy("mirrored"):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),

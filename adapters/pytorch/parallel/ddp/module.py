@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any, final
 
@@ -13,14 +12,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
+from dream.adapters.pytorch.loss.backward import SIZE, WeighedBackward
+from dream.adapters.pytorch.loss.calls import Bearer, Message
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.private import recomputing, tree_leaves
+from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
+from dream.data.partition import Share
 
 
 @final
@@ -45,20 +48,31 @@ class DdpSettings:
             find_unused_parameters=self.options["find_unused"],
             static_graph=self.options["static_graph"],
         )
-        if self.hook is not None:
+        if self.hook is not None and not self._sparse(runner):
             ddp.register_comm_hook(None, self.hook)
         return ddp
+
+    def _sparse(self, runner: DdpForward) -> bool:
+        """Whether gradients are sparse, which torch's own process group reduces alone."""
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
+        if found and self.options.get("compression", "none") not in (None, "none"):
+            raise Unsupported(
+                "Sparse gradients are not compressed. Received: compression="
+                f"{self.options['compression']!r} and a {type(found[0]).__name__} with "
+                "sparse=True. Leave one of them out."
+            )
+        return bool(found)
 
 
 @final
 class DdpForward(nn.Module):
-    """The module that DDP wraps: it runs the user's, and may carry one number with the gradients.
+    """The module that DDP wraps: it runs the user's, and has a message beside its parameters.
 
-    carrier: a parameter of shape () whose gradient is set to the loss, so that the loss is
-        reduced in the gradients' own bucket; None where nobody asked for it. With it the output
-        is a pair: the module's, and what to start backward from beside the loss.
     searched: DDP searches the output for the parameters that take part; a parameter itself is
         not found, a tensor computed from it is.
+    started: what backward is to start from for the message to go, in a list, where a parameter is
+        not taken for one of the module's.
     """
 
     def __init__(self, hook: CallHook, *, searched: bool) -> None:
@@ -66,13 +80,19 @@ class DdpForward(nn.Module):
         self._searched = searched
         self._hook = hook
         self.inner = hook.module
-        self.carrier: nn.Parameter | None = None
+        self.message: nn.Parameter | None = None
+        self.started: list[torch.Tensor] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self._hook.inner(*args, **kwargs)
-        if self.carrier is None:
+        if self.message is None:
             return output
-        return output, self.carrier + 0 if self._searched else self.carrier
+        self.started[:] = [self.message + 0 if self._searched else self.message]
+        return (output, *self.started) if self._searched else output
+
+    def output_of(self, returned: Any) -> Any:
+        """The module's own output, of what DDP returned."""
+        return returned[0] if self._searched and self.message is not None else returned
 
 
 def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[..., Any]:
@@ -100,18 +120,11 @@ def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[...
     return lean
 
 
-def scale_gradients(parameters: list[nn.Parameter], weight: float) -> list[RemovableHandle]:
-    """Have each parameter's gradient multiplied by `weight` before it is reduced; 0 makes it
-    zero whatever it was, since the mean over no sample is nan."""
-    scale = torch.zeros_like if weight == 0.0 else partial(torch.mul, weight)
-    return [parameter.register_hook(scale) for parameter in parameters]
-
-
 _requires_grad = attrgetter("requires_grad")
 
 
 @final
-class DdpModule(DistributedModule):
+class DdpModule(DistributedModule, Bearer):
     """Takes the calls of one module and runs them under DDP."""
 
     def __init__(
@@ -121,9 +134,10 @@ class DdpModule(DistributedModule):
         inner: Forward | None,
         *,
         settings: DdpSettings,
+        backward: WeighedBackward,
     ) -> None:
         super().__init__(module, registry, inner)
-        self._settings = settings
+        self._settings, self._backward = settings, backward
         self._ddp: DistributedDataParallel | None = None
         self._runner = DdpForward(self, searched=bool(settings.options.get("find_unused", False)))
         set_hook(self._runner, None)  # it is made in the block, but is no user's
@@ -133,10 +147,8 @@ class DdpModule(DistributedModule):
         self._reduced: tuple[int, ...] = ()
         self._trained: tuple[bool, ...] = ()
         self._generation = -1
-        self._handles: list[RemovableHandle] = []
         self._held: list[RemovableHandle] = []
-        self._weight, self._silent = 1.0, False
-        self._completes = True
+        self._begins = self._completes = True
         self._norms = batch_norm.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,83 +156,60 @@ class DdpModule(DistributedModule):
             return self._beside(args, kwargs)
         if self.registry.training.scaling is not None:
             self.registry.training.scaling.loop_calls()
-        self._set_carrier(None)
         share = self.registry.shares.of((*args, *kwargs.values()))
-        if self.registry.updates is not None:
-            self._completes = self.registry.updates.begin(share)
-        self.weigh(1.0 if share is None else share.weight)
-        return self._run(args, kwargs)
+        updates = self.registry.updates
+        if updates is not None:
+            self._completes = updates.begin(share)
+            self._begins = share is None or share.micro == 0
+        self._backward.lend()
+        if share is None:
+            self._backward.tell_whole((*args, *kwargs.values()))
+        return self._run(share, args, kwargs)
 
-    def call_with_carrier(
-        self, args: tuple[Any, ...], *, empty: bool, first: bool = True, last: bool = True
-    ) -> tuple[Any, torch.Tensor]:
-        """The module's output, and a second tensor to start backward from: the gradient given
-        there comes back as `carried`. The caller weighs the loss itself, save on an empty batch,
-        whose loss may be nan.
-
-        first, last: of the micro-batches of an update; only the last one's backward reduces.
-        """
-        carrier = self._runner.carrier
-        if carrier is None:
-            carrier = self._new_carrier()
-            self._set_carrier(carrier)
-        self.weigh(0.0 if empty else 1.0, counted=True)
-        if first:
-            carrier.grad = None
-        self._completes = last
-        output, carried = self._run(args, {})
-        return output, carried
+    def call_part(
+        self, share: Share | None, args: tuple[Any, ...], *, first: bool, last: bool
+    ) -> Any:
+        """A call by an explicit step, on one of an update's micro-batches. Only the last one's
+        backward reduces."""
+        self._begins, self._completes = first, last
+        return self._run(share, args, {})
 
     @property
-    def carried(self) -> torch.Tensor:
-        """The mean over the ranks of what was given to the last backward. Shape ()."""
-        carrier = self._runner.carrier
+    def waits(self) -> bool:
+        return self.backwards.armed
+
+    @property
+    def completes(self) -> bool:
+        return self._completes
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that this module's DDP reduces, the message not among them."""
+        return self._own
+
+    def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        carrier = self._runner.message
+        if carrier is None:
+            return None
+        if self._begins:
+            carrier.grad = None
+        return self._runner.started[0], message.to(carrier.device, carrier.dtype)
+
+    def received(self) -> torch.Tensor:
+        carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
-        return carrier.grad.clone()  # the gradient itself is a view of a bucket, soon overwritten
+        return carrier.grad
 
     def prepare(self) -> None:
-        """DDP is made at the first call: by then it is known whether a carrier goes along, and a
-        second DDP would keep the first one's buckets beside its own."""
+        """DDP is made at the first call."""
         self._claim()
         self._own = self._untaken()
         if self._own:
             self.registry.settle(self.module)
             self.registry.begin(self.module)
 
-    def weigh_by_hand(self, count: float) -> None:
-        """The loss is weighed already, so shares count as equal; but nothing at all must not
-        bring a nan."""
-        self.weigh(0.0 if count == 0.0 else 1.0, counted=True)
-
-    def weigh(self, weight: float, *, counted: bool = False) -> None:
-        """Set what the next gradient of this module counts for. counted: the loss is multiplied by
-        that already; where BatchNorm sees all ranks' samples, those of a rank whose loss counts
-        for nothing have gradients still, and only what comes from that loss is nothing."""
-        self._refresh()
-        silent = counted and weight == 0.0 and bool(self.synchronised)
-        if (weight, silent) != (self._weight, self._silent):
-            self._unweigh()
-            self._weight, self._silent = weight, silent
-            if silent:
-                carrier = self._runner.carrier
-                self._handles = scale_gradients([] if carrier is None else [carrier], 0.0)
-            elif weight != 1.0:
-                self._handles = scale_gradients(self.trained, weight)
-
-    @property
-    def loss_weight(self) -> float:
-        """The weight of the last call's gradient."""
-        return self._weight
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that this module's DDP reduces, the carrier among them."""
-        carrier = self._runner.carrier
-        return self._own if carrier is None else [*self._own, carrier]
-
     def release(self) -> None:
-        self._unweigh()
         for handle in self._held:
             handle.remove()
         self._held = []
@@ -231,18 +220,17 @@ class DdpModule(DistributedModule):
             self._forward = self._runner.forward
         self.backwards.stop()
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._refresh()
         forward = self._forward if self._completes else self._runner.forward
-        empty = self._weight == 0.0
+        empty = share is not None and share.count == 0
+        called = self._backward.called(self, share, args, kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._call(forward, args, kwargs, empty=empty)
+            return self._runner.output_of(self._call(forward, args, kwargs, empty=empty))
 
         output = self.registry.training.call(call, args, kwargs)
-        if self.synchronised:
-            for x in tree_leaves(output):
-                if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_leaf:
-                    x.register_hook(self._hushed)
+        called.mark(output)
         if self._completes:
             self._average_running()
         return output
@@ -258,14 +246,6 @@ class DdpModule(DistributedModule):
 
     def _local_norms(self) -> list[nn.Module]:
         return [norm for norm in batch_norm.norms(self.module) if norm not in self.synchronised]
-
-    def _reach(self) -> float:
-        """Return what gradients are multiplied by once backward has them."""
-        return 1.0 if self._silent else self._weight
-
-    def _hushed(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Nothing times what was not finite is nothing."""
-        return gradient.nan_to_num(nan=0.0) if self._silent else gradient
 
     def _average_running(self) -> None:
         for synced in self.synchronised.values():
@@ -286,7 +266,7 @@ class DdpModule(DistributedModule):
     def _claim(self) -> None:
         self._generation = self.registry.generation
         self.claim()
-        self.take_options(self._reach)
+        self.take_options()
         precision = self.registry.precision
         if precision is not None and precision.casts_models:
             self.registry.settle(self.module)  # before rank 0's weights are rounded
@@ -301,12 +281,13 @@ class DdpModule(DistributedModule):
     def _build(self) -> None:
         taken = self.registry.taken(self)
         self._own = self._untaken()
-        reduced = tuple(map(id, self.trained))
+        reduced = tuple(map(id, self._own))
         if reduced and reduced == self._reduced:
             return
         self.release()
         self._reduced = reduced
         self._norms = self._local_norms()
+        self._runner.message = self._new_message() if reduced else None
         if reduced:
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
@@ -315,20 +296,11 @@ class DdpModule(DistributedModule):
                 self._forward = forward_of(self._ddp, self._runner)
             if self.registry.updates is not None:
                 self._held = self.registry.updates.held.watch(self._own)
-            self.backwards.watch(self.trained[0])
+            assert self._runner.message is not None
+            self.backwards.watch(self._own[0], self._runner.message)
 
-    def _new_carrier(self) -> nn.Parameter:
-        like = next(p for p in self.module.parameters() if p.requires_grad)
+    def _new_message(self) -> Message:
+        """One in the gradients' own bucket, where they are not of half precision."""
+        like = self._own[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return nn.Parameter(torch.zeros((), dtype=dtype, device=like.device))
-
-    def _set_carrier(self, carrier: nn.Parameter | None) -> None:
-        if carrier is not self._runner.carrier:
-            self._runner.carrier = carrier
-            self._trained = ()
-
-    def _unweigh(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._weight, self._silent = 1.0, False
+        return Message(torch.zeros(SIZE, dtype=dtype, device=like.device))

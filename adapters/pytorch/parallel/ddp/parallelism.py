@@ -6,29 +6,34 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, Protocol, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from dream import _registry
 from dream._adapter import Plan
 from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.compression.exchanges import exchange_of
+from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.gradient_check import watch
-from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.loss import MicroWeights, weight_of
+from dream.adapters.pytorch.hooks import BackwardLent, Hooks
+from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import Make, ModuleRegistry
+from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
-from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
+from dream.adapters.pytorch.train_step import Batch, Cuts, Part, Parts, Passes, check_scalar
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
-from dream.data.partition import split
+from dream.data.partition import Share, split
 from dream.update import tuning
 
 KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
@@ -49,7 +54,7 @@ class Synchronous(Parallelism):
     whether BatchNorm can see all ranks' samples.
     """
 
-    keras_block = KERAS_BLOCK
+    keras_block: str | None = KERAS_BLOCK
 
     synchronises = True
     wire: Wire | None
@@ -59,8 +64,11 @@ class Synchronous(Parallelism):
         self.registry = ModuleRegistry(
             self.make(), self.world, self.shares, self.training,
             synchronises=self.synchronises and self.knobs.synchronises,
-            recomputes=self.knobs.recompute,
+            recomputes=self.knobs.recompute, draws=self.draws,
         )  # fmt: skip
+        self._watches: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
+        self.bare = None if plan.mixed else BareParameters(self.registry, self.shares)
+        self.guard = None if plan.mixed else DriftGuard(self.world, self._roots)
         self.distributes = self.world.world_size > 1 or self.training.runs_models
 
     @abstractmethod
@@ -79,6 +87,27 @@ class Synchronous(Parallelism):
             hooks.wrap("compile", wrap_compile)
         if self.world.world_size > 1:
             hooks.made("optimizer", self.adopt)
+            if self.bare is not None:
+                hooks.wrap("backward", self.bare.wrap)
+
+    @property
+    def meets(self) -> bool:  # type: ignore[override]
+        return self.distributes
+
+    def meet(self, module: nn.Module) -> None:
+        self.registry.add(module)
+
+    def _roots(self) -> list[nn.Module]:
+        return [root.module for root in sorted(self.registry.roots, key=lambda root: root.number)]
+
+    def drop(self, optimizer: Optimizer) -> bool:
+        reduced = self.registry.reduced()
+        if any(id(parameter) in reduced for parameter in parameters_of(optimizer)):
+            return False
+        if optimizer in self._watches:
+            for handle in self._watches.pop(optimizer):
+                handle.remove()
+        return True
 
     def closed(self) -> None:
         self._tell_tuning()
@@ -89,23 +118,26 @@ class Synchronous(Parallelism):
         return module
 
     def adopt(self, optimizer: Optimizer) -> None:
-        if self.world.world_size > 1:
-            watch(optimizer, self.registry)
+        if self.world.world_size > 1 and optimizer not in self._watches:
+            if self.bare is not None:
+                self.bare.watch(optimizer)
+            self._watches[optimizer] = [
+                watch(optimizer, self.registry),
+                *([] if self.guard is None else [self.guard.watch(optimizer)]),
+            ]
 
-    def loss_weight(self) -> float:
-        return self.registry.loss_weight()
 
-
-@final
-class Ddp(Synchronous):
+class Averaging(Synchronous):
     """Gradients are averaged while backward runs, bucket by bucket."""
 
     def __init__(self, plan: Plan) -> None:
+        self._lent = BackwardLent()
         super().__init__(plan)
-        updates = self.training.updates
-        self._micro = None if updates is None else MicroWeights(self.world, updates)
 
     def make(self) -> Make:
+        self._backward = WeighedBackward(
+            self.world, self.training.updates, strict=self.knobs.strict, lent=self._lent
+        )
         hook: GradientHook | None = None
         if self.wire is not None:
             exchange = exchange_of(self.knobs, self.wire, self.world)
@@ -115,7 +147,24 @@ class Ddp(Synchronous):
                 exchanged = Exchanged(exchange, self.wire, self.world.world_size)
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
-        return partial(DdpModule, settings=DdpSettings(self.plan.options, hook))
+        self._reducing = dict(self.plan.options)
+        settings = DdpSettings(self._reducing, hook)
+        return partial(DdpModule, settings=settings, backward=self._backward)
+
+    def find_unused(self) -> None:
+        self._reducing["find_unused"] = True
+
+    def subscribe(self, hooks: Hooks) -> None:
+        super().subscribe(hooks)
+        if self.distributes:
+            hooks.wrap("backward", self._backward.wrap)
+
+    def opened(self) -> None:
+        self._backward.installed = self.distributes
+
+    def closed(self) -> None:
+        self._backward.installed = False
+        super().closed()
 
     def forward_backward(
         self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
@@ -124,34 +173,56 @@ class Ddp(Synchronous):
             return None
         root = self.registry.distribute(model)
         assert isinstance(root, DdpModule)
-        return CarriedLoss(root, loss, self.training.scaling)
+        return WeighedLoss(root, loss, self._backward, self.training.scaling)
+
+    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+        return Parts(self.training.most, self.shares, weight)
 
     def weigh(self, loss: Any, count: float) -> Any:
-        self.registry.weigh_by_hand(count)
-        if self._micro is not None:
-            return self._micro.weigh(loss, count)
-        return loss * weight_of(self.world, count)
+        return self._backward.weigh(loss, count) if self.distributes else loss
+
+    def loss_weight(self) -> None:
+        """A loss is global once its backward has ended."""
 
 
 @final
-class CarriedLoss(Passes):
-    """Many ranks under DDP. The loss travels in the gradients' own bucket, with the last
-    micro-batch: backward is started from it and from a parameter of no other use, whose gradient
-    it is, and DDP averages that with the rest."""
+class Ddp(Averaging):
+    """Every rank has the whole of an optimizer's state."""
 
-    def __init__(self, root: DdpModule, loss: Callable[..., Any], scaling: Scaling | None) -> None:
-        self._root, self._loss = root, loss
-        self._backward = torch.autograd.backward if scaling is None else scaling.backward
 
-    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
+class PartCalls(Protocol):
+    """A distributed module, as an explicit step calls it."""
+
+    def call_part(
+        self, share: Share | None, args: tuple[Any, ...], *, first: bool, last: bool
+    ) -> Any:
+        """Call it on one of an update's micro-batches."""
+
+
+@final
+class WeighedLoss(Passes):
+    """Many ranks. The loss travels beside the gradients, with the last micro-batch."""
+
+    def __init__(
+        self,
+        root: PartCalls,
+        loss: Callable[..., Any],
+        backward: WeighedBackward,
+        scaling: Scaling | None,
+    ) -> None:
+        self._root, self._loss, self._weighed = root, loss, backward
+        self._scaling = scaling
+        self._value = torch.zeros(())
+
+    def run(self, batch: Batch, part: Part, *, first: bool, last: bool) -> None:
         inputs, target = split(batch)
-        output, carried = self._root.call_with_carrier(
-            inputs, empty=weight == 0.0, first=first, last=last
-        )
+        output = self._root.call_part(part.share, inputs, first=first, last=last)
         value = check_scalar(self._loss(output, target))
-        if weight != 1.0:
-            value = value * weight
-        self._backward((value, carried), (None, value.detach().to(carried.dtype)))
+        if part.count is not None:
+            value = self._weighed.weigh(value, part.count)
+        run = self._weighed.around(torch.autograd.backward)
+        (run if self._scaling is None else self._scaling.around(run))(value)
+        self._value = value.detach()
 
     def told(self) -> torch.Tensor:
-        return self._root.carried
+        return self._value

@@ -2,80 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, final
 from weakref import WeakSet
 
 import torch
-from numpy.typing import NDArray
 from torch import nn, optim
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
 
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream._adapter import Plan, Step
 from dream._errors import Unsupported
 from dream._options import REPLICAS
-from dream._topology import Topology
-from dream.adapters.pytorch.adapter import TorchAdapter
-from dream.adapters.pytorch.hooks import Patches
-from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
-from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
-from dream.adapters.pytorch.parallel.sharding.hooks import hook_modules, hook_optimizers, hook_save
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
-from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state, saving_wholes
 from dream.collectives import Communicator
 
 
 @final
-class ZeroOne(Adapter):
+class ZeroOne(Averaging):
     """DDP on all ranks; the ranks of a row of the mesh hold one state together."""
+
+    checkpoints = False
+    keras_block = None
 
     def __init__(self, plan: Plan) -> None:
         options = {option.name: option.default for option in REPLICAS}
         options |= {name: value for name, value in plan.options.items() if name in options}
-        self._replicas = TorchAdapter(Ddp(replace(plan, options=options)))
-        self._name = plan.spec.name
+        super().__init__(replace(plan, options=options))
         mesh = shards_mesh_of(plan)
         rows = [mesh.copy_of(index * mesh.model) for index in range(mesh.data)]
-        device = torch.device(self.topology.device).type
-        axes = ("replica", "shard")
-        made = (
-            None
-            if mesh.size == 1
-            else init_device_mesh(device, (mesh.data, mesh.model), mesh_dim_names=axes)
-        )
-        self._optimizers = RowOptimizers(RowShards(own_group(self.communicator, rows)), made)
-        self._patches = Patches()
+        shape, axes = (mesh.data, mesh.model), ("replica", "shard")
+        made = None
+        if mesh.size > 1:
+            made = init_device_mesh(self.device.type, shape, mesh_dim_names=axes)
+        self._optimizers = RowOptimizers(RowShards(own_group(self.world, rows)), made)
 
-    @property
-    def topology(self) -> Topology:
-        return self._replicas.topology
+    def subscribe(self, hooks: Hooks) -> None:
+        super().subscribe(hooks)
+        hooks.wrap("save", saving_wholes)
+        if self.world.world_size == 1:
+            hooks.made("optimizer", self.adopt)
 
-    @property
-    def communicator(self) -> Communicator:
-        return self._replicas.communicator
-
-    def enter(self) -> None:
-        self._replicas.enter()
-        hook_save(self._patches)
-        forbid_fits(self._patches, self._name)
-        hook_optimizers(self._patches, self._optimizers.take)
-        hook_modules(self._patches, self._name, lambda _: None)
-
-    def exit(self) -> None:
-        self._patches.restore()
-        self._replicas.exit()
-
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        for item in objects:
-            refuse_keras(item, self._name)
-        ready = self._replicas.prepare(*objects)
-        for item in ready:
-            if isinstance(item, Optimizer):
-                self._optimizers.take(item)
-        return ready
+    def adopt(self, optimizer: Optimizer) -> None:
+        super().adopt(optimizer)
+        self._optimizers.take(optimizer)
 
     def train_step(
         self,
@@ -85,18 +60,7 @@ class ZeroOne(Adapter):
         weight: Callable[..., Any] | None,
     ) -> Step:
         self._optimizers.take(optimizer)
-        return self._replicas.train_step(model, loss, optimizer, weight)
-
-    def evaluate(
-        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
-    ) -> dict[str, float]:
-        return self._replicas.evaluate(model, data, metrics)
-
-    def weigh(self, loss: Any, count: Any) -> Any:
-        return self._replicas.weigh(loss, count)
-
-    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
-        return self._replicas.full_state(model)
+        return super().train_step(model, loss, optimizer, weight)
 
 
 _BY_ELEMENT = {

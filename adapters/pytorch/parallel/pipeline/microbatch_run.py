@@ -9,9 +9,11 @@ import torch
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Microbatches
-from dream.adapters.pytorch.parallel._private import tree_leaves, tree_map
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.train_step import check_scalar
 
+Weigh = Callable[[torch.Tensor, Any, int], torch.Tensor]
+"""(loss, output, number) of a microbatch -> its part of the loss, to start backward from."""
 Loss = Callable[[Any, Any], Any]
 
 
@@ -36,9 +38,8 @@ def part_of(parts: Microbatches, value: Any, index: int) -> Any:
 class MicrobatchRun:
     """A batch on its way through the stages. Every rank of a pipeline has the whole batch.
 
-    inputs: the model's. target, loss, weights: where it is trained; weights are what the loss of
-    each microbatch counts for, some at least for more than nothing. scale: what gradients are
-    larger by.
+    inputs: the model's. target, loss, weigh: where it is trained; weigh makes of a microbatch's
+    loss its part of the batch's. scale: what gradients are larger by.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class MicrobatchRun:
         inputs: Sequence[Any],
         target: Any = None,
         loss: Loss | None = None,
-        weights: Sequence[float] = (),
+        weigh: Weigh | None = None,
         scale: float = 1.0,
     ) -> None:
         self.parts = parts
         self._inputs, self._target, self._loss = inputs, target, loss
-        self._weights, self._scale = weights, scale
+        self._weigh, self._scale = weigh, scale
         self._losses: list[torch.Tensor] = []
         self._outputs: list[Any] = []
 
@@ -63,16 +64,13 @@ class MicrobatchRun:
     def finish(self, index: int, output: Any) -> torch.Tensor:
         """Return what the last stage makes of a microbatch: its part of the loss, to start
         backward from; without a loss, the output is kept."""
-        if self._loss is None:
+        if self._loss is None or self._weigh is None:
             self._outputs.append(self._cut(output, index))
             return torch.zeros(())
-        weight = self._weights[index]
-        if weight == 0.0:  # the mean over nothing is nan
-            return _nothing(output)
-        target = part_of(self.parts, self._target, index)
-        part = (
-            _refuse_elsewhere(check_scalar(self._loss(self._cut(output, index), target))) * weight
-        )
+        if self.parts.real(index) == 0:  # the mean over nothing is nan
+            return nothing_of(output)
+        own, target = self._cut(output, index), part_of(self.parts, self._target, index)
+        part = self._weigh(_refuse_elsewhere(check_scalar(self._loss(own, target))), own, index)
         self._losses.append(part.detach().clone())
         return part if self._scale == 1.0 else part * self._scale
 
@@ -134,7 +132,7 @@ def _refuse_elsewhere(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _nothing(output: Any) -> torch.Tensor:
+def nothing_of(output: Any) -> torch.Tensor:
     """Make a loss of 0 that all gradients come from."""
     leaves = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
     return torch.stack([(leaf * 0.0).sum() for leaf in leaves]).sum()

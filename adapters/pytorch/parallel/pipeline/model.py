@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -12,9 +11,13 @@ from torch import nn
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Microbatches
 from dream.adapters.pytorch.call_hook import set_hook
-from dream.adapters.pytorch.parallel._private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
-from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Loss, MicrobatchRun, rows_of
+from dream.adapters.pytorch.parallel.pipeline.microbatch_run import (
+    Loss,
+    MicrobatchRun,
+    Weigh,
+    rows_of,
+)
 from dream.adapters.pytorch.parallel.pipeline.schedule import (
     PipelineSettings,
     ScheduleExecutor,
@@ -33,6 +36,7 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     trace,
 )
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
+from dream.adapters.pytorch.private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import again
 
@@ -87,13 +91,13 @@ class PipelineModel:
         args: tuple[Any, ...],
         target: Any,
         loss: Loss,
-        weights: Sequence[float],
+        weigh: Weigh,
         scale: float = 1.0,
     ) -> MicrobatchRun:
-        """Leave the gradients of the microbatches' losses, each times its weight, times `scale`, in
-        the parameters of this rank's stages."""
+        """Leave the gradients of the microbatches' losses, weighed, times `scale`, in the
+        parameters of this rank's stages."""
         call = self._bind(args, {})
-        run = MicrobatchRun(parts, [*call.tensors.values()], target, loss, weights, scale)
+        run = MicrobatchRun(parts, [*call.tensors.values()], target, loss, weigh, scale)
         self._run(call, run, trains=True)
         return run
 

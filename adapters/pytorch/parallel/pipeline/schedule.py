@@ -20,9 +20,9 @@ from torch.distributed.pipelining import (
 from dream import _plain
 from dream._plain import Codec, name_of
 from dream._topology import Microbatches, microbatches
+from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
-from dream.adapters.pytorch.parallel import _private
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import MicrobatchRun
 from dream.adapters.pytorch.update.precision import Precision
 from dream.adapters.pytorch.update.recompute import How
@@ -192,9 +192,9 @@ def _encode(value: object) -> tuple[str, object] | None:
     if isinstance(value, TensorSpec):
         dtype = str(value.dtype).removeprefix("torch.")
         return "shape", (tuple(value.shape), dtype, value.requires_grad)
-    if isinstance(value, tuple) and _private.is_named_tuple(value):
+    if isinstance(value, tuple) and private.is_named_tuple(value):
         return "named", (name_of(type(value)), list(value))
-    structure = _private.structure_of(value)
+    structure = private.structure_of(value)
     if structure is None:
         return None
     kind, children, context = structure
@@ -210,8 +210,8 @@ def _decode(tag: str, value: Any) -> object:
         return _known(name, tuple.__subclasses__())(*children)
     if tag == "node":
         name, children, context = value
-        kind = _known(name, _private.structure_kinds())
-        return _private.structure_made(kind, children, context)
+        kind = _known(name, private.structure_kinds())
+        return private.structure_made(kind, children, context)
     raise ValueError("an unknown structure")
 
 

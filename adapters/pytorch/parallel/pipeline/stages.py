@@ -17,7 +17,6 @@ from dream._errors import ConfigurationError, Unsupported, unknown
 from dream._topology import balanced
 from dream.adapters.pytorch import tensors
 from dream.adapters.pytorch.call_hook import set_hook
-from dream.adapters.pytorch.parallel._private import own_parameters
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
 from dream.adapters.pytorch.parallel.sharding.graph import (
     LayerSequence,
@@ -31,6 +30,7 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     guard_state_dict,
     guard_tensor,
 )
+from dream.adapters.pytorch.private import own_parameters
 from dream.collectives import Communicator
 
 Costs = Callable[[LayerSequence, frozenset[str]], list[float]]

@@ -10,16 +10,19 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
+from dream.adapters.pytorch import private
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.loss import count_of
-from dream.adapters.pytorch.parallel.pipeline.microbatch_run import part_of, rows_of
+from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Weigh, part_of, rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import PipelineModel
 from dream.adapters.pytorch.parallel.pipeline.stages import StageParameters
+from dream.adapters.pytorch.parallel.pipeline.weights import GraphWeights, by_hand
 from dream.adapters.pytorch.parallel.sharding.gradients import average
-from dream.adapters.pytorch.train_step import Batch, Passes
+from dream.adapters.pytorch.randomness.calls import CallDraws
+from dream.adapters.pytorch.train_step import Batch, Part, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Communicator
-from dream.data.partition import split
+from dream.data.partition import Share, split
 
 _TAG = 1  # the schedules' own messages have 0
 
@@ -44,11 +47,13 @@ class LossBroadcast:
         if self._receives and self._device.type != "cuda":
             self._receive()
 
-    def share(self, loss: torch.Tensor | None) -> torch.Tensor:
-        """Return the last stage's loss, shape (), on every rank, after the schedule."""
+    def share(self, loss: torch.Tensor | None, counted: float = 0.0) -> torch.Tensor:
+        """Return the last stage's loss and what it counted, shape (2,), on every rank, after the
+        schedule."""
         if not self._receives:
             assert loss is not None
-            self._told = loss.to(torch.float64)
+            self._told = self._new()
+            self._told[0], self._told[1] = loss, counted
             others = [rank for rank in range(self._group.size()) if rank != self._last]
             self._sent = [self._send(rank) for rank in others]
             return self._told
@@ -65,7 +70,7 @@ class LossBroadcast:
         return self._group.rank() != self._last
 
     def _new(self) -> torch.Tensor:
-        return torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.zeros(2, dtype=torch.float64, device=self._device)
 
     def _receive(self) -> None:
         self._told = self._new()
@@ -83,8 +88,8 @@ class LossBroadcast:
 class PipelinePasses(Passes):
     """Gradients add up over rounds, and become the mean over the copies of the model in the last.
 
-    weight: counts the things that a loss is the mean over; None goes by samples. data: the ranks
-    that hold the same stages.
+    weight: counts the things that a loss is the mean over; None goes by the loss's graph. data:
+    the ranks that hold the same stages. strict: raise where that is not understood.
     """
 
     def __init__(
@@ -95,45 +100,74 @@ class PipelinePasses(Passes):
         weight: Callable[..., Any] | None,
         data: Communicator,
         scaling: Scaling | None,
+        draws: CallDraws,
+        *,
+        strict: bool,
     ) -> None:
+        self._draws, self._strict = draws, strict
+        self._said: set[str] = set()
         self._pipeline, self._parts, self._loss = pipeline, parts, loss
         self._weight, self._data, self._scaling = weight, data, scaling
         settings = pipeline.settings
         self._broadcast = LossBroadcast(settings.group, pipeline.last, settings.device)
-        self._value = torch.zeros((), dtype=torch.float64, device=settings.device)
+        self._value = torch.zeros(2, dtype=torch.float64, device=settings.device)
 
-    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
+    def run(self, batch: Batch, weight: Any, *, first: bool, last: bool) -> None:
         if first:
             self._value = torch.zeros_like(self._value)
-        counts = self._counts(batch)
-        if sum(counts) > 0.0:
-            with nullcontext() if self._scaling is None else self._scaling.scaled():
-                self._value = self._value + self._round(batch, counts, weight)
+        if (weigh := self._weights(batch, weight)) is not None:
+            scaled = nullcontext() if self._scaling is None else self._scaling.scaled()
+            with scaled, self._draws.alone(self._pipeline.model, "stages and microbatches"):
+                self._value = self._value + self._round(batch, weigh)
         if last:
             self._value = average(self._parts.parameters, self._value, self._data)
+            self._divide()
             if self._scaling is not None:
                 self._scaling.renote()
 
     def told(self) -> torch.Tensor:
-        return self._value.to(torch.get_default_dtype())
+        return self._value[0].to(torch.get_default_dtype())
 
-    def _round(self, batch: Batch, counts: list[float], weight: float) -> torch.Tensor:
+    def _divide(self) -> None:
+        """Make means over counted things of what was averaged as if each sample were one."""
+        counted = float(self._value[1])
+        if counted not in (0.0, 1.0):
+            gradients = [p.grad for p in self._parts.parameters if p.grad is not None]
+            if gradients:
+                private.foreach_mul_(gradients, 1.0 / counted)
+            self._value = self._value / counted
+
+    def _round(self, batch: Batch, weigh: Weigh) -> torch.Tensor:
         inputs, target = split(batch)
         pipeline, scale = self._pipeline, 1.0 if self._scaling is None else self._scaling.own
         self._broadcast.expect()
         samples = pipeline.parts(rows_of(batch))
-        weights = [weight * count / sum(counts) for count in counts]
-        run = pipeline.train(samples, inputs, target, self._loss, weights, scale)
-        return self._broadcast.share(run.mean_loss if pipeline.has_last else None)
+        run = pipeline.train(samples, inputs, target, self._loss, weigh, scale)
+        if not pipeline.has_last:
+            return self._broadcast.share(None)
+        counted = weigh.counted if isinstance(weigh, GraphWeights) else 0.0
+        return self._broadcast.share(run.mean_loss, counted)
+
+    def _weights(self, batch: Batch, weight: Any) -> Weigh | None:
+        """Choose what the microbatches' losses count for; None where there is nothing to count."""
+        if isinstance(weight, Part):
+            rows = rows_of(batch)
+            share = weight.share or Share(rows, rows, 1)
+            if not rows:
+                return None
+            parts = self._pipeline.parts(rows)
+            return GraphWeights(parts, share, self._said, strict=self._strict)
+        counts = self._counts(batch)
+        total = sum(counts)
+        return by_hand([weight * count / total for count in counts]) if total else None
 
     def _counts(self, batch: Batch) -> list[float]:
-        """Count the things that the loss of each microbatch is the mean over."""
+        """Count the things that the loss of each microbatch is the mean over, as the user does."""
         samples = rows_of(batch)
         if samples == 0:
             return []
         parts = self._pipeline.parts(samples)
-        if self._weight is None:
-            return [float(parts.real(index)) for index in range(parts.count)]
+        assert self._weight is not None
         return [
             count_of(self._weight(*(part_of(parts, value, index) for value in batch)))
             if parts.real(index)

@@ -44,6 +44,8 @@ class OneProcess(Parallelism):
         "'mirrored', which takes all."
     )
 
+    meets = True
+
     def __init__(self, plan: Plan) -> None:
         self._team = self._gather(plan)
         self.supports = _TOGETHER if self._team.meets else _HONOURED
@@ -72,6 +74,9 @@ class OneProcess(Parallelism):
         hooks.wrap("compile", wrap_compile)
         if self.training.runs_models:
             hooks.wrap("backward", self._followed.weighed)
+
+    def meet(self, module: nn.Module) -> None:
+        self._add(module)
 
     def distribute(self, module: nn.Module) -> nn.Module:
         if module not in self._settled:

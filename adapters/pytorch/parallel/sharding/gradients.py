@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
 from math import inf
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.hooks import RemovableHandle
 
-from dream.adapters.pytorch.parallel._private import after_backward
-from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.private import after_backward, to_local
 from dream.adapters.pytorch.update.gradients import Spread, is_finite
 from dream.collectives import Communicator
 
@@ -42,6 +41,48 @@ class SpreadGradients(Spread):
         counts = torch.tensor([float(not is_finite(own)), float(bool(own))], dtype=torch.float64)
         infinite, some = self._ranks.all_reduce(counts, "sum").tolist()
         return None if not some else not infinite
+
+
+def clipping_norm(clip: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Have torch's function see the whole of a gradient."""
+
+    @wraps(clip)
+    def to_norm(
+        parameters: Any,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> torch.Tensor:
+        listed, gradients = _sharded(parameters)
+        if gradients is None:
+            return clip(listed, max_norm, norm_type, error_if_nonfinite, foreach)
+        if error_if_nonfinite and not (total := global_norm(gradients, norm_type)).isfinite():
+            raise RuntimeError(f"The total norm of order {norm_type} is not finite: {total}.")
+        return clip_to_norm(gradients, float(max_norm), float(norm_type))
+
+    return to_norm
+
+
+def clipping_value(clip: Callable[..., None]) -> Callable[..., None]:
+    """Have torch's other function see it too."""
+
+    @wraps(clip)
+    def to_value(parameters: Any, largest: float, foreach: bool | None = None) -> None:
+        listed, gradients = _sharded(parameters)
+        if gradients is None:
+            clip(listed, largest, foreach)
+        else:
+            clip_to_value(gradients, float(largest))
+
+    return to_value
+
+
+def _sharded(parameters: Any) -> tuple[list[torch.Tensor], list[torch.Tensor] | None]:
+    """List the parameters, and their gradients where some are sharded."""
+    listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    gradients = gradients_of(listed)
+    return listed, gradients if any(isinstance(g, DTensor) for g in gradients) else None
 
 
 def clip_to_norm(
@@ -160,7 +201,6 @@ class DataAxisSum:
 
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()  # the layout has been agreed on
-        self._weight = 1.0
         self._completes = True
         self._parameters: dict[int, nn.Parameter] = {}
         self._hooks: dict[int, RemovableHandle] = {}
@@ -169,16 +209,11 @@ class DataAxisSum:
         self._waiting: set[int] = set()  # whose gradient is partly this rank's own
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of these from here on."""
+        """Add up the gradients of these from here on, where there is an axis to add along."""
+        if self._among.world_size == 1:
+            return
         self._parameters = {id(parameter): parameter for parameter in parameters}
-        self._hook()
-
-    def arm(self, weight: float) -> None:
-        """Set what the next gradients count for. Where no axis is to be added along, and
-        everything counts in full, nothing is looked at."""
-        before, self._weight = self._weight, weight
-        if self._among.world_size > 1 or weight != before:
-            self._hook()
+        self.refresh()
 
     def accumulate(self, *, fresh: bool, completes: bool) -> None:
         """Begin a part of an update, added up with its last."""
@@ -186,9 +221,9 @@ class DataAxisSum:
             self._waiting.clear()
         self._completes = completes
 
-    def _hook(self) -> None:
-        needed = self._among.world_size > 1 or self._weight != 1.0
-        wanted = {k: p for k, p in self._parameters.items() if needed and p.requires_grad}
+    def refresh(self) -> None:
+        """Look at which of them are trained now."""
+        wanted = {k: p for k, p in self._parameters.items() if p.requires_grad}
         for key in set(self._hooks) - set(wanted):
             self._hooks.pop(key).remove()
         for key, parameter in wanted.items():
@@ -200,9 +235,9 @@ class DataAxisSum:
         parameter = self._parameters[key]
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             gradient = gradient.redistribute(placements=parameter.placements)
-        if self._among.world_size == 1 or not self._completes:
+        if not self._completes:
             self._waiting.add(key)
-            return _times(gradient, self._weight)
+            return gradient
         if parameter.grad is not None:
             self._before[key] = parameter.grad.clone()
         if not self._came:
@@ -229,17 +264,11 @@ class DataAxisSum:
         came = self._came.get(key)
         if came is None:
             return self._gradient(key)
-        own = came if self._weight == 1.0 else _times(came, self._weight)
         if key in self._waiting and key in self._before:
-            own = own + to_local(self._before[key])
-        return own
+            return came + to_local(self._before[key])
+        return came
 
     def _gradient(self, key: int) -> torch.Tensor:
         gradient = self._parameters[key].grad
         assert gradient is not None
         return to_local(gradient)
-
-
-def _times(gradient: torch.Tensor, weight: float) -> torch.Tensor:
-    """Scale a gradient; to nothing where it counts for nothing, whatever it is."""
-    return gradient * weight if weight else torch.zeros_like(gradient)

@@ -22,8 +22,8 @@ import torch
 from torch import fx, nn
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch.parallel._private import has_hooks, tree_leaves
 from dream.adapters.pytorch.parallel.inner_calls import running_layers
+from dream.adapters.pytorch.private import has_hooks, tree_leaves
 
 _PLAIN = (bool, int, float, str, type(None))
 _UNSEEN = (
@@ -123,7 +123,7 @@ def traced_modules(model: nn.Module, opened: Collection[str]) -> set[str]:
 def trace(model: nn.Module, call: ForwardCall, opened: frozenset[str]) -> fx.Graph:
     """Return the graph of a call. `Unsupported` where the forward cannot be followed."""
     if has_hooks(model):
-        raise _unfollowed(model, "forward hooks on the model itself")
+        raise _unfollowed(model, "hooks on the model itself")
     try:
         with _following, running_layers(), _no_random_draw(model):
             graph = LayerTracer(opened).trace(model, dict(call.constants) or None)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.parallel._private import attention_reset, without_children
+from dream.adapters.pytorch.private import attention_reset, without_children
 from dream.collectives import Communicator
 
 

@@ -3,35 +3,59 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import distributed, nn
+from torch.distributed import ProcessGroup
 
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
-from dream.adapters.pytorch.module import call_empty, call_share
-from dream.adapters.pytorch.parallel._private import tree_leaves
-from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
+from dream.adapters.pytorch.errors import peers_may_fail
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.calls import Bearer
+from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.state import (
     GUARD,
     PickleGuard,
     guard_state_dict,
     module_message,
 )
-from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.private import recomputing, tree_leaves
 from dream.adapters.pytorch.update import batch_norm
-from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
-from dream.adapters.pytorch.update.recompute import recompute
-
-if TYPE_CHECKING:
-    from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
-
-Forward = Callable[..., Any]
+from dream.data.partition import Share
 
 
-class ShardedModule(CallHook):
+@final
+class Message:
+    """The few numbers that a backward pass tells all ranks, on their way beside its gradients.
+    group: the ranks; None where that is one."""
+
+    def __init__(self, group: ProcessGroup | None) -> None:
+        self._group = group
+        self._numbers = torch.zeros(())
+        self._work: distributed.Work | None = None
+
+    def send(self, numbers: torch.Tensor, *, first: bool, last: bool) -> None:
+        """Add up those of an update's parts, and set out with the last: before backward, whose time
+        it takes no part of."""
+        self._numbers = numbers if first else self._numbers + numbers
+        if last and self._group is not None:
+            work = distributed.all_reduce(self._numbers, group=self._group, async_op=True)
+            self._work = work
+
+    def received(self) -> torch.Tensor:
+        """Return their mean over the ranks."""
+        if self._work is not None:
+            with peers_may_fail("the loss of a step"):
+                self._work.wait()
+            self._work = None
+            self._numbers.div_(distributed.get_world_size(self._group))
+        return self._numbers
+
+
+class ShardedModule(DistributedModule, Bearer):
     """Takes the calls of one module whose parameters are spread over the ranks.
 
     The module keeps its name and its place; its parameters are new ones, in shards.
@@ -39,23 +63,29 @@ class ShardedModule(CallHook):
     sharded: the parameters that were sharded, or left whole on purpose, by id.
     """
 
-    def __init__(self, module: nn.Module, registry: ShardedRegistry, inner: Forward | None) -> None:
-        super().__init__(module, inner)
-        self.registry = registry
+    def __init__(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        parameters: SplitParameters,
+        backward: WeighedBackward,
+        group: ProcessGroup | None,
+    ) -> None:
+        """group: the ranks that batches are dealt to; None where that is one."""
+        super().__init__(module, registry, inner)
+        self._backward, self._message = backward, Message(group)
         self.sharded: dict[int, nn.Parameter] = {}
+        self._parameters = parameters
+        self._ready = False
         self._norms = batch_norm.norms(module)
-        self._synced: dict[nn.Module, Synchronised] = {}
-        self._weight, self._silent = 1.0, False
         self._number = 0  # of the update that gradients were last gathered for
-        self._completes = True
+        self._begins = self._completes = True
+        self._waits = self._came = False
 
     @abstractmethod
     def shard(self) -> None:
         """Shard what is not sharded yet, in place."""
-
-    @abstractmethod
-    def scale(self, weight: float) -> None:
-        """Set what the next gradient counts for; 0 makes it zero, whatever it was."""
 
     @abstractmethod
     def accumulate(self, *, fresh: bool, completes: bool) -> None:
@@ -67,17 +97,60 @@ class ShardedModule(CallHook):
         """Return the parameters that backward passes leave gradients in."""
         return [*self.sharded.values()]
 
+    @property
+    def waits(self) -> bool:
+        """Until the next call, in the block: several backward passes may follow one."""
+        return self._waits
+
+    @property
+    def completes(self) -> bool:
+        return self._completes
+
+    def send(self, message: torch.Tensor) -> None:
+        self._message.send(message, first=self._begins, last=self._completes)
+
+    def received(self) -> torch.Tensor:
+        return self._message.received()
+
     def reshard(self) -> None:
         """Let go of what was gathered, after calls that no backward follows."""
 
-    def keep_gathered(self, keep: bool) -> None:
-        """Leave what is gathered after a backward pass, for a second one through it; or not."""
+    def prepare(self) -> None:
+        """Shard the module; what was put in since is sharded too."""
+        if self._ready and all(id(p) in self.sharded for p in self.module.parameters()):
+            return
+        self.registry.settle(self.module)
+        with self._parameters.replacing(self.module):
+            self.split()
+        self.registry.begin(self.module)
 
-    def hook_of_copy(self, module: nn.Module) -> CallHook | None:
-        """Return what takes the calls of a copy of the module, or of one of its parts."""
-        return None
+    def split(self) -> None:
+        """Shard it and take its calls."""
+        self.registry.inside = True  # what a look at a forward pass calls is no training
+        try:
+            self.shard()
+        finally:
+            self.registry.inside = False
+        self.claim()
+        self.take_options()
+        self._norms = [n for n in batch_norm.norms(self.module) if n not in self.synchronised]
+        self._ready = True
+
+    def claim(self) -> None:
+        """Have the calls of the module and of its parts come here, whoever took them before."""
+        for part in self.module.modules():
+            set_hook(part, self if part is self.module else SubmoduleCall(part, self))
+            others = {name: value for name, value in vars(part).items() if name != GUARD}
+            vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
+            vars(part).update({GUARD: PickleGuard(module_message(type(part).__name__))} | others)
+        guard_state_dict(self.module)
+
+    def release(self) -> None:
+        """The module is a part now: the whole one's root finds it sharded."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._ready:
+            self.prepare()
         return self.run(self.inner, args, kwargs)
 
     def run(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,15 +159,28 @@ class ShardedModule(CallHook):
         if registry.inside:
             return forward(*args, **kwargs)
         if recomputing():
-            return self._cast(forward, args, kwargs)
+            return registry.training.call(forward, args, kwargs)
         if not torch.is_grad_enabled():
             return self._without_gradients(forward, args, kwargs)
-        if registry.precision is not None and registry.precision.scaling is not None:
-            registry.precision.scaling.loop_calls()
+        if registry.training.scaling is not None:
+            registry.training.scaling.loop_calls()
         share = registry.shares.of((*args, *kwargs.values()))
         if registry.updates is not None:
-            self.begin_micro(completes=registry.updates.begin(share))
-        return self.run_scaled(forward, args, kwargs, 1.0 if share is None else share.weight)
+            completes = registry.updates.begin(share)
+            self._begin_micro(begins=share is None or share.micro == 0, completes=completes)
+        self._backward.lend()
+        return self.train(forward, args, kwargs, share)
+
+    def call_part(
+        self, share: Share | None, args: tuple[Any, ...], *, first: bool, last: bool
+    ) -> Any:
+        """Run a call by an explicit step, on one of an update's micro-batches. Only the last one's
+        backward adds gradients up over the ranks."""
+        if not self._ready:
+            self.prepare()
+        if self.registry.updates is not None:
+            self._begin_micro(begins=first, completes=last)
+        return self.train(self.inner, args, {}, share)
 
     def run_submodule(
         self, part: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -102,56 +188,48 @@ class ShardedModule(CallHook):
         """Run a call of a part by itself."""
         return self.run(forward, args, kwargs)
 
-    def run_scaled(
+    def train(
         self,
         forward: Forward,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        weight: float,
-        *,
-        counted: bool = False,
+        share: Share | None,
     ) -> Any:
-        """Run a training call, whose gradient counts for `weight`. counted: the loss is multiplied
-        by what it counts for, and `weight` is 0 where that is 0, else 1."""
-        self._set_weight(weight, counted=counted)
-        output = self._cast(self._call_inside(forward, empty=weight == 0.0), args, kwargs)
+        """Run a training call. share: of the batch that it is on."""
+        empty = share is not None and share.count == 0
+        if self._came:
+            self._waits = self._came = False
+        called = self._backward.called(self, share, args, kwargs)
+        self._waits = True
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(forward, args, kwargs, empty=empty)
+
+        output = self.registry.training.call(call, args, kwargs)
+        called.mark(output)
         if self._completes:
             self._settle_statistics()
         leaves = [leaf for leaf in tree_leaves(output) if _needs_backward(leaf)]
         if not leaves:
             self.reshard()
-        self.registry.called = bool(leaves)
+            self.backwards.came()
+            self._waits = False
         for leaf in leaves:
             if not leaf.is_leaf:
                 leaf.register_hook(self._backward_came)
         return output
 
-    def weigh_by_hand(self, count: float) -> None:
-        """Take a loss that is weighed already; nothing at all must not bring a nan."""
-        self._set_weight(0.0 if count == 0.0 else 1.0, counted=True)
-
-    def begin_micro(self, *, completes: bool) -> None:
+    def _begin_micro(self, *, begins: bool, completes: bool) -> None:
         """Have the next gradients count to the update that the strategy is at."""
         updates = self.registry.updates
-        if updates is not None:
-            fresh, self._number = updates.number != self._number, updates.number
-            self._completes = completes
-            self.accumulate(fresh=fresh, completes=completes)
-
-    def apply_update_options(self) -> None:
-        """Have layers recomputed and normalise together, as was asked for. Done again after each
-        cut."""
-        registry = self.registry
-        if registry.synchronises:
-            self._synced = synchronise(
-                self.module, self._synced, registry.dealt, self.trains, lambda: self._weight
-            )
-            self._norms = [n for n in batch_norm.norms(self.module) if n not in self._synced]
-        recompute(self.module, registry.recomputes, self.trains)
+        assert updates is not None
+        fresh, self._number = updates.number != self._number, updates.number
+        self._begins, self._completes = begins, completes
+        self.accumulate(fresh=fresh, completes=completes)
 
     def trains(self) -> bool:
         """Tell whether a part that is called now is called by a training call of the whole."""
-        return torch.is_grad_enabled() and (self.registry.inside or recomputing())
+        return torch.is_grad_enabled() and super().trains()
 
     def _without_gradients(
         self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -161,50 +239,22 @@ class ShardedModule(CallHook):
         self.registry.inside = True
         try:
             with torch.inference_mode(False), torch.no_grad():
-                return self._run_beside(forward, args, kwargs)
+                return self.registry.training.call_beside(self.module, forward, args, kwargs)
         finally:
             self.registry.inside = False
             self.reshard()
 
-    def _run_beside(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        precision = self.registry.precision
-        if precision is None:
-            return forward(*args, **kwargs)
-        return precision.call_beside(self.module, forward, args, kwargs)
-
-    def _call_inside(self, forward: Forward, *, empty: bool) -> Forward:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.registry.inside = True
-            try:
-                run = call_empty if empty else call_share
-                return run(self.module, forward, args, kwargs)
-            finally:
-                self.registry.inside = False
-
-        return call
-
-    def _cast(self, call: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        precision = self.registry.precision
-        return call(*args, **kwargs) if precision is None else precision.call(call, args, kwargs)
-
-    def _set_weight(self, weight: float, *, counted: bool) -> None:
-        """Where BatchNorm sees all ranks' samples, those of a rank whose loss counts for nothing
-        have gradients still, and only what comes from that loss is nothing."""
-        self._silent = counted and weight == 0.0 and bool(self._synced)
-        self._weight = 1.0 if self._silent else weight
-        self.scale(self._weight)
-
-    def _backward_came(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Note that backward has come. Nothing times what was not finite is nothing."""
-        self.registry.called = False
-        return gradient.nan_to_num(nan=0.0) if self._silent else gradient
+    def _backward_came(self, _: torch.Tensor) -> None:
+        self.backwards.came()
+        self._came = True
+        self._waits = self._backward.installed
 
     def _settle_statistics(self) -> None:
-        for synced in self._synced.values():
+        for synced in self.synchronised.values():
             synced.settle()
         running = batch_norm.running(self._norms) if self._norms else []
         if running:
-            means = self.registry.dealt.all_reduce(running)
+            means = self.registry.communicator.all_reduce(running)
             for buffer, mean in zip(running, means, strict=True):
                 buffer.copy_(mean)
 
@@ -226,65 +276,3 @@ class SubmoduleCall(CallHook):
         if self.root.registry.inside or recomputing():
             return self.inner(*args, **kwargs)
         return self.root.run_submodule(self.module, self.inner, args, kwargs)
-
-
-def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Take this rank's shards of whole tensors: a hook before load_state_dict."""
-    for name, parameter in module.named_parameters():
-        value: Any = state.get(prefix + name)
-        if isinstance(parameter, DTensor) and type(value) in (torch.Tensor, nn.Parameter):
-            state[prefix + name] = shard_like(value.detach(), parameter)
-
-
-def shard_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Spread a tensor over the ranks as a parameter is."""
-    if not isinstance(parameter, DTensor):
-        return whole
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
-
-
-def take_calls(root: ShardedModule) -> None:
-    """Have the calls of the module and of its parts come to the root, whoever took them before."""
-    for part in root.module.modules():
-        set_hook(part, root if part is root.module else SubmoduleCall(part, root))
-        others = {name: value for name, value in vars(part).items() if name != GUARD}
-        vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
-        vars(part).update({GUARD: PickleGuard(module_message(type(part).__name__))} | others)
-    guard_state_dict(root.module)
-
-
-def copy_shards(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Have a deep copy take these copies of the parameters. torch cannot copy a DTensor that has a
-    gradient."""
-    for parameter in module.parameters():
-        if isinstance(parameter, DTensor) and id(parameter) not in memo:
-            copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            memo[id(parameter)] = copied
-
-
-@final
-class UnshardedModule(ShardedModule):
-    """One rank, nothing to shard; a model made on the meta device gets its memory."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        registry: ShardedRegistry,
-        inner: Forward | None,
-        *,
-        device: torch.device,
-    ) -> None:
-        super().__init__(module, registry, inner)
-        self._device = device
-
-    def shard(self) -> None:
-        if is_meta(self.module):
-            MetaInitializer(self.module).fill(self.module, self._device, self.registry.world)
-        self.sharded = {id(parameter): parameter for parameter in self.module.parameters()}
-
-    def scale(self, weight: float) -> None:
-        """There are no others to count beside."""
-
-    def accumulate(self, *, fresh: bool, completes: bool) -> None:
-        """Backward adds up by itself."""

@@ -7,6 +7,8 @@ A pickler meets a guard before the tensor's own bytes, inside the block and afte
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, NoReturn, final
 
 import torch
@@ -16,10 +18,11 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.parallel._private import (
+from dream.adapters.pytorch.private import (
     has_state_dict_hook,
     own_buffers,
     own_parameters,
+    tree_leaves,
 )
 from dream.adapters.pytorch.tensors import array_of
 
@@ -94,6 +97,21 @@ def reason_not_saved(value: Any) -> str | None:
     if isinstance(value, torch.Tensor) and (_is_cut(value) or GUARD in value.__dict__):
         return tensor_message(value)
     return None
+
+
+def saving_wholes(save: Callable[..., None]) -> Callable[..., None]:
+    """Have `torch.save` write whole tensors only: a file of shards would be read as a model. It
+    raises on every rank, where a pickler would on the one that writes."""
+
+    @wraps(save)
+    def save_whole(obj: object, *args: Any, **kwargs: Any) -> None:
+        for leaf in tree_leaves(obj):
+            reason = reason_not_saved(leaf)
+            if reason is not None:
+                raise ConfigurationError(reason)
+        save(obj, *args, **kwargs)
+
+    return save_whole
 
 
 def guard_tensor(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Passes of the explicit step through a sharded model, and losses that are taken of parameters too.
+"""Losses that are taken of cut parameters too.
 
 torch adds a number that was computed from DTensors to one that was not, and gives a DTensor.
 Backward then hands DTensor gradients to ordinary tensors' operations, which refuse them: where such
@@ -9,76 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, final
+from functools import wraps
+from typing import Any
 
 import torch
-from torch import distributed
 from torch.autograd.graph import Node
-from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.parallel._private import gives_dtensor
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
-from dream.adapters.pytorch.private import to_local
-from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
-from dream.adapters.pytorch.update.scaling import Scaling
-from dream.data.partition import split
+from dream.adapters.pytorch.private import gives_dtensor
 
 
-@final
-class ShardedPasses(Passes):
-    """Each rank of the group has its own share of a batch, and the loss is added up over it. None
-    where there is one rank to a batch."""
+def starting_anywhere(backward: Callable[..., None]) -> Callable[..., None]:
+    """Have `backward` take losses of DTensors and of ordinary tensors together."""
 
-    def __init__(
-        self,
-        root: ShardedModule,
-        loss: Callable[..., Any],
-        group: ProcessGroup | None,
-        scaling: Scaling | None = None,
-    ) -> None:
-        self._root, self._loss, self._group = root, loss, group
-        self._backward = torch.autograd.backward if scaling is None else scaling.backward
-        self._mean = torch.zeros(())
-        self._work: distributed.Work | None = None
+    @wraps(backward)
+    def from_any(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        starts = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
+        with ordinary_gradients(starts):
+            backward(tensors, *args, **kwargs)
 
-    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
-        inputs, target = split(batch)
-        root = self._root
-        root.begin_micro(completes=last)
-        output = root.run_scaled(
-            root.inner, inputs, {}, 0.0 if weight == 0.0 else 1.0, counted=True
-        )
-        value = check_scalar(self._loss(output, target))
-        if isinstance(value, DTensor):  # a penalty on cut parameters, which is not to be scaled
-            root.scale(weight)
-            mean = to_local(value.detach()) * weight
-        else:
-            value = value if weight == 1.0 else value * weight
-            mean = value.detach().clone()
-        mean = mean if weight else torch.zeros_like(mean)
-        self._mean = mean if first else self._mean + mean
-        if last and self._group is not None:
-            self._work = _sum_up(self._mean, self._group)
-        with ordinary_gradients([value]):
-            self._backward((value,))
-
-    def told(self) -> torch.Tensor:
-        if self._work is None or self._group is None:
-            return self._mean
-        with peers_may_fail("the loss of a step"):
-            self._work.wait()
-        self._work = None
-        return self._mean.div_(distributed.get_world_size(self._group))
-
-
-def _sum_up(loss: torch.Tensor, group: ProcessGroup) -> distributed.Work:
-    """Begin before backward, whose time it takes no part of."""
-    work: distributed.Work | None = distributed.all_reduce(loss, group=group, async_op=True)
-    assert work is not None
-    return work
+    return from_any
 
 
 @contextmanager

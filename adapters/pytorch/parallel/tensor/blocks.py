@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from math import prod
 from typing import Any, final
 
@@ -17,8 +19,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.sharding.graph import is_number
-from dream.adapters.pytorch.parallel.sharding.hooks import factories_traced
 
 _ELEMENTWISE_LAYERS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -70,11 +72,24 @@ def blocks_of(module: nn.Module) -> list[LayerBlock] | None:
     return blocks
 
 
+def _noting(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Have what makes a tensor noted where a size is a stand-in of torch.fx."""
+
+    @wraps(make)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        for given in (*args, *kwargs.values()):
+            if isinstance(given, fx.Proxy):
+                return given.tracer.create_proxy("call_function", make, args, kwargs)
+        return make(*args, **kwargs)
+
+    return noted
+
+
 def _trace(module: nn.Module) -> fx.Graph | None:
     try:
         given = inspect.signature(module.forward).parameters
         constant = {n: p.default for n, p in given.items() if p.default is not p.empty}
-        with factories_traced():
+        with hooks.factories(_noting):
             return _Shallow().trace(module, concrete_args=constant)
     except Exception:  # whatever the user's forward pass raises on stand-ins for tensors
         return None

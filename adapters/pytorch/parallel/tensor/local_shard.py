@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional as F
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.parallel._private import tree_map
+from dream.adapters.pytorch.private import tree_map
 
 Rule = Callable[..., Any]
 
@@ -267,7 +267,7 @@ def _dropped(
 
 def _attention(
     func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    **options: Any,
+    is_causal: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """Each rank attends with its own heads, or its own samples."""
     given = (query, key, value)
@@ -277,7 +277,7 @@ def _attention(
     if mask is NotImplemented:
         return NotImplemented
     q, k, v = (x.local for x in given)
-    return query.with_local(func(q, k, v, attn_mask=mask, **options))
+    return query.with_local(func(q, k, v, attn_mask=mask, is_causal=is_causal, **options))
 
 
 def _heads_alike(a: Any, b: Any) -> bool:

@@ -21,7 +21,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dream._errors import Unsupported
 from dream._topology import Mesh
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.parallel.fsdp.adapter import FullyShardedModule
+from dream.adapters.pytorch.loss.backward import SIZE, VALUE, WeighedBackward
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.fsdp.parallelism import FullyShardedModule
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import PipelineModel, refuse_layers
 from dream.adapters.pytorch.parallel.pipeline.schedule import PipelineSettings, pack_specs
@@ -31,11 +34,12 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
     parameter_costs,
 )
 from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast
+from dream.adapters.pytorch.parallel.pipeline.weights import by_hand
 from dream.adapters.pytorch.parallel.sharding.gradients import average
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, take_calls
-from dream.adapters.pytorch.parallel.sharding.registry import ShardedRegistry
-from dream.adapters.pytorch.parallel.sharding.step import ShardedPasses
-from dream.adapters.pytorch.parallel.tensor.adapter import TensorParallelModule
+from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
+from dream.adapters.pytorch.parallel.sharding.step import starting_anywhere
+from dream.adapters.pytorch.parallel.tensor.parallelism import TensorParallelModule
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -46,11 +50,13 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
-from dream.adapters.pytorch.train_step import step_of, uncut
+from dream.adapters.pytorch.train_step import Batch, Passes, step_of, uncut
+from dream.adapters.pytorch.update.gradients import Whole
 from dream.collectives import Communicator
 from dream.data.partition import split
 from dream.tools.plan.asked import TrainingSpec
 from dream.tools.plan.sketch import Candidate, Phase, Rehearsal, Sending
+from dream.update.update import Knobs
 
 Mark = Callable[[Phase], None]
 Optimize = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -82,24 +88,39 @@ def steps_of(
         return _pipeline(candidate, here, model, loss, optimize, batch)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
-    registry = ShardedRegistry(
-        candidate.kind, place.world, dealt, Shares(), 0, _unused, synchronises=True
+    training = Training(Knobs(), _DEVICE.type, dealt.world_size, Whole())
+    registry = ModuleRegistry(
+        _unused, dealt, Shares(), training, synchronises=True, world=place.world, takes_meta=True
     )
     root = _root(candidate, here, model, registry)
-    root.shard()
-    take_calls(root)
-    root.apply_update_options()
+    root.split()
     if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise Unsupported(
             f"There is nothing to cut in the model. Received: {type(model).__name__} over "
             f"{candidate.mesh.model} ranks. Use 'sharded'."
         )
     optimizer = optimize(model.parameters())
-    passes = ShardedPasses(root, _marked(loss, mark), _group(candidate, here))
-    once = step_of(passes, optimizer, uncut(lambda _: 1.0), None)
+    once = step_of(_Passes(root, _marked(loss, mark)), optimizer, uncut(lambda _: 1.0), None)
     return RehearsedSteps(
         lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()]
     )
+
+
+@final
+class _Passes(Passes):
+    """Those of `train_step`, on values that there are none of: nothing is weighed."""
+
+    def __init__(self, root: ShardedModule, loss: Callable[..., Any]) -> None:
+        self._root, self._loss = root, loss
+
+    def run(self, batch: Batch, weight: Any, *, first: bool, last: bool) -> None:
+        inputs, target = split(batch)
+        value = self._loss(self._root.call_part(None, inputs, first=first, last=last), target)
+        self._root.send(value.detach().expand(SIZE).clone())
+        starting_anywhere(torch.autograd.backward)(value)
+
+    def told(self) -> torch.Tensor:
+        return self._root.received()[VALUE]
 
 
 def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None:
@@ -110,15 +131,20 @@ def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None
 
 
 def _root(
-    candidate: Candidate, here: World, model: nn.Module, registry: ShardedRegistry
+    candidate: Candidate, here: World, model: nn.Module, registry: ModuleRegistry
 ) -> ShardedModule:
-    mesh = here.devices["model"]
+    mesh, parameters = here.devices["model"], SplitParameters(registry)
+    backward, group = WeighedBackward(registry.communicator), _group(candidate, here)
     if candidate.kind == "sharded":
         reshard = candidate.zero == 3
-        return FullyShardedModule(model, registry, None, mesh=mesh, device=_DEVICE, reshard=reshard)
+        return FullyShardedModule(
+            model, registry, None, parameters, backward, group,
+            mesh=mesh, device=_DEVICE, reshard=reshard,
+        )  # fmt: skip
     return TensorParallelModule(
-        model, registry, None, mesh=mesh, device=_DEVICE, asked="auto", among=None
-    )
+        model, registry, None, parameters, backward, group,
+        mesh=mesh, device=_DEVICE, asked="auto", among=None,
+    )  # fmt: skip
 
 
 def _unused(*_: Any) -> ShardedModule:
@@ -177,12 +203,12 @@ def _pipeline(
     optimizer = optimize(parts.parameters)
     loss_broadcast = LossBroadcast(group, count - 1, _DEVICE)
     samples = pipeline.parts(rows_of(batch))
-    weights = [samples.real(index) / samples.samples for index in range(samples.count)]
+    weigh = by_hand([samples.real(index) / samples.samples for index in range(samples.count)])
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss_broadcast.expect()
-        run = pipeline.train(samples, inputs, target, loss, weights)
+        run = pipeline.train(samples, inputs, target, loss, weigh)
         value = loss_broadcast.share(run.mean_loss if pipeline.has_last else None)
         average(parts.parameters, value, place.data)
         optimizer.step()

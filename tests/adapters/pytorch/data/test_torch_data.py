@@ -102,7 +102,6 @@ def test_another_number_of_ranks_goes_on(kind: str, before: int, ranks: int) -> 
         ("stream_of_each_rank", "Desynchronized: The ranks read different streams"),
         ("stream_that_ends_early", "Desynchronized: The ranks read different streams"),
         ("single_samples", "Unsupported: Samples that come one by one"),
-        ("padded_sampler", "ConfigurationError: dream deals every global batch"),
         ("other_data", "ConfigurationError: This state is of other data"),
         ("other_order", "ConfigurationError: The data comes in another order"),
         ("shorter_stream", "ConfigurationError: The data has ended before"),

@@ -10,8 +10,8 @@ from sharding_models import refused
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
-from dream.adapters.pytorch.parallel.tensor.adapter import WholeTensorMode
 from dream.adapters.pytorch.parallel.tensor.local_shard import LocalShard, to_whole
+from dream.adapters.pytorch.parallel.tensor.parallelism import WholeTensorMode
 
 HEADS, TIME, DEPTH = 4, 6, 8
 MASK = torch.arange(TIME).view(TIME, 1) < torch.arange(TIME)

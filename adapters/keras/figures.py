@@ -1,0 +1,132 @@
+"""What a step tells of itself: results of metrics, and figures of its own.
+
+A metric's result that a step returns, under any name and however nested, is computed again once
+the parts' states are added up; any other figure is taken for a mean over the part's samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MethodType
+from typing import Any, final
+
+import keras
+from keras import tree
+
+from dream._spec import Framework
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import BatchShare
+
+_SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
+
+
+@final
+class Figures:
+    """The results and figures of one step on a part's share."""
+
+    def __init__(self, framework: Framework, share: BatchShare) -> None:
+        self._framework = framework
+        self.share = share
+        self._results: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Inside, results that watched metrics give are noted."""
+        token = _noting.set(self)
+        try:
+            yield
+        finally:
+            _noting.reset(token)
+
+    def note(self, metric: Any, result: Any) -> None:
+        self._results.append((metric, result))
+
+    def weight_of(self, values: Any, weight: Any) -> Any:
+        """Return what a metric's update weighs here. One number for the whole batch counts once on
+        one device: here for this part's share."""
+        if not _is_scalar(values):
+            return weight
+        if weight is None:
+            return self.share.fraction
+        counts = type(weight) is int and weight > 1  # samples, as Keras weighs an output's loss
+        if isinstance(weight, (int, float)) and not counts:
+            return weight * self.share.fraction
+        return weight
+
+    def own(self, logs: Any) -> list[Any]:
+        """Return the figures in the logs that no metric keeps."""
+        return [_real(leaf) for leaf in tree.flatten(logs) if self._is_own(leaf)]
+
+    def of_all(self, logs: Any, own: list[Any]) -> Any:
+        """Return the logs with those figures as they are over all parts, and metrics' results of
+        the states that metrics have now."""
+        told = iter(own)
+        again: dict[int, Any] = {}
+
+        def of_all(leaf: Any) -> Any:
+            found = self._place(leaf)
+            if found is not None:
+                metric, place = found
+                if id(metric) not in again:
+                    again[id(metric)] = tree.flatten(metric.result())
+                return again[id(metric)][place]
+            if not self._is_own(leaf):
+                return leaf
+            value = next(told)
+            return keras.ops.cast(value, leaf.dtype) if keras.ops.is_tensor(leaf) else value
+
+        return tree.map_structure(of_all, logs)
+
+    def _is_own(self, leaf: Any) -> bool:
+        number = keras.ops.is_tensor(leaf) or isinstance(leaf, float)
+        return number and self._place(leaf) is None
+
+    def _place(self, leaf: Any) -> tuple[Any, int] | None:
+        """Return the metric that gave a log, and the place in what it gave."""
+        for metric, result in self._results:
+            for place, each in enumerate(tree.flatten(result)):
+                if each is leaf:
+                    return metric, place
+        return None
+
+
+_noting: ContextVar[Figures | None] = ContextVar("dream.keras_figures", default=None)
+
+
+def watch(model: Any) -> None:
+    """Have the model's metrics tell of their results, on the instance, for life."""
+    for metric in private.leaf_metrics(model.metrics):
+        if "result" in vars(metric):
+            continue
+        metric.result = MethodType(_result, metric)
+        if type(metric).update_state in _SCALARS:
+            metric.update_state = MethodType(_update_state, metric)
+
+
+def _result(self: Any) -> Any:
+    found = type(self).result(self)
+    figures = _noting.get()
+    if figures is not None:
+        figures.note(self, found)
+    return found
+
+
+def _update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
+    figures = _noting.get()
+    if figures is not None:
+        sample_weight = figures.weight_of(values, sample_weight)
+    type(self).update_state(self, values, sample_weight=sample_weight)
+
+
+def _is_scalar(values: Any) -> bool:
+    shape = getattr(values, "shape", None)
+    return isinstance(values, (int, float)) or (shape is not None and len(shape) == 0)
+
+
+def _real(figure: Any) -> Any:
+    """Return a figure as a tensor that can be averaged."""
+    tensor = keras.ops.convert_to_tensor(figure)
+    kind = keras.backend.standardize_dtype(tensor.dtype)
+    return tensor if "float" in kind else keras.ops.cast(tensor, "float32")

@@ -1,0 +1,246 @@
+"""What a compiled loss is a mean over, or a sum, and so what a part's value of it counts for.
+
+A part's value is scaled such that the mean over the parts, each weighed by its samples, is the loss
+over the global batch: nothing is done for a mean over samples; a sum counts whole; what is divided
+by a mask or by weights counts by what it was divided by, which all parts add up first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, final
+from weakref import WeakKeyDictionary
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from dream._errors import Unsupported
+from dream.adapters.keras import private
+from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.randomness.draws import once
+
+Kind = Literal["mean", "sum", "unknown"]
+_CUTS = (4, 2)
+_ROWS = 7
+"""Rows of the made-up batches on which a loss is tried, and where they are cut."""
+
+
+@final
+class Place:
+    """The share of a global batch that losses are computed of, in a step that is going on.
+
+    whole: whether it is all that this part has; a micro-batch is not.
+    """
+
+    def __init__(self, engine: Engine, share: BatchShare, *, whole: bool) -> None:
+        self.engine = engine
+        self._share = share
+        self._whole = whole
+
+    def as_sum(self, value: Any) -> Any:
+        """Scale what is a sum over samples."""
+        one = ops.cast(1.0, "float32")
+        return self._scaled(value, one, self._share.fraction)
+
+    def by_count(self, value: Any, count: Any) -> Any:
+        """Scale what was divided by `count` here, and on one device by the sum over all parts."""
+        if not self._whole:
+            raise Unsupported(
+                "The loss is a mean over what is unmasked, or by its weights, of which "
+                "micro-batches hold unequal numbers. Received: accumulate= with such a loss. Leave "
+                "accumulate out."
+            )
+        counts = ops.stop_gradient(ops.cast(count, "float32"))
+        (mine,) = self.engine.keep(self._share, [counts])
+        (everyone,) = self.engine.total([mine])
+        return self._scaled(value, mine, everyone * self._share.fraction)
+
+    def _scaled(self, value: Any, by: Any, over: Any) -> Any:
+        factor = ops.divide_no_nan(by, ops.cast(over, "float32"))
+        return value * ops.cast(factor, value.dtype)
+
+
+_place: ContextVar[Place | None] = ContextVar("dream.keras_losses", default=None)
+
+
+@contextmanager
+def weighed(engine: Engine, share: BatchShare | None, *, whole: bool = True) -> Iterator[None]:
+    """Inside, losses are those of a share; None for a batch that every part has."""
+    token = _place.set(None if share is None else Place(engine, share, whole=whole))
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def adopt(model: Any, strict: bool) -> None:
+    """Have the losses that a built model was compiled with scale their values in a step."""
+    private.replace_losses(
+        model, lambda loss: loss if isinstance(loss, _Weighed) else _Weighed(loss, strict)
+    )
+
+
+@final
+class _Weighed:
+    """A loss that scales its value for what it counts in the step that is going on."""
+
+    def __init__(self, loss: Any, strict: bool) -> None:
+        self._loss = loss
+        self._strict = strict
+        self._kind: Kind | None = None
+        self._gives_number = False
+        if not self._calls_itself:
+            call = loss.call
+            loss.call = lambda *args, **kwargs: self._seen(call(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loss, name)
+
+    @property
+    def _calls_itself(self) -> bool:
+        """Whether the class reduces by rules of its own."""
+        return type(self._loss).__call__ is not keras.losses.Loss.__call__
+
+    def _seen(self, values: Any) -> Any:
+        self._gives_number = len(values.shape) == 0
+        return values
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        value = self._loss(y_true, y_pred, sample_weight)
+        place = _place.get()
+        if place is None:
+            return value
+        if self._calls_itself or self._gives_number:
+            if self._kind is None:
+                with place.engine.outside(), weighed(place.engine, None):
+                    self._kind = self._tried(y_true, y_pred, sample_weight)
+            return place.as_sum(value) if self._kind == "sum" else value
+        mask, reduction = private.mask_of(y_pred), self._loss.reduction
+        if reduction == "sum":
+            return place.as_sum(value)
+        counts_weights = reduction == "mean_with_sample_weight"
+        if counts_weights and (mask is not None or sample_weight is not None):
+            weights = private.masked_weights(sample_weight, mask, value.dtype, reduction)
+            return place.by_count(value, ops.sum(weights))
+        if mask is not None:
+            return place.by_count(value, ops.sum(ops.cast(mask, "float32")))
+        return value
+
+    def _tried(self, *like: Any) -> Kind:
+        """Find out what the loss is, on made-up batches: the same on every rank."""
+        (kind,) = kinds_of(lambda *batch: [self._loss(*batch)], like)
+        if kind == "unknown":
+            say(
+                f"The loss {getattr(self._loss, 'name', type(self._loss).__name__)!r}", self._strict
+            )
+        return kind
+
+
+_kinds: WeakKeyDictionary[Any, list[Kind]] = WeakKeyDictionary()
+"""Of models: what their own compute_loss gives, or the losses that their layers add."""
+
+
+def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
+    """Compute the model's own loss, and scale what in it is neither a penalty nor of a compiled
+    loss: all that a class computes by itself, or what layers add."""
+    own, place = type(model).compute_loss, _place.get()
+    if place is None:
+        return own(model, *args, **kwargs)
+    given = {**dict(zip(("x", "y", "y_pred", "sample_weight"), args, strict=False)), **kwargs}
+    like = tuple(given.get(name) for name in ("x", "y", "y_pred", "sample_weight"))
+    if own is not keras.Model.compute_loss:
+        value = own(model, *args, **kwargs)
+        names = ("x", "y", "y_pred", "sample_weight")
+        (kind,) = _kinds_once(
+            model, engine, like, f"{type(model).__name__}.compute_loss",
+            lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
+        )  # fmt: skip
+        return place.as_sum(value) if kind == "sum" else value
+    value = own(model, *args, **kwargs)
+    added = private.added(model)
+    if not added or like[0] is None:
+        return value
+    kinds = _kinds_once(
+        model, engine, (like[0],), f"What layers of {model.name!r} add to the loss",
+        lambda x: private.added_by(model, x),
+    )  # fmt: skip
+    for kind, each in zip(kinds, added, strict=False):
+        if kind == "sum":
+            value = value + ops.sum(place.as_sum(each) - each)
+    return value
+
+
+def _kinds_once(
+    model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: Any
+) -> list[Kind]:
+    if model not in _kinds:
+        with engine.outside(), weighed(engine, None), private.rehearsal(model):
+            _kinds[model] = kinds_of(function, like)
+        if "unknown" in _kinds[model]:
+            say(what, engine.knobs.strict)
+    return _kinds[model]
+
+
+def say(what: str, strict: bool) -> None:
+    """Say that something counts as a mean over samples, since it cannot be told what it is."""
+    said = (
+        f"{what} gives one number for a batch, which is neither the mean nor the sum of what it "
+        "gives for the batch's parts. Received: a loss that replicas share. Return a value for "
+        "each sample, or use strategy.train_step with weight="
+    )
+    if strict:
+        raise Unsupported(f"{said}.")
+    once(f"{said}; it counts as a mean over samples")
+
+
+def kinds_of(function: Any, like: tuple[Any, ...]) -> list[Kind]:
+    """Tell means over samples from sums over them, and both from anything else, by what a function
+    gives for made-up batches that are cut in two.
+
+    function: gives a list of numbers. like: tensors as it is given them, nested, or None.
+    """
+    draw = np.random.default_rng(0)
+    widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
+              if x is not None and len(x.shape) > 1]  # fmt: skip
+    batch = tree.map_structure(lambda x: _made_up(x, draw, max([2, *widths])), like)
+
+    def values(rows: slice) -> list[float]:
+        part = tree.map_structure(
+            lambda a: None if a is None else ops.convert_to_tensor(a[rows]), batch
+        )
+        return [float(np.sum(ops.convert_to_numpy(x))) for x in function(*part)]
+
+    try:
+        whole = values(slice(None))
+        cuts = [(n, values(slice(0, n)), values(slice(n, None))) for n in _CUTS]
+    except Exception:
+        return ["unknown"]  # made-up values may be none that it takes
+    return [
+        _kind(value, [(n, a[place], b[place]) for n, a, b in cuts])
+        for place, value in enumerate(whole)
+    ]
+
+
+def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:
+    if all(_close(whole, (n * a + (_ROWS - n) * b) / _ROWS) for n, a, b in cuts):
+        return "mean"
+    return "sum" if all(_close(whole, a + b) for _, a, b in cuts) else "unknown"
+
+
+def _close(found: float, expected: float) -> bool:
+    return bool(np.isclose(found, expected, rtol=1e-4, atol=1e-6))
+
+
+def _made_up(like: Any, draw: np.random.Generator, classes: int) -> Any:
+    if like is None:
+        return None
+    shape = (_ROWS, *(3 if size is None else int(size) for size in like.shape[1:]))
+    kind = keras.backend.standardize_dtype(like.dtype)
+    if "float" in kind:
+        return draw.uniform(0.05, 0.95, shape).astype(kind)
+    return draw.integers(0, classes, shape).astype(kind)

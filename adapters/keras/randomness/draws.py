@@ -1,0 +1,173 @@
+"""What Keras draws in a step is drawn for the global batch, and a part uses its rows of it: so
+masks and noise are those of one device, and every part's generators stay in step.
+
+Keras's layers draw through a few functions of its backend; each is called here with the shape that
+it would have on one device. A tensor whose first dim is k times the part's samples has k rows for
+each of them, one sample's after another's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from dream._log import logger
+
+_rows: ContextVar[Rows | None] = ContextVar("dream_rows", default=None)
+_said: set[str] = set()
+
+
+class Rows(ABC):
+    """Which rows of the global batch a part's share is."""
+
+    @abstractmethod
+    def dims(self, shape: Any) -> Sequence[Any]:
+        """Return a shape, as Keras's functions take it, as numbers and scalar tensors."""
+
+    @abstractmethod
+    def counts(self, length: Any) -> bool:
+        """Whether a tensor with so many rows may hold those of the part's samples."""
+
+    @abstractmethod
+    def whole(self, length: Any) -> Any:
+        """Return how many rows the tensor has on one device that has so many here."""
+
+    @abstractmethod
+    def take(self, tensor: Any, length: Any) -> Any:
+        """Return the part's rows, so many, of a tensor for the global batch."""
+
+    @abstractmethod
+    def spread(self, tensor: Any, length: Any) -> Any:
+        """Return the inverse: the part's rows where they lie in the global batch, 1 elsewhere."""
+
+    @abstractmethod
+    def dropout(
+        self, own: Callable[..., Any], inputs: Any, rate: Any, dims: Sequence[Any] | None, seed: Any
+    ) -> Any:
+        """Drop the part's inputs out. own: Keras's function. dims: of the mask, the first of which
+        counts rows; None for those of the inputs."""
+
+
+def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which draws as here wherever it is called: again, in backward."""
+    rows = _rows.get()
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with drawn_by(rows):
+            return function(*args, **kwargs)
+
+    return call if rows is not None else function
+
+
+@contextmanager
+def drawn_by(rows: Rows | None) -> Iterator[None]:
+    """Inside, the replaced functions draw for the global batch; None: as they are."""
+    token = _rows.set(rows)
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
+def global_forms(owner: Any) -> dict[str, Callable[..., Any]]:
+    """Return what replaces the functions of a module that draws, by name."""
+    forms = {name: _of_shape(getattr(owner, name)) for name in _BY_SHAPE}
+    forms["dropout"] = _dropout(owner.dropout)
+    forms["categorical"] = _categorical(owner.categorical)
+    forms["shuffle"] = _shuffle(owner.shuffle)
+    return forms
+
+
+_BY_SHAPE = (
+    "beta", "binomial", "gamma", "normal", "randint", "truncated_normal", "uniform",
+)  # fmt: skip
+_BY_SAMPLE = {"beta": ("alpha", "beta"), "binomial": ("counts", "probabilities"),
+              "gamma": ("alpha",)}  # fmt: skip
+"""Arguments that may differ from sample to sample."""
+
+
+def _of_shape(own: Callable[..., Any]) -> Callable[..., Any]:
+    by_sample = _BY_SAMPLE.get(own.__name__, ())
+    takes = signature(own)
+
+    @wraps(own)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        rows = _rows.get()
+        if rows is None:
+            return own(*args, **kwargs)
+        given = takes.bind(*args, **kwargs)
+        dims = list(rows.dims(given.arguments["shape"]))
+        if not dims or not rows.counts(dims[0]):
+            return _alike(own, args, kwargs)
+        length, given.arguments["shape"] = dims[0], (rows.whole(dims[0]), *dims[1:])
+        for name in by_sample:
+            value = given.arguments[name]
+            if len(getattr(value, "shape", ())) == len(dims) and value.shape[0] != 1:
+                given.arguments[name] = rows.spread(value, length)
+        return rows.take(_alike(own, given.args, given.kwargs), length)
+
+    return draw
+
+
+def _dropout(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def draw(inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None) -> Any:
+        rows = _rows.get()
+        if rows is None or rate in (0.0, 1.0):
+            return own(inputs, rate, noise_shape, seed)
+        sizes = list(rows.dims(inputs))
+        asked = sizes if noise_shape is None else list(rows.dims(noise_shape))
+        dims = [size if want is None else want for want, size in zip(asked, sizes, strict=True)]
+        if not dims or not rows.counts(dims[0]):
+            return _alike(own, (inputs, rate, noise_shape, seed), {})
+        with drawn_by(None):
+            return rows.dropout(own, inputs, rate, None if noise_shape is None else dims, seed)
+
+    return draw
+
+
+def _categorical(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def draw(logits: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = _rows.get()
+        dims = [] if rows is None else list(rows.dims(logits))
+        if rows is None or not rows.counts(dims[0]):
+            return _alike(own, (logits, *args), kwargs)
+        whole = rows.spread(logits, dims[0])
+        return rows.take(_alike(own, (whole, *args), kwargs), dims[0])
+
+    return draw
+
+
+def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
+        rows = _rows.get()
+        if rows is not None and axis == 0 and rows.counts(next(iter(rows.dims(x)), 1)):
+            once(
+                "A shuffle inside a training step couples samples, which lie on several replicas. "
+                "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "
+                "its own share, which is not what one device does; shuffle in the data instead."
+            )
+        return _alike(own, (x, axis, seed), {})
+
+    return draw
+
+
+def _alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+    """Draw by Keras's own function, which may call others that are replaced."""
+    with drawn_by(None):
+        return own(*args, **kwargs)
+
+
+def once(said: str) -> None:
+    """Say a line, once in the process."""
+    if said not in _said:
+        _said.add(said)
+        logger.warning(said)

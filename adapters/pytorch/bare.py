@@ -1,0 +1,144 @@
+"""Parameters that no distributed module holds: their gradients are averaged after backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, final
+from weakref import ref
+
+import torch
+from torch.optim import Optimizer
+
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.optimizer import parameters_of
+from dream.adapters.pytorch.private import recomputing, version_of
+
+
+@final
+class BareParameters:
+    """Those of optimizers that are in no module of the registry; where a loss comes through no
+    module at all, those that it was computed from. Each backward pass is one of all ranks."""
+
+    def __init__(self, registry: ModuleRegistry, shares: Shares) -> None:
+        self._registry, self._shares = registry, shares
+        self._optimizers: list[ref[Optimizer]] = []
+        self._uncovered: dict[int, list[torch.Tensor]] = {}
+        self._known = (-1, 0)
+        self._averaged: dict[int, tuple[int, int]] = {}
+        self._inside = False
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """Look at an optimizer until modules are known to hold all that it steps. In the order in
+        which they are made: every rank's is the same."""
+        self._optimizers.append(ref(optimizer))
+
+    def wrap(self, run: Callable[..., None]) -> Callable[..., None]:
+        """`torch.autograd.backward` that averages what no module does."""
+
+        @wraps(run)
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            if self._inside or recomputing():
+                run(tensors, grad_tensors, *args, **kwargs)
+                return
+            called = any(root.backwards.armed for root in self._registry.roots)
+            bare = [] if called else self._of_loss(tensors)
+            self._inside = True
+            try:
+                if bare and not called:
+                    self._run_weighed(run, tensors, grad_tensors, args, kwargs)
+                else:
+                    run(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                self._inside = False
+            bare = self._of_optimizers() if called else bare
+            if bare:
+                self._average(bare)
+
+        return backward
+
+    def _of_optimizers(self) -> list[torch.Tensor]:
+        """Those that a backward pass has just come to."""
+        if not self._optimizers:
+            return []
+        now = (self._registry.generation, len(self._optimizers))
+        if now != self._known:
+            self._look_again()
+            self._known = (self._registry.generation, len(self._optimizers))
+        # An optimizer that no backward comes to may be long forgotten, and is collected on some
+        # rank sooner than on another.
+        used = (each for each in self._uncovered.values() if any(map(self._is_new, each)))
+        return [p for each in used for p in each if p.requires_grad]
+
+    def _is_new(self, parameter: torch.Tensor) -> bool:
+        """Whether its gradient has changed since it was averaged."""
+        gradient = parameter.grad
+        return gradient is not None and self._averaged.get(id(parameter)) != _stamp(gradient)
+
+    def _look_again(self) -> None:
+        reduced = self._registry.reduced()
+        left, uncovered = [], {}
+        for each in self._optimizers:
+            optimizer = each()
+            if optimizer is None:
+                continue
+            stepped: list[torch.Tensor] = [*parameters_of(optimizer)]
+            bare = [p for p in stepped if id(p) not in reduced]
+            if bare:
+                left.append(each)
+                uncovered[id(optimizer)] = bare
+        self._optimizers, self._uncovered = left, uncovered
+
+    def _of_loss(self, tensors: Any) -> list[torch.Tensor]:
+        """What a loss of one number was computed from."""
+        if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1:
+            return []
+        reduced = self._registry.reduced()
+        return [leaf for leaf in _leaves(tensors.grad_fn) if id(leaf) not in reduced]
+
+    def _run_weighed(
+        self, run: Callable[..., None], root: torch.Tensor, given: Any, args: Any, kwargs: Any
+    ) -> None:
+        """The mean over this rank's samples, as a part of that over all ranks'. A rank without a
+        sample has nothing to say."""
+        share = self._shares.of(())
+        weight = 1.0 if share is None else share.weight
+        if weight == 0.0:
+            return
+        if weight != 1.0:
+            given = torch.full_like(root, weight) if given is None else given * weight
+        run(root, given, *args, **kwargs)
+
+    @torch.no_grad()
+    def _average(self, bare: list[torch.Tensor]) -> None:
+        """In one message: which have a gradient, and the gradients."""
+        self._registry.bare.update({id(p): ref(p) for p in bare})
+        some = torch.tensor([float(p.grad is not None) for p in bare])
+        own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bare]
+        there, *means = self._registry.communicator.all_reduce([some, *own])
+        for parameter, any_has, mean in zip(bare, there.tolist(), means, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.copy_(mean)
+            elif any_has:
+                parameter.grad = mean.clone()
+            if parameter.grad is not None:
+                self._averaged[id(parameter)] = _stamp(parameter.grad)
+
+
+def _stamp(gradient: torch.Tensor) -> tuple[int, int]:
+    return id(gradient), version_of(gradient)
+
+
+def _leaves(node: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a graph starts from, in an order that is the same on every rank."""
+    left, seen = [node], set()
+    while left:
+        at = left.pop()
+        if at is None or at in seen:
+            continue
+        seen.add(at)
+        variable = getattr(at, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            yield variable
+        left.extend(after for after, _ in at.next_functions)

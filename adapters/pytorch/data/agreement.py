@@ -1,0 +1,114 @@
+"""Whether all ranks draw the same order from the same data, looked at now and then."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, final
+
+from dream._errors import Desynchronized
+from dream.adapters.pytorch.randomness.generators import InStep, Words, words
+from dream.adapters.pytorch.tensors import dump, load
+from dream.collectives import Communicator
+
+_OFTEN, _EVERY = 16, 16
+"""The first passes are all looked at, and every so many later ones."""
+
+
+@final
+class Agreement:
+    """What the ranks of a strategy tell each other when a pass to train on begins."""
+
+    def __init__(self, ranks: Communicator, in_step: InStep) -> None:
+        self.ranks = ranks
+        self.in_step = in_step
+        self._passes = 0
+
+    def due(self) -> bool:
+        """Whether the pass that begins is looked at: the same answer on every rank."""
+        self._passes += 1
+        return self.ranks.world_size > 1 and (self._passes <= _OFTEN or self._passes % _EVERY == 0)
+
+
+@final
+class Order:
+    """The order of one loader on all ranks. data: a digest of its data; 0 for not known."""
+
+    def __init__(self, agreement: Agreement, data: Callable[[], int]) -> None:
+        self._agreement = agreement
+        self._data = data
+        self._data_told = False
+        self._of_rank_0 = False
+        self._last = 0
+
+    def begin(self) -> Words | None:
+        """A pass begins. The words of the generators now; None where nothing is compared."""
+        return words() if self._agreement.due() else None
+
+    def drawn(self, batches: Iterator[list[int]], begun: Words | None) -> Iterator[list[int]]:
+        """The batches of a pass on this rank, with a look at the first one; rank 0's where the
+        ranks draw others."""
+        if self._of_rank_0:
+            return told_by_rank_0(batches, self._agreement.ranks)
+        if begun is None:
+            return batches
+        first = list(islice(batches, 1))
+        if self._compare(begun, zlib.crc32(repr(first).encode())):
+            return chain(first, batches)
+        return told_by_rank_0(chain(first, batches), self._agreement.ranks)
+
+    def ended(self, digest: int) -> None:
+        """A pass has come to its end. digest: of all its batches."""
+        self._last = digest
+
+    def _compare(self, begun: Words, first: int) -> bool:
+        """Whether the ranks draw the same order. Every rank calls it."""
+        agreement = self._agreement
+        data = 0 if self._data_told else self._data()
+        self._data_told = True
+        told = agreement.ranks.all_gather_object([list(begun), first, self._last, data])
+        if len({tuple(row[0][0]) for row in told}) == 1:  # random samples would differ else
+            _check_data([row[3] for row in told])
+        agreement.in_step.settle([row[0] for row in told])
+        if len({row[1] for row in told}) == 1:
+            _check_last([row[2] for row in told])
+            return True
+        self._of_rank_0 = True
+        agreement.in_step.say(
+            "the ranks' samplers draw different orders: rank 0's is used, told batch by batch. "
+            "Seed what shuffles the data alike on all ranks to spare that"
+        )
+        return False
+
+
+def _check_data(said: list[int]) -> None:
+    if len(set(said)) > 1:
+        raise Desynchronized(
+            "The ranks' data differ: the same index gives another sample, or the lengths are "
+            f"others. Received: {_who(said)}. Seed what splits or orders the data (sets of strings "
+            "have no order), and read the same files on every rank."
+        )
+
+
+def _check_last(said: list[int]) -> None:
+    if len(set(said)) > 1:
+        raise Desynchronized(
+            "The ranks drew different orders in the pass before, so samples were left out or came "
+            f"twice. Received: {_who(said)}. Seed what shuffles the data alike on all ranks."
+        )
+
+
+def _who(said: list[Any]) -> str:
+    others = [str(rank) for rank, value in enumerate(said) if value != said[0]]
+    return f"rank{'s' * (len(others) > 1)} {', '.join(others)} other than rank 0"
+
+
+def told_by_rank_0(batches: Iterable[list[int]], ranks: Communicator) -> Iterator[list[int]]:
+    """Rank 0's batches on every rank, one at a time: nothing is read ahead."""
+    drawn = iter(batches) if ranks.rank == 0 else iter(())
+    while True:
+        told = load(ranks.broadcast_object(dump(next(drawn, None))))
+        if told is None:
+            return
+        yield told

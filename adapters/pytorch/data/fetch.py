@@ -1,0 +1,215 @@
+"""How a rank reads its part of a global batch: its own samples alone, or all of them where a
+sample's numbers depend on the others: random draws while they are read, padding to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate, get_worker_info
+
+from dream._log import logger
+from dream.adapters.pytorch.randomness.generators import digests, states, take
+
+_UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
+_ALL = (True, True, True)
+_said: set[str] = set()
+
+
+def _say(line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        logger.info(line)
+
+
+@final
+class Chosen(list[int]):
+    """The indices of a global batch, of which `cut` are this rank's."""
+
+    def __init__(self, indices: Sequence[int], cut: slice) -> None:
+        super().__init__(indices)
+        self.cut = cut
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chosen, (list(self), self.cut)
+
+
+@final
+class Fetched(list[Any]):
+    """The samples of a batch. cut: those that are this rank's; None for all. before: the state of
+    the generators before they were read, where that is looked at."""
+
+    cut: slice | None = None
+    before: Any = None
+
+
+@final
+class Fetch:
+    """How one loader's samples are read. It finds out with the first batch, which every rank reads
+    whole."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._found = torch.zeros(1, dtype=torch.int64)
+        if loader.num_workers:
+            self._found.share_memory_()
+        self._custom = loader.collate_fn is not default_collate
+        self._collate: Callable[[Any], Any] = default_collate
+
+    @contextmanager
+    def set(self, loader: DataLoader[Any]) -> Iterator[None]:
+        """Have an iteration that begins inside read so."""
+        own = loader.dataset, loader.collate_fn
+        self._collate = loader.collate_fn
+        read: dict[str, Any] = {"dataset": _Dataset(loader.dataset, self), "collate_fn": self}
+        for name, value in read.items():
+            object.__setattr__(loader, name, value)
+        try:
+            yield
+        finally:
+            for name, value in zip(("dataset", "collate_fn"), own, strict=True):
+                object.__setattr__(loader, name, value)
+
+    def choose(self, batch: list[int], rank: int, parts: int) -> list[int] | None:
+        """Choose what is read of a batch; None for this rank's samples alone."""
+        found = int(self._found)
+        if found in (_UNKNOWN, _WHOLE):
+            return Chosen(batch, slice(rank, None, parts))
+        if found == _DRAWN_IN_WORKERS:
+            _say(
+                "the loader's workers draw random numbers as they read samples: each rank's draw "
+                "for its own, so they are not those of one device (num_workers=0 reads the global "
+                "batch on every rank, and is)"
+            )
+        return None
+
+    @property
+    def unknown(self) -> bool:
+        return int(self._found) == _UNKNOWN
+
+    def __call__(self, given: Any) -> Any:
+        """Collate this rank's part."""
+        cut = getattr(given, "cut", None)
+        if cut is None:
+            return self._collate(given)
+        if self.unknown:
+            return self._first(given, cut)
+        return self._whole(given, cut)
+
+    def _first(self, given: Fetched, cut: slice) -> Any:
+        drew = given.before is not None and digests() != given.before[0]
+        before = states()
+        start = digests()
+        part = self._collate(given[cut] or given[:1])
+        mixes = digests() != start
+        varies = self._custom and len({repr(_signature(sample)) for sample in given}) > 1
+        if get_worker_info() is not None and (drew or mixes):
+            self._found[0] = _DRAWN_IN_WORKERS
+            return part
+        if not (drew or mixes or varies):
+            self._found[0] = _SHARE
+            return part
+        take(before, _ALL)
+        whole = cut_batch(self._collate(list(given)), cut, len(given))
+        if whole is None and not drew:
+            self._found[0] = _SHARE
+            return part
+        self._found[0] = _WHOLE
+        why = "draws random numbers" if drew or mixes else "is padded to the longest"
+        if get_worker_info() is None:
+            _say(
+                f"a sample of this loader {why} as it is read, so every rank reads the global "
+                "batch and keeps its rows"
+            )
+        return part if whole is None else whole
+
+    def _whole(self, given: Fetched, cut: slice) -> Any:
+        whole = cut_batch(self._collate(list(given)), cut, len(given))
+        return self._collate(given[cut] or given[:1]) if whole is None else whole
+
+
+@final
+class _Dataset:
+    """A dataset whose batches say which samples are this rank's; else it is the user's own."""
+
+    def __init__(self, own: Any, fetch: Fetch) -> None:
+        vars(self).update(dream_own=own, dream_fetch=fetch)
+
+    def __getitems__(self, indices: list[int]) -> Fetched:
+        own, fetch = self.dream_own, self.dream_fetch
+        before = None
+        if fetch.unknown and hasattr(indices, "cut"):
+            before = (digests(),)
+        many = getattr(own, "__getitems__", None)
+        plain = list(indices)
+        samples = Fetched(many(plain) if many else [own[index] for index in plain])
+        samples.cut, samples.before = getattr(indices, "cut", None), before
+        return samples
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dream_own[index]
+
+    def __len__(self) -> int:
+        return len(self.dream_own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("dream_") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dream_own, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dream_own, name, value)
+
+
+def cut_batch(batch: Any, cut: slice, total: int) -> Any:
+    """Take the rows of a collated batch; None where it does not say which are whose: a tensor has
+    neither as many rows as the batch samples, nor as many columns."""
+    sizes = [x for x in _tensors(batch) if x.dim()]
+    if not sizes or any(total not in x.shape[:2] for x in sizes):
+        return None
+    return _cut(batch, cut, total)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)
+
+
+def _cut(batch: Any, cut: slice, total: int) -> Any:
+    if isinstance(batch, torch.Tensor):
+        if not batch.dim():
+            return batch
+        return batch[cut] if len(batch) == total else batch[:, cut]
+    if isinstance(batch, Mapping):
+        made: Any = type(batch)
+        return made({key: _cut(value, cut, total) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_cut(value, cut, total) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        if len(batch) == total and not any(
+            len(x.shape) and total in x.shape[:2] for x in _tensors(batch)
+        ):
+            return batch[cut]
+        return type(batch)(_cut(value, cut, total) for value in batch)
+    return batch
+
+
+def _signature(sample: Any) -> Any:
+    """The shapes in a sample."""
+    if isinstance(sample, (torch.Tensor, np.ndarray)):
+        return tuple(sample.shape)
+    if isinstance(sample, (str, bytes)):
+        return len(sample)
+    if isinstance(sample, Mapping):
+        return [(key, _signature(value)) for key, value in sample.items()]
+    if isinstance(sample, (list, tuple)):
+        return [_signature(value) for value in sample] if len(sample) < 64 else len(sample)
+    return None

@@ -1,0 +1,54 @@
+"""Whether the models of a block are trained or evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+from weakref import WeakSet
+
+from torch import nn
+
+
+@final
+class Modes:
+    """The models of a strategy, and which of them the loop trains."""
+
+    def __init__(self) -> None:
+        self._made: WeakSet[nn.Module] = WeakSet()
+        self._called: WeakSet[nn.Module] = WeakSet()
+        self._over = False
+        self._shapes: dict[tuple[int, ...], bool] = {}
+
+    def add(self, module: nn.Module) -> None:
+        """A module was made in the block."""
+        self._made.add(module)
+
+    def pass_begins(self) -> None:
+        """A pass to train on begins: those that it calls are the ones that count."""
+        self._over = True
+
+    def called(self, module: nn.Module) -> None:
+        """The loop calls a model to train it."""
+        if self._over:
+            self._over = False
+            self._called.clear()
+        if module not in self._called:
+            self._called.add(module)
+            self._shapes.clear()
+
+    def has_parameter(self, shape: Sequence[int]) -> bool:
+        """Whether a model that the loop trains has a parameter of this shape."""
+        key = tuple(shape)
+        if key not in self._shapes:
+            found = {tuple(p.shape) for model in self._called for p in model.parameters()}
+            self._shapes[key] = key in found
+        return self._shapes[key]
+
+    def evaluate(self) -> bool:
+        """Whether every model that the loop last trained is in eval mode; where it has trained
+        none yet, every module that holds parameters."""
+        called = [*self._called]
+        if not called:
+            made = [*self._made]  # asking a model for its parameters may make some of its parts
+            called = [m for m in made if next(m.parameters(recurse=False), None) is not None]
+        return bool(called) and not any(module.training for module in called)

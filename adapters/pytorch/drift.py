@@ -1,0 +1,222 @@
+"""Replicas that have drifted apart are found: every so many steps the ranks compare a digest of
+what an optimizer is about to step, and the first difference is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, final
+from zlib import crc32
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dream._errors import Desynchronized
+from dream._log import logger
+from dream.adapters.pytorch.private import foreach_copy_, tables
+from dream.collectives import Communicator
+
+_PART = 200
+"""A comparison takes at most this part of the steps between two: 0.5 %."""
+_BITS: Mapping[int, torch.dtype] = {
+    1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
+}  # fmt: skip
+_LARGEST = 2**62 - 1
+
+
+@final
+class DriftGuard:
+    """Compares the replicas of one strategy, and keeps alike the buffers that they change.
+
+    roots: the modules that train. The comparisons come at an optimizer's first step, its second,
+    its fourth, and so on until they cost as little as they are to.
+    """
+
+    def __init__(self, ranks: Communicator, roots: Callable[[], Iterable[nn.Module]]) -> None:
+        self._ranks, self._roots = ranks, roots
+        self._kept: list[tuple[dict[str, Any], str]] = []
+        self._told: set[str] = set()
+        self._collective = 0.0
+
+    def watch(self, optimizer: Optimizer) -> Any:
+        """Compare before an optimizer's steps."""
+        return optimizer.register_step_pre_hook(_Countdown(self))
+
+    def keep(self) -> None:
+        """Have the buffers that drifted once hold what rank 0's hold."""
+        if self._kept:
+            own = [places[name].data for places, name in self._kept]
+            foreach_copy_(own, self._ranks.broadcast(own))
+
+    def compare(self, optimizer: Optimizer, steps: int, seconds: float) -> int:
+        """Compare all there is. Returns the steps until that is to be done again, as many on every
+        rank. steps, seconds: since the last time."""
+        began = time.perf_counter()
+        parameters = [*chain.from_iterable(g["params"] for g in optimizer.param_groups)]
+        buffers = self._buffers()
+        own = [
+            crc32(repr(hyperparameters(optimizer)).encode()),
+            int(_mixed(digests(parameters))),
+            int(_mixed(digests(buffers.values()))),
+        ]
+        cost = time.perf_counter() - began + self._collective
+        figures = [*own, *(-each for each in own), int(cost * 1e9), int(seconds / steps * 1e9)]
+        began = time.perf_counter()
+        most = self._ranks.all_reduce(torch.tensor(figures), "max").tolist()
+        self._collective = time.perf_counter() - began
+        for differ, tell in zip(
+            (most[i] != -most[i + 3] for i in range(3)),
+            (self._tell_hyperparameters, self._tell_parameters, self._tell_buffers),
+            strict=True,
+        ):
+            if differ:
+                tell(optimizer)
+        return max(1, _PART * int(most[6]) // max(int(most[7]), 1))
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{name} of {model}": buffer
+            for model, root in self._named().items()
+            for name, buffer in root.named_buffers()
+        }
+
+    def _named(self) -> dict[str, nn.Module]:
+        """The models that train, in the order in which they began to."""
+        named: dict[str, nn.Module] = {}
+        for root in self._roots():
+            name = type(root).__name__
+            same = sum(type(other).__name__ == name for other in named.values())
+            named[name if not same else f"{name} {same + 1}"] = root
+        return named
+
+    def _tell_hyperparameters(self, optimizer: Optimizer) -> None:
+        everybody = self._ranks.all_gather_object(hyperparameters(optimizer))
+        for index, groups in enumerate(zip(*everybody, strict=False)):
+            for name in groups[0]:
+                values = [group.get(name) for group in groups]
+                if len(set(values)) > 1:
+                    raise Desynchronized(
+                        f"The ranks' optimizers differ, so their replicas would. Received: {name} "
+                        f"of group {index} of {type(optimizer).__name__}, {_by_rank(values)}. "
+                        "Compute it of what is alike on every rank, as a loss after its backward "
+                        "is, or by strategy.communicator.all_reduce."
+                    )
+
+    def _tell_parameters(self, optimizer: Optimizer) -> None:
+        names = {
+            id(p): f"{name} of {model}"
+            for model, root in self._named().items()
+            for name, p in root.named_parameters()
+        }
+        parameters = {
+            names.get(id(p), f"parameter {index} of group {number}"): p
+            for number, group in enumerate(optimizer.param_groups)
+            for index, p in enumerate(group["params"])
+        }
+        differing = self._differing(parameters)
+        if differing:
+            name, ranks = differing[0]
+            raise Desynchronized(
+                "The replicas have drifted apart: a parameter is not the same on every rank. "
+                f"Received: {name}, {_named(ranks)} unlike rank 0, {len(differing)} of "
+                f"{len(parameters)} parameters. What changes it must run alike on every rank."
+            )
+
+    def _tell_buffers(self, _: Optimizer) -> None:
+        for name, _ranks in self._differing(self._buffers()):
+            if name not in self._told:
+                self._told.add(name)
+                self._kept.append(self._place(name))
+                logger.warning(
+                    "%s is a buffer that forward changes by this rank's own samples: from now on "
+                    "every rank holds rank 0's, which has seen its share alone",
+                    name,
+                )
+        self.keep()
+
+    def _place(self, named: str) -> tuple[dict[str, Any], str]:
+        """Where a buffer is kept: assignments put another tensor there."""
+        whole, _, model = named.partition(" of ")
+        path, _, name = whole.rpartition(".")
+        return tables(self._named()[model].get_submodule(path))[2], name
+
+    def _differing(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, list[int]]]:
+        """Name those that are not alike, each with the ranks that are unlike rank 0. What is not a
+        number is alike whatever its bits."""
+        own = digests(
+            [torch.nan_to_num(t) if t.is_floating_point() else t for t in tensors.values()]
+        )
+        everybody = self._ranks.all_gather_object(dict(zip(tensors, own.tolist(), strict=True)))
+        found = []
+        for name in tensors:
+            seen = [each.get(name) for each in everybody]
+            if len(set(seen)) > 1:
+                found.append((name, [r for r, value in enumerate(seen) if value != seen[0]]))
+        return found
+
+
+@final
+class _Countdown:
+    """The steps of one optimizer until the next comparison."""
+
+    def __init__(self, guard: DriftGuard) -> None:
+        self._guard = guard
+        self._left = self._last = 1
+        self._began = time.perf_counter()
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._left -= 1
+        if self._left:
+            self._guard.keep()
+            return
+        spent = time.perf_counter() - self._began
+        most = self._guard.compare(optimizer, self._last, spent)
+        self._left = self._last = max(1, min(2 * self._last, most))
+        self._began = time.perf_counter()
+
+
+def hyperparameters(optimizer: Optimizer) -> list[dict[str, float | str]]:
+    """What each group of an optimizer steps by."""
+    return [
+        {name: _plain(value) for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+def digests(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """A number for the bits of each tensor, shape (tensors,)."""
+    sums = [_bits(tensor.detach()).sum(dtype=torch.int64) for tensor in tensors]
+    return torch.stack([each.cpu() for each in sums]) if sums else torch.zeros(0, dtype=torch.int64)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.dtype == torch.bool or tensor.dim() == 0:
+        tensor = tensor.reshape(-1)
+    return tensor.view(torch.uint8 if tensor.dtype == torch.bool else _BITS[tensor.element_size()])
+
+
+def _mixed(numbers: torch.Tensor) -> int:
+    """One number of several, in their order; small enough for its negative to be one too."""
+    places = 2 * torch.arange(len(numbers)) + 1
+    return int((numbers * places).sum()) & _LARGEST
+
+
+def _plain(value: object) -> float | str:
+    """Objects count by their types: what they print may hang on where they lie in memory."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return repr([_plain(each) for each in value])
+    return value if isinstance(value, (int, float, str)) else type(value).__name__
+
+
+def _by_rank(values: Sequence[object]) -> str:
+    return ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,97 @@
+"""Rows of what is drawn for the global batch, in a step on torch, and torch's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import keras
+import torch
+
+from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.randomness.draws import Rows, once
+from dream.adapters.keras.randomness.start import Generators
+
+
+@final
+class TorchGenerators(Generators):
+    """torch's generator draws orders."""
+
+    name = "torch"
+
+    def state(self) -> bytes:
+        return torch.get_rng_state().numpy().tobytes()
+
+    def restore(self, state: bytes) -> bool:
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        return True
+
+
+@final
+class TorchRows(Rows):
+    """Rows part, part + parts, ... of the batch."""
+
+    def __init__(self, share: BatchShare, part: int, parts: int) -> None:
+        self._part, self._parts = part, parts
+        self._count, self._total = max(int(share.count), 1), int(share.total)
+
+    def dims(self, shape: Any) -> Sequence[Any]:
+        if isinstance(shape, torch.Tensor):
+            numbers = shape.dim() == 1 and not shape.is_floating_point()
+            return shape.tolist() if numbers else list(shape.shape)
+        return [None if size is None else int(size) for size in getattr(shape, "shape", shape)]
+
+    def counts(self, length: Any) -> bool:
+        return keras_computes() and length > 0 and length % self._count == 0
+
+    def whole(self, length: Any) -> int:
+        return int(length) // self._count * self._total
+
+    def take(self, tensor: Any, length: Any) -> Any:
+        each = length // self._count
+        if each == 1:
+            return tensor[self._own]
+        rows = tensor.unflatten(0, (self._total, each))[self._own]
+        return rows.flatten(0, 1)
+
+    def spread(self, tensor: Any, length: Any) -> Any:
+        tensor = keras.ops.convert_to_tensor(tensor)
+        once(
+            "Draws whose parameters differ from sample to sample may take more numbers for one "
+            "than for another on torch. Received: keras.random.gamma, beta, binomial or "
+            "categorical with parameters of the batch. They may differ from one device's."
+        )
+        whole = tensor.new_ones((self.whole(length), *tensor.shape[1:]))
+        self.take(whole, length).copy_(tensor) if length == self._count else None
+        return whole
+
+    def dropout(self, own: Callable[..., Any], inputs: Any, rate: Any, dims: Any, seed: Any) -> Any:
+        inputs = keras.ops.convert_to_tensor(inputs)
+        if dims is None:
+            length = inputs.shape[0]
+            whole = _ones_like(inputs, self.whole(length))
+            return inputs * self.take(own(whole, rate, None, seed), length)
+        asked = (self.whole(dims[0]), *dims[1:])
+        mask = self.take(own(inputs.new_ones(asked), rate, asked, seed), dims[0])
+        return inputs * mask
+
+    @property
+    def _own(self) -> slice:
+        if self._part < self._total:
+            return slice(self._part, None, self._parts)
+        return slice(0, 1)  # no sample: the one that stands in weighs nothing
+
+
+def keras_computes() -> bool:
+    """Whether Keras computes, and does not only find out shapes."""
+    return bool(keras.src.backend.torch.core.get_device() != "meta")
+
+
+def _ones_like(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return ones for so many rows, which lie in memory in the order of the tensor's dims: numbers
+    are drawn along memory."""
+    strides = list(tensor.stride())
+    order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
+    sizes = [rows, *tensor.shape[1:]]
+    ones = tensor.new_ones([sizes[dim] for dim in order])
+    return ones.permute([order.index(dim) for dim in range(tensor.dim())])

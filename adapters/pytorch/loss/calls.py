@@ -1,0 +1,97 @@
+"""Which forward calls a loss came from: each training call leaves a mark on its outputs' nodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+
+from dream.adapters.pytorch.private import note, tree_leaves
+from dream.data.partition import Share
+
+_KEY = "dream.call"
+"""A key of a graph node's metadata, which lives as long as the node does."""
+
+
+@final
+class Message(torch.nn.Parameter):
+    """Carries a few numbers to all ranks: its gradient, among the gradients."""
+
+
+def is_message(root: torch.Tensor) -> bool:
+    """Whether backward starts from this for a message to go."""
+    return isinstance(root, Message) or (
+        root.grad_fn is not None and any(isinstance(x, Message) for x in _leaves_at(root.grad_fn))
+    )
+
+
+def _leaves_at(node: Any) -> list[Any]:
+    return [getattr(after, "variable", None) for after, _ in node.next_functions]
+
+
+class Bearer(ABC):
+    """A distributed module as backward sees it: in a backward pass its gradients become the mean
+    over the ranks that share batches, and a message of a few numbers travels with them."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> bool:
+        """Whether it was called in training, and no backward has come since."""
+
+    @property
+    @abstractmethod
+    def completes(self) -> bool:
+        """Whether the gradient is whole, and made global, with the next backward."""
+
+    @abstractmethod
+    def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Send the message, shape (SIZE,), with the backward that is about to start. What that
+        starts from beside the loss, and the gradient there; None where the message has its own
+        way. Messages of an update's micro-batches are added up."""
+
+    @abstractmethod
+    def received(self) -> torch.Tensor:
+        """After backward: the mean over the ranks of what was sent. Shape (SIZE,)."""
+
+    @property
+    @abstractmethod
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters whose gradients become global here."""
+
+
+@final
+class Call:
+    """A training call of a distributed module.
+
+    bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
+    of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
+    """
+
+    __slots__ = ("bearer", "inputs", "share")
+
+    def __init__(self, bearer: Bearer | None, share: Share | None, inputs: tuple[Any, ...]) -> None:
+        self.bearer, self.share, self.inputs = bearer, share, inputs
+
+    @classmethod
+    def of(
+        cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
+        if any(isinstance(x, (list, tuple, dict)) for x in leaves):
+            leaves = tree_leaves(leaves)
+        nodes = [x.grad_fn for x in leaves if isinstance(x, torch.Tensor)]
+        return cls(bearer, share, tuple(node for node in nodes if node is not None))
+
+    def mark(self, output: Any) -> None:
+        """Leave the mark on what the call returned."""
+        for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
+            if isinstance(x, torch.Tensor) and x.grad_fn is not None:
+                note(x.grad_fn, _KEY, self)
+
+
+def call_at(node: Any) -> Call | None:
+    """The call that returned what this node made."""
+    found: Call | None = node.metadata.get(_KEY)
+    return found

@@ -1,0 +1,154 @@
+"""Nodes of the autograd graph: which add up, which pass a gradient on linearly, which reduce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from dream.adapters.pytorch.private import is_number, saved
+
+LEAF = "torch::autograd::AccumulateGrad"
+ADD = {"AddBackward0", "SubBackward0"}
+STACK = {"StackBackward0", "CatBackward0"}
+PASS = {
+    "NegBackward0", "ToCopyBackward0", "CloneBackward0", "AliasBackward0", "ViewBackward0",
+    "UnsafeViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1",
+    "SqueezeBackward2", "UnsqueezeBackward0", "AddBackward1", "RsubBackward1", "SubBackward1",
+    "AddBackward0", "SubBackward0", "PermuteBackward0", "TransposeBackward0", "TBackward0",
+    "ExpandBackward0", "AsStridedBackward0", "ContiguousBackward0",
+}  # fmt: skip
+"""What a gradient passes through unchanged but for its sign, dtype or shape."""
+SELECT = {
+    "IndexBackward0", "MaskedSelectBackward0", "IndexSelectBackward0", "SliceBackward0",
+    "SelectBackward0", "MaskedFillBackward0", "WhereBackward0", "MaskedScatterBackward0",
+    "UnbindBackward0", "SplitBackward0", "NarrowBackward0", "GatherBackward0",
+}  # fmt: skip
+"""What takes some of the elements."""
+RAGGED = {"IndexBackward0", "MaskedSelectBackward0", "IndexSelectBackward0"}
+"""What takes as many as the data say."""
+SUMS, MEANS = {"SumBackward0", "SumBackward1"}, {"MeanBackward0", "MeanBackward1"}
+SCALE = {"MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"}
+PRODUCTS = {
+    "MmBackward0", "AddmmBackward0", "BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0",
+    "MvBackward0", "AddmvBackward0", "DotBackward0", "ConvolutionBackward0", "MulBackward0",
+}  # fmt: skip
+OF_PARAMETERS = {
+    LEAF, *ADD, *STACK, *PASS, *SUMS, *MEANS, *SCALE, "PowBackward0", "AbsBackward0",
+    "SqrtBackward0", "NormBackward0", "NormBackward1", "LinalgVectorNormBackward0",
+    "ExpBackward0", "LogBackward0", "MmBackward0", "BmmBackward0", "MaxBackward1",
+    "SoftplusBackward0", "SigmoidBackward0", "TanhBackward0", "SelectBackward0", "SliceBackward0",
+    "TriuBackward0", "TrilBackward0", "DiagonalBackward0", "RsqrtBackward0", "TraceBackward0",
+    "ReluBackward0", "ClampMinBackward0", "ClampBackward1", "ReciprocalBackward0", "PowBackward1",
+    "DotBackward0", "LinalgMatrixExpBackward0", "SoftmaxBackward0", "LogSoftmaxBackward0",
+}  # fmt: skip
+"""What penalties on parameters are made of: anything else has data in it."""
+SAMPLEWISE = {
+    "LogSoftmaxBackward0", "SoftmaxBackward0", "SigmoidBackward0", "LogSigmoidBackward0",
+    "TanhBackward0", "ReluBackward0", "ExpBackward0", "LogBackward0",
+}  # fmt: skip
+"""What stands between an output and a loss and makes of each sample something by itself, or of each
+element; along one dim, which must not be the samples'."""
+_OVER_DIMS = {
+    "SumBackward1", "MeanBackward1", "LogsumexpBackward0", "MaxBackward0", "MinBackward0",
+    "AmaxBackward0", "AminBackward0", "StdBackward0", "VarBackward0", "ProdBackward1",
+    "NormBackward1", "LinalgVectorNormBackward0", "CumsumBackward0", "CumprodBackward0",
+    "LogcumsumexpBackward0", "SoftmaxBackward0", "LogSoftmaxBackward0", "SortBackward0",
+    "VarMeanBackward0", "StdMeanBackward0", "RollBackward0", "FlipBackward0",
+}  # fmt: skip
+_OVER_ALL = {"SumBackward0", "MeanBackward0", "MaxBackward1", "MinBackward1", "ProdBackward0"}
+_COUPLES = {"CdistBackward0", "EuclideanDistBackward0", "PdistBackward0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A sum or a mean. sizes: of its input. dims: that it removes."""
+
+    mean: bool
+    sizes: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """How many elements make one of the output."""
+        return prod(self.sizes[dim] for dim in self.dims)
+
+
+def operands(node: Any) -> list[Any]:
+    """The nodes that a node's gradient goes to."""
+    return [after for after, _ in node.next_functions if after is not None]
+
+
+def reduction_at(node: Any, name: str) -> Reduction | None:
+    """What a node reduces; None where it does not, or not by a sum or mean."""
+    if name in SUMS or name in MEANS:
+        sizes = tuple(saved(node, "self_sym_sizes"))
+        return Reduction(name in MEANS, sizes, _dims(saved(node, "dim"), len(sizes)))
+    how = saved(node, "reduction")
+    if how in (1, 2) and isinstance(given := saved(node, "self"), torch.Tensor):
+        sizes = tuple(given.shape)
+        return Reduction(how == 1, sizes, tuple(range(len(sizes))))
+    return None
+
+
+def weight_at(node: Any, name: str) -> torch.Tensor | None:
+    """What a mean of classes' losses divides by: what is not ignored, times its class's weight."""
+    if name.startswith("NllLoss") and saved(node, "reduction") == 1:
+        total: torch.Tensor = saved(node, "total_weight")
+        return total
+    return None
+
+
+def divisor_at(node: Any, name: str) -> torch.Tensor | float | None:
+    """The constant that a node divides its one operand by: a number, or a tensor that the script
+    computed; None where there is none, or one for each element."""
+    if name in ("DivBackward1", "MulBackward1"):
+        number = float(saved(node, "other"))
+        return number if name[0] == "D" else (1.0 / number if number else None)
+    if name not in SCALE or len(operands(node)) != 1:
+        return None
+    other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+    if not isinstance(other, torch.Tensor) or other.numel() != 1:
+        return None
+    if is_number(other):
+        number = float(other)
+        return number if name[0] == "D" else (1.0 / number if number else None)
+    return other if name[0] == "D" else None
+
+
+def may_couple(name: str) -> bool:
+    """Whether a node of this name may make samples depend on each other."""
+    return name in _OVER_DIMS or name in _OVER_ALL or name in _COUPLES
+
+
+def couples(node: Any, name: str, rows: int) -> bool:
+    """Whether what a node makes of one sample depends on the others, as far as sizes tell. rows:
+    samples that there are."""
+    if name in _COUPLES:
+        return True
+    if name in _OVER_ALL:
+        return True
+    if name not in _OVER_DIMS or not rows:
+        return False
+    whole = saved(node, "self")
+    given = saved(node, "result") if whole is None else whole
+    sizes = tuple(given.shape) if isinstance(given, torch.Tensor) else saved(node, "self_sym_sizes")
+    if not sizes or (len(sizes) < 2 and name not in ("CumsumBackward0", "SortBackward0")):
+        return bool(sizes) and sizes[0] == rows
+    dims = saved(node, "dim")
+    return 0 in _dims(saved(node, "dims") if dims is None else dims, len(sizes)) and (
+        sizes[0] % rows == 0
+    )
+
+
+def _dims(given: Any, many: int) -> tuple[int, ...]:
+    """Dims as torch keeps them: one or several, negative ones as unsigned numbers, none for all."""
+    if given is None:
+        return tuple(range(many))
+    listed = [given] if isinstance(given, int) else list(given)
+    if not listed:
+        return tuple(range(many))
+    signed = (dim - (1 << 64) if dim >= 1 << 63 else dim for dim in listed)
+    return tuple(dim % many if many else dim for dim in signed)

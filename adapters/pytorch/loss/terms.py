@@ -1,0 +1,394 @@
+"""A loss as a sum of terms, each a sum, a mean, or a sum over a count, as its graph says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, final
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.private import note, saved
+from dream.data.partition import Share
+
+Kind = Literal["mean", "sum", "count", "once"]
+"""mean: over samples. sum: over them. count: over `count` things here. once: what every rank has
+alike, as a penalty on parameters or a whole batch."""
+
+_COUNTED = "dream.counted"
+"""A key of a node's metadata: what the user says that the loss is a mean over."""
+_CLOSE = 6
+_FAR, _NEAR = 2048, 48
+"""Nodes that are looked at between a loss and the outputs it comes from; and within a model that
+returns its loss."""
+
+
+@dataclass(slots=True)
+class Term:
+    """One summand of a loss.
+
+    node: where the gradient comes in. calls: whose outputs it was computed from. share: of their
+    batch. plain: nothing but constants comes after its reduction. numel: elements that a mean is
+    over, -1 where it is known to be over samples. matches: whether a number that a sum of some
+    elements is divided by is how many there are here; None where that is no question. zeroed:
+    where to stop what is not finite if nothing counts. unknown: the operation that was not
+    understood, so that it counts as a mean over samples. noticed: what was taken for granted.
+    """
+
+    node: Any
+    kind: Kind
+    calls: list[Call]
+    share: Share | None = None
+    count: torch.Tensor | float | None = None
+    plain: bool = True
+    numel: int = -1
+    matches: bool | None = None
+    zeroed: list[Any] = field(default_factory=list)
+    unknown: str = ""
+    noticed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Divisor:
+    """A constant that a term is divided by, and the node that is divided."""
+
+    by: torch.Tensor | float
+    of: Any
+
+
+def count_by_hand(weighed: torch.Tensor, count: float) -> None:
+    """Note what the user says that a loss is a mean over."""
+    assert weighed.grad_fn is not None
+    note(weighed.grad_fn, _COUNTED, count)
+
+
+def terms_of(root: torch.Tensor, armed: list[Call]) -> list[Term]:
+    """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
+    output is not seen."""
+    reader = _Reader(armed)
+    if root.numel() != 1:
+        reader.terms.append(reader.unknown(root.grad_fn, "a gradient of its own"))
+    else:
+        near = reader.near(root.grad_fn)
+        if near is not None:
+            return [near]
+        reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
+    return reader.terms
+
+
+@final
+class _Seen:
+    """What lies below a node: the calls whose outputs are reached, and whether it is of parameters
+    alone."""
+
+    __slots__ = ("calls", "couples", "data", "marked", "ragged")
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.marked: list[Any] = []
+        self.data = self.ragged = False
+        self.couples = ""
+
+
+@final
+class _Reader:
+    def __init__(self, armed: list[Call]) -> None:
+        self._armed = armed
+        self.terms: list[Term] = []
+
+    def near(self, top: Any) -> Term | None:
+        """The commonest loss, a reduction with nothing but operations on each element, or along
+        other dims than the samples', between it and an output: what `split` finds, in fewer looks.
+        None for any other."""
+        name = top.name()
+        if name in graph.ADD or _COUNTED in top.metadata or call_at(top) is not None:
+            return None
+        reduction = graph.reduction_at(top, name)
+        node, way = top, []
+        for _ in range(_CLOSE if reduction is not None else 0):
+            after = graph.operands(node)
+            if len(after) != 1:
+                return None
+            node = after[0]
+            call = call_at(node)
+            if call is not None:
+                break
+            below = node.name()
+            if below not in graph.SAMPLEWISE or _COUNTED in node.metadata:
+                return None
+            way.append((node, below))
+        else:
+            return None
+        term = Term(top, "once", [call], zeroed=[node])
+        share = term.share = call.share
+        if share is None:
+            return term
+        if any(graph.couples(each, below, share.count) for each, below in way):
+            return None
+        assert reduction is not None
+        self._judge(term, top, name, [reduction], [], ragged=False)
+        return term
+
+    def split(
+        self, node: Any, top: Any, call: Call | None, divisors: list[Divisor], *, plain: bool
+    ) -> None:
+        """Follow a number to the reductions that it is a sum of. top: where this term's gradient
+        comes in. call: whose output it is. divisors: constants on the way."""
+        while True:
+            name = node.name()
+            metadata = node.metadata
+            if metadata and _COUNTED in metadata:
+                self.terms.append(self._counted(node, top, metadata[_COUNTED]))
+                return
+            call = call or call_at(node)
+            after = graph.operands(node)
+            if name in graph.ADD and len(after) == 2:
+                for part in after:
+                    self.split(part, part, call, divisors, plain=plain)
+                return
+            if _stacks(node, name, after):
+                for part in graph.operands(after[0]):
+                    self.split(part, part, call, divisors, plain=plain)
+                return
+            if name in graph.SCALE and len(after) == 2:
+                rest = self._besides_parameters(node, name, after, call)
+                if rest is None:
+                    break
+                node, plain = rest, False
+                continue
+            if len(after) != 1 or (name not in graph.PASS and name not in graph.SCALE):
+                break
+            divisor = graph.divisor_at(node, name)
+            if divisor is not None:
+                divisors = [*divisors, Divisor(divisor, after[0])]
+            node = after[0]
+        self.terms.append(self._term(node, name, top, call, divisors, plain=plain))
+
+    def _besides_parameters(self, node: Any, name: str, after: list[Any], call: Call | None) -> Any:
+        """Of a product with a number that parameters alone give, or a quotient by one: the other
+        side."""
+        seen = [self.look(side, call, _NEAR) for side in after]
+        own = [not (each.data or each.calls) for each in seen]
+        if own[1] and not own[0]:
+            return after[0]
+        return after[1] if own[0] and not own[1] and name[0] == "M" else None
+
+    def _term(
+        self,
+        node: Any,
+        name: str,
+        top: Any,
+        call: Call | None,
+        divisors: list[Divisor],
+        *,
+        plain: bool,
+    ) -> Term:
+        """What a number that is no sum of others is."""
+        reduction = graph.reduction_at(node, name)
+        chain, below = self._chain(node, name, reduction, divisors)
+        seen = self.look(node, call, _NEAR if call else _FAR, skip=chain)
+        calls = seen.calls
+        if call is not None and (seen.data or name not in graph.OF_PARAMETERS):
+            calls = [call]
+        if not calls and not seen.data and name in graph.OF_PARAMETERS:
+            return Term(top, "once", [])
+        calls = calls or self._armed
+        term = Term(top, "once", calls, plain=plain, zeroed=seen.marked)
+        shares = [each.share for each in calls if each.share is not None]
+        if not shares:
+            return term
+        term.share = shares[0]
+        if any(each.total != shares[0].total for each in shares):  # alike on all ranks
+            return self._not_understood(term, "several batches at once")
+        if reduction is None or not below:
+            return self._not_understood(term, name)
+        self._judge(term, node, name, below, divisors, ragged=seen.ragged)
+        if seen.couples and not term.unknown:
+            term.unknown, term.plain = seen.couples, False
+        return term
+
+    def unknown(self, node: Any, name: str) -> Term:
+        """A term that counts as a mean over samples."""
+        seen = self.look(node, None, _FAR)
+        calls = seen.calls or self._armed
+        shares = [each.share for each in calls if each.share is not None]
+        term = Term(node, "once", calls, share=shares[0] if shares else None, zeroed=seen.marked)
+        return self._not_understood(term, name) if shares else term
+
+    def _not_understood(self, term: Term, name: str) -> Term:
+        term.kind, term.count, term.plain, term.unknown = "mean", None, False, name
+        return term
+
+    def _counted(self, node: Any, top: Any, count: float) -> Term:
+        seen = self.look(node, None, _FAR)
+        calls = seen.calls or self._armed
+        shares = [each.share for each in calls if each.share is not None]
+        return Term(
+            top, "count", calls, shares[0] if shares else Share(1, 1, 1), count=count,
+            zeroed=seen.marked or [node],
+        )  # fmt: skip
+
+    def _chain(
+        self, node: Any, name: str, first: graph.Reduction | None, divisors: list[Divisor]
+    ) -> tuple[set[Any], list[graph.Reduction]]:
+        """The reductions from a number down, as far as nothing but constants is in between; and
+        the nodes on the way. Divisors that are met are added."""
+        way: set[Any] = set()
+        found: list[graph.Reduction] = []
+        reduction = first
+        for _ in range(_NEAR):
+            if reduction is not None:
+                found.append(reduction)
+            elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
+                break
+            elif (divisor := graph.divisor_at(node, name)) is not None:
+                divisors += [Divisor(divisor, each) for each in graph.operands(node)]
+            way.add(node)
+            after = graph.operands(node)
+            if len(after) != 1 or call_at(after[0]) is not None:
+                break
+            node = after[0]
+            name = node.name()
+            reduction = graph.reduction_at(node, name)
+        return way, found
+
+    def _judge(
+        self,
+        term: Term,
+        node: Any,
+        name: str,
+        chain: list[graph.Reduction],
+        divisors: list[Divisor],
+        *,
+        ragged: bool,
+    ) -> None:
+        """Say what a term is from the reduction that removes the samples."""
+        assert term.share is not None
+        rows = term.share.count
+        weight = graph.weight_at(node, name)
+        if weight is not None:
+            term.kind, term.count = "count", weight
+            return
+        over = _over_samples(chain, rows)
+        tensors = [each for each in divisors if isinstance(each.by, torch.Tensor)]
+        if tensors:
+            count: Any = 1.0
+            for each in tensors:
+                count = torch.as_tensor(each.by).detach() * count
+            term.kind, term.count = "count", count * over.numel if over.mean else count
+            term.zeroed = [each.of for each in tensors]
+            return
+        if over.mean:
+            term.kind, term.numel = "mean", over.numel
+            if ragged:
+                term.kind, term.count = "count", float(over.numel)
+            return
+        numbers = [each.by for each in divisors if not isinstance(each.by, torch.Tensor)]
+        counts = any(_is_count(number, over, term.share) for number in numbers)
+        if ragged and numbers:
+            term.kind, term.count, term.matches = "count", prod(numbers), counts
+        elif counts:
+            term.kind = "mean"
+            term.noticed = "divided by as many samples as this rank has, a count"
+        else:
+            term.kind = "sum"
+            if term.share.total in numbers:
+                term.noticed = "divided by the size of the global batch, a constant"
+
+    def look(self, start: Any, call: Call | None, most: int, skip: set[Any] | None = None) -> _Seen:
+        """Look below a node, as far as outputs of calls. call: whose inside this is."""
+        seen, known = _Seen(), {start}
+        left = [start]
+        reduced: list[tuple[Any, str]] = []
+        for _ in range(most):
+            if not left:
+                break
+            node = left.pop()
+            name = node.name()
+            if call is None and (found := call_at(node)) is not None:
+                seen.marked.append(node)
+                if found not in seen.calls:
+                    seen.calls.append(found)
+                continue
+            after = [each for each, _ in node.next_functions]
+            if name not in graph.OF_PARAMETERS or (
+                name in graph.PRODUCTS and _times_data(node, name)
+            ):
+                seen.data = True
+            if name == graph.LEAF and not isinstance(node.variable, torch.nn.Parameter):
+                seen.data = True
+            seen.ragged |= name in graph.RAGGED
+            coupling = graph.may_couple(name) and (skip is None or node not in skip)
+            if coupling or (name == "MmBackward0" and None not in after):
+                reduced.append((node, name))
+            for each in after:
+                if each is not None and each not in known:
+                    known.add(each)
+                    left.append(each)
+        else:
+            seen.data = True
+        if reduced and call is None and seen.calls and skip is not None:
+            seen.couples = self._coupling(reduced, seen.calls)
+        return seen
+
+    def _coupling(self, reduced: list[tuple[Any, str]], calls: list[Call]) -> str:
+        """The operation that makes samples depend on each other; nothing where none does."""
+        rows = next((each.share.count for each in calls if each.share is not None), 0)
+        for node, name in reduced:
+            if name == "MmBackward0":
+                sides = [self.look(side, None, _FAR).calls for side in graph.operands(node)]
+                gathered = any(call.bearer is None for calls in sides for call in calls)
+                if all(sides) and not gathered:
+                    return name
+            elif graph.couples(node, name, rows) and self.look(node, None, _FAR).calls:
+                return name
+        return ""
+
+
+def _stacks(node: Any, name: str, after: list[Any]) -> bool:
+    """Whether this adds up numbers that were put into one tensor."""
+    if name not in graph.SUMS | graph.MEANS or len(after) != 1:
+        return False
+    if after[0].name() not in graph.STACK or call_at(after[0]) is not None:
+        return False
+    return len(after[0].next_functions) == saved(node, "self_sym_sizes")[0] and (
+        len(saved(node, "self_sym_sizes")) == 1
+    )
+
+
+def _is_data(node: Any, name: str) -> bool:
+    """Whether a node has something in it that is no parameter's."""
+    if name == graph.LEAF:
+        return not isinstance(node.variable, torch.nn.Parameter)
+    return name not in graph.OF_PARAMETERS or (name in graph.PRODUCTS and _times_data(node, name))
+
+
+def _times_data(node: Any, name: str) -> bool:
+    """Whether one side of a product is no parameter's, nor a number."""
+    if name != "MulBackward0":
+        return any(after is None for after, _ in node.next_functions[-2:])
+    if len(graph.operands(node)) == 2:
+        return False
+    other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+    return isinstance(other, torch.Tensor) and other.numel() != 1
+
+
+def _over_samples(chain: list[graph.Reduction], rows: int) -> graph.Reduction:
+    """The reduction that removes the samples: the innermost one over dim 0 of as many."""
+    for each in reversed(chain):
+        if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
+            return each
+    return chain[0]
+
+
+def _is_count(divisor: float, over: graph.Reduction, share: Share) -> bool:
+    """Whether a number is how many samples, or parts of samples, this rank adds up."""
+    if not share.count or (divisor == share.total and share.total != share.count):
+        return False
+    many, counts = 1, {share.count}
+    for size in over.sizes:
+        many *= size
+        counts.add(many)
+    return abs(divisor - round(divisor)) < 1e-6 * divisor and round(divisor) in counts

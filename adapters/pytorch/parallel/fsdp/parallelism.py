@@ -1,0 +1,379 @@
+"""`sharded`: parameters, gradients and optimizer state in shards, by FSDP2."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial, wraps
+from typing import Any, NoReturn, final
+
+import torch
+from torch import distributed, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.utils.parametrize import ParametrizationList
+
+from dream._adapter import Plan
+from dream._errors import ConfigurationError, Unsupported
+from dream._topology import Mesh
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.base import Parallelism
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
+from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
+from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
+from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, SubmoduleCall
+from dream.adapters.pytorch.parallel.sharding.parallelism import Sharding, shards_nothing
+from dream.adapters.pytorch.parallel.sharding.parameters import (
+    SplitParameters,
+    copy_shards,
+    shard_loaded,
+)
+from dream.adapters.pytorch.parallel.sharding.state import module_message
+from dream.adapters.pytorch.private import own_parameters, recomputing, tree_map
+from dream.collectives import Communicator
+
+
+def sharded(plan: Plan) -> Parallelism:
+    """Make `sharded`, by what is sharded."""
+    if shards_nothing(plan):
+        return Ddp(plan)
+    return ZeroOne(plan) if plan.options["zero"] == 1 else FullySharded(plan)
+
+
+@final
+class FullySharded(Sharding):
+    """FSDP2. Shards lie along the mesh's model axis; every rank has its own share of a batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._device_mesh = None if self.alone else self._make_mesh()
+
+    def mesh(self) -> Mesh:
+        return shards_mesh_of(self.plan)
+
+    def dealt_to(self, placement: MeshPlacement) -> Communicator:
+        return placement.world
+
+    def subscribe(self, hooks: Hooks) -> None:
+        super().subscribe(hooks)
+        if not self.alone:
+            hooks.wrap("grad", self._differentiable)
+
+    def group(self) -> ProcessGroup | None:
+        return None if self.alone else distributed.group.WORLD
+
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    ) -> FullyShardedModule:
+        assert self._device_mesh is not None
+        reshard = self.plan.options["zero"] == 3
+        return FullyShardedModule(
+            module, registry, inner, self.parameters, self.backward, self.group(),
+            mesh=self._device_mesh, device=self.device, reshard=reshard,
+        )  # fmt: skip
+
+    def _make_mesh(self) -> DeviceMesh:
+        mesh, kind = self.placement.mesh, self.device.type
+        if mesh.data == 1:
+            return init_device_mesh(kind, (mesh.model,), mesh_dim_names=("shard",))
+        return init_device_mesh(kind, (mesh.data, mesh.model), mesh_dim_names=("replica", "shard"))
+
+    def _differentiable(self, grad: Callable[..., Any]) -> Callable[..., Any]:
+        """Have `torch.autograd.grad` keep the parameters where its result may be differentiated."""
+
+        @wraps(grad)
+        def kept(*args: Any, create_graph: bool = False, **kwargs: Any) -> Any:
+            self._keep_gathered(create_graph)
+            try:
+                return grad(*args, create_graph=create_graph, **kwargs)
+            finally:
+                self._keep_gathered(False)
+
+        return kept
+
+    def _keep_gathered(self, keep: bool) -> None:
+        for root in self.roots:
+            assert isinstance(root, FullyShardedModule)
+            root.keep_gathered(keep)
+
+
+Owned = list[tuple[nn.Module, str]]
+
+
+@final
+class FullyShardedModule(ShardedModule):
+    """reshard: whether gathered parameters are given up between forward and backward."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        parameters: SplitParameters,
+        backward: WeighedBackward,
+        group: ProcessGroup | None,
+        *,
+        mesh: DeviceMesh,
+        device: torch.device,
+        reshard: bool,
+    ) -> None:
+        super().__init__(module, registry, inner, parameters, backward, group)
+        self._mesh = mesh
+        self._device = device
+        self._reshard = reshard
+        self._units: list[FSDPModule] = []
+        self._gathered: dict[int, nn.Parameter] = {}
+
+    def shard(self) -> None:
+        _check_runs_first(self.module)
+        self.reshard()
+        initializer = MetaInitializer(self.module) if is_meta(self.module) else None
+        apart = self._parameters.cast(self.module)
+        whole = not any(isinstance(part, FSDPModule) for part in self.module.modules())
+        for unit in (*apart, *units_of(self.module)):
+            self._shard(unit, reshard=self._reshard)
+        if callable_itself(self.module) and (whole or _unsharded(self.module)):
+            self._shard(self.module, reshard=None if self._reshard else False)
+        _check_all_sharded(self.module)
+        if initializer is not None:
+            initializer.fill(self.module, self._device, self.registry.world)
+            self.sharded = _by_id(self.module)
+        if whole and isinstance(self.module, FSDPModule):
+            private.know_root(self.module)
+
+    def accumulate(self, *, fresh: bool, completes: bool) -> None:
+        """Have whole gradients wait in what is gathered, until the update is complete."""
+        if fresh:  # what is left there is of an update that was dropped
+            for parameter in self._gathered.values():
+                parameter.grad = None
+        for unit in self._units:
+            unit.set_requires_gradient_sync(completes, recurse=False)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [*self.sharded.values(), *self._gathered.values()]
+
+    def reshard(self) -> None:
+        for unit in self._units:
+            unit.reshard()
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Leave what is gathered after a backward pass, for a second one through it; or not."""
+        for unit in self._units:
+            unit.set_reshard_after_backward(not keep, recurse=False)
+
+    def hook_of_copy(self, module: nn.Module) -> PendingCopy:
+        """Make what takes the calls of a copy of the module, or of one of its parts."""
+        return PendingCopy(module, self.registry)
+
+    def _shard(self, module: nn.Module, *, reshard: bool | None) -> None:
+        if isinstance(module, FSDPModule):
+            return
+        own = _unsharded(module)
+        _make_whole(own)
+        _check_dtypes(module, own)
+        module.register_forward_hook(_without_views)  # before FSDP2's own
+        unit = fully_shard_in_place(module, self._mesh, reshard=reshard)
+        module.register_forward_pre_hook(partial(self._running, own))
+        module.register_load_state_dict_pre_hook(shard_loaded)
+        self._units.append(unit)
+        self.sharded.update(_by_id(module))
+
+    def _running(self, own: Owned, *_: Any) -> None:
+        """Know the parameters of a unit that is about to run, gathered."""
+        for module, name in own:
+            parameter = getattr(module, name)
+            if id(parameter) not in self._gathered:
+                self._gathered[id(parameter)] = parameter
+                if self.registry.updates is not None:
+                    self.registry.updates.held.watch([parameter])
+
+
+@final
+class PendingCopy(CallHook):
+    """Takes the calls of a copy of a sharded module, which can be called once it is sharded too."""
+
+    def __init__(self, module: nn.Module, registry: ModuleRegistry) -> None:
+        super().__init__(module)
+        self._registry = registry
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._registry.inside or recomputing():
+            return self.inner(*args, **kwargs)
+        return self._registry.distribute(self.module)(*args, **kwargs)
+
+
+def _without_views(_: nn.Module, __: Any, output: Any) -> Any:
+    """Clone views: FSDP2 hooks what a unit gives, and changed in place, a view would lose that
+    hook, and backward would begin without the unit's parameters."""
+    return tree_map(_without_view, output)
+
+
+def _without_view(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad and private.is_view(value):
+        return value.clone()
+    return value
+
+
+def _by_id(module: nn.Module) -> dict[int, nn.Parameter]:
+    return {id(parameter): parameter for parameter in module.parameters()}
+
+
+def _unsharded(module: nn.Module) -> Owned:
+    """List (module, name) of each parameter that FSDP2 would shard with the module."""
+    return [(part, name) for part in _managed(module, module) for name, _ in own_parameters(part)]
+
+
+def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
+    if module is not top and isinstance(module, FSDPModule):
+        return []
+    return [module, *(part for child in module.children() for part in _managed(child, top))]
+
+
+def _make_whole(own: Owned) -> None:
+    """Gather what copies of sharded modules hold: FSDP2 begins with whole parameters."""
+    for module, name in own:
+        parameter = getattr(module, name)
+        if isinstance(parameter, DTensor):
+            whole = nn.Parameter(parameter.full_tensor(), requires_grad=parameter.requires_grad)
+            setattr(module, name, whole)
+
+
+def _check_dtypes(module: nn.Module, own: Owned) -> None:
+    parameters = [getattr(part, name) for part, name in own]
+    dtypes = {parameter.dtype for parameter in parameters if parameter.requires_grad}
+    if len(dtypes) > 1:
+        raise Unsupported(
+            "Parameters that are gathered together must be of one dtype. Received: "
+            f"{', '.join(sorted(map(str, dtypes)))} in {type(module).__name__}. Put those of "
+            "another dtype into a child module, or use 'mirrored'."
+        )
+
+
+def _check_runs_first(module: nn.Module) -> None:
+    """Refuse what makes a weight from others and buffers: it runs whenever the weight is looked at,
+    so before the whole model; FSDP2 then takes it for a model of its own."""
+    for name, part in module.named_modules():
+        if isinstance(part, ParametrizationList) and any(True for _ in part.buffers()):
+            kinds = ", ".join(type(each).__name__ for each in part)
+            raise Unsupported(
+                "A parametrization with buffers runs before the model that it is part of, and "
+                f"FSDP2 refuses that. Received: {name or 'a weight'} ({kinds}). Use 'mirrored', or "
+                "split='tensor', which leave it whole."
+            )
+
+
+def _check_all_sharded(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if not isinstance(parameter, DTensor):
+            raise Unsupported(
+                "A parameter is in no module that can gather it. Received: "
+                f"{name} of {type(module).__name__}. It must be in a module with a forward pass, "
+                "when that is split and not later; or use 'mirrored'."
+            )
+
+
+def units_of(module: nn.Module) -> list[nn.Module]:
+    """Find the parts that are gathered by themselves: blocks of repeated layers where there are
+    any, else the direct children. What is in none of them is gathered with the whole.
+
+    A part that shares a parameter with another one is in none, since it is needed in both places.
+    """
+    found = _repeated(module) or _children(module)
+    return [unit for unit in found if not _shares(unit, found, module)]
+
+
+def callable_itself(module: nn.Module) -> bool:
+    """Tell whether the module has a forward pass: lists and dicts of modules have none."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _repeated(module: nn.Module) -> list[nn.Module]:
+    """Find the blocks in lists and sequences of which at least two have layers of a kind."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        blocks = [part for part in child.children() if _has_parameters(part)]
+        kinds = Counter(type(part) for part in blocks if any(part.children()))
+        listed = isinstance(child, (nn.ModuleList, nn.Sequential))
+        if listed and any(count > 1 for count in kinds.values()):
+            found += blocks
+        elif not (listed or _has_own(child)):
+            found += _repeated(child)
+    return found
+
+
+def _children(module: nn.Module) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for child in module.children():
+        if _has_parameters(child):
+            found += [child] if callable_itself(child) else _children(child)
+    return found
+
+
+def _shares(unit: nn.Module, units: list[nn.Module], module: nn.Module) -> bool:
+    own = {id(parameter) for parameter in unit.parameters()}
+    inside = {id(part) for part in unit.modules()}
+    outside = (part for part in module.modules() if id(part) not in inside)
+    return any(id(p) in own for part in outside for p in part.parameters(recurse=False)) or any(
+        unit is not other and id(unit) in {id(part) for part in other.modules()} for other in units
+    )
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_own(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def fully_shard_in_place(
+    module: nn.Module, mesh: DeviceMesh, *, reshard: bool | None
+) -> FSDPModule:
+    """Shard what is not sharded yet of a module's parameters, in place. reshard: whether they are
+    given up between forward and backward; None for everywhere but at the root. Gradients in half
+    precision are added up in float32."""
+    half = any(p.dtype in _HALF for p in module.parameters())
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None)
+    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    made: Any = type(module)
+    module.__class__ = _named_as_before(made)
+    assert isinstance(module, FSDPModule)
+    return module
+
+
+@cache
+def _named_as_before(made: Any) -> Any:
+    return private.named_as_before(made, __deepcopy__=_copied, __reduce_ex__=_not_pickled)
+
+
+def _copied(module: Any, memo: dict[int, Any]) -> nn.Module:
+    """Make an ordinary module with copies of this rank's shards, sharded where it is called."""
+    module.reshard()
+    original = private.original_class(module)
+    made: nn.Module = original.__new__(original)
+    memo[id(module)] = made
+    copy_shards(module, memo)
+    vars(made).update(copy.deepcopy(private.state_without_fsdp(module), memo))
+    private.clear_hooks(made)
+    slot = hook_of(module)
+    root = slot.root if isinstance(slot, SubmoduleCall) else slot
+    if isinstance(root, FullyShardedModule):
+        set_hook(made, root.hook_of_copy(made))
+    return made
+
+
+def _not_pickled(module: nn.Module, _: int) -> NoReturn:
+    raise ConfigurationError(module_message(type(module).__name__))

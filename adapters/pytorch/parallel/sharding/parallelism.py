@@ -1,0 +1,214 @@
+"""What the strategies share that hold a model in shards."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from dream import _registry
+from dream._adapter import Metric, Plan, Step
+from dream._topology import Mesh
+from dream.adapters.pytorch import devices, evaluate
+from dream.adapters.pytorch.call_hook import wrap_compile
+from dream.adapters.pytorch.hooks import BackwardLent, Hooks
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.base import Parallelism, Participants
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
+from dream.adapters.pytorch.parallel.sharding import state
+from dream.adapters.pytorch.parallel.sharding.gradients import (
+    SpreadGradients,
+    clipping_norm,
+    clipping_value,
+)
+from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
+from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
+from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
+from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
+from dream.adapters.pytorch.train_step import Cuts, Parts, Passes
+from dream.collectives import Communicator
+from dream.update.update import Knobs
+
+HONOURED: Mapping[str, Collection[object]] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": (),
+    "recompute": (),
+    "strict": (),
+    "sync_batch_norm": (),
+}
+
+
+class Sharding(Parallelism):
+    """Modules made in the block are sharded when an optimizer is given their parameters, or when
+    they are first trained; the optimizer is given the shards.
+
+    Batches are dealt along the data axis: ranks that hold parts of one copy get the same share.
+
+    parameters: those that shards took the place of. alone: there is one rank, and nothing to
+    shard; a model made on the meta device gets its memory.
+    """
+
+    supports = HONOURED
+    placement: MeshPlacement
+
+    def __init__(self, plan: Plan) -> None:
+        self.supports_for = f"A model that {plan.spec.name!r} splits"
+        super().__init__(plan)
+        self._lent = BackwardLent()
+        self.alone = self.placement.mesh.size == 1
+        self.registry = ModuleRegistry(
+            self.make, self.dealt, self.shares, self.training,
+            synchronises=self.knobs.synchronises, recomputes=self.knobs.recompute,
+            world=self.world, takes_meta=True, draws=self.draws,
+        )  # fmt: skip
+        self.parameters = SplitParameters(self.registry)
+        self.backward = WeighedBackward(
+            self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
+            within=starting_anywhere,
+        )  # fmt: skip
+
+    @abstractmethod
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    ) -> ShardedModule:
+        """Make what shards a module and takes its calls."""
+
+    @abstractmethod
+    def group(self) -> ProcessGroup | None:
+        """Return the ranks that batches are dealt to; None where that is one."""
+
+    def mesh(self) -> Mesh:
+        """Return the mesh of the ranks."""
+        return mesh_of(self.plan)
+
+    def dealt_to(self, placement: MeshPlacement) -> Communicator:
+        """Return the ranks that batches are dealt to."""
+        return placement.data
+
+    def connect(self) -> Participants:
+        device = devices.choose(self.plan)
+        self.placement = own = connect(self.plan, self.mesh())
+        told_by = own.world if own.mesh.model > 1 else None
+        spread = SpreadGradients(own.world)
+        return Participants(own.world, device, self.dealt_to(own), told_by, spread=spread)
+
+    @property
+    def roots(self) -> list[ShardedModule]:
+        return [root for root in self.registry.roots if isinstance(root, ShardedModule)]
+
+    def subscribe(self, hooks: Hooks) -> None:
+        hooks.made("module", self.parameters.add)
+        hooks.making("optimizer", lambda _: self.reshard())
+        hooks.made("optimizer", self._shard_for)
+        if self.alone:
+            return
+        hooks.made("module", self.registry.add)
+        hooks.wrap("save", state.saving_wholes)
+        hooks.wrap("backward", self.backward.wrap)
+        hooks.wrap("compile", wrap_compile)
+        hooks.wrap("clip_norm", clipping_norm)
+        hooks.wrap("clip_value", clipping_value)
+
+    def opened(self) -> None:
+        self.backward.installed = not self.alone
+
+    def closed(self) -> None:
+        self.backward.installed = False
+
+    def expect(self, objects: Sequence[Any]) -> None:
+        """Take optimizers first, so that they follow what becomes of the parameters."""
+        for item in objects:
+            if isinstance(item, Optimizer):
+                self.adopt(item)
+
+    def distribute(self, module: nn.Module) -> nn.Module:
+        if not self.alone:
+            self.registry.distribute(module).prepare()
+        elif is_meta(module):
+            with self.parameters.replacing(module):
+                MetaInitializer(module).fill(module, self.device, self.world)
+        return module
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        self.parameters.take(optimizer)
+
+    def reshard(self) -> None:
+        """Have every module's parameters be shards."""
+        for root in self.roots:
+            root.reshard()
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        self.adopt(optimizer)
+        self.distribute(model)
+        return super().train_step(model, loss, optimizer, weight)
+
+    def forward_backward(
+        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+    ) -> Passes | None:
+        if self.alone:
+            return None
+        root = self.registry.distribute(model)
+        assert isinstance(root, ShardedModule)
+        return WeighedLoss(root, loss, self.backward, self.training.scaling)
+
+    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+        return Parts(self.training.most, self.shares, weight)
+
+    def evaluate(
+        self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        return evaluate.evaluate(model, data, metrics, self.dealt, together=True)
+
+    def weigh(self, loss: Any, count: float) -> Any:
+        refuse_dtensor(loss)
+        return loss if self.alone else self.backward.weigh(loss, count)
+
+    def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
+        self.reshard()
+        return state.full_state(model)
+
+    def loss_weight(self) -> float | None:
+        """A loss is global once its backward has ended."""
+        return 1.0 if self.alone else None
+
+    def _shard_for(self, optimizer: Optimizer) -> None:
+        """Shard the modules that hold the parameters of an optimizer made in the block."""
+        for module in self.parameters.owners(optimizer):
+            self.distribute(module)
+        self.adopt(optimizer)
+
+
+_SPLITS: Mapping[object, str] = {
+    "tensor": "dream.adapters.pytorch.parallel.tensor.parallelism:TensorParallel",
+    "pipeline": "dream.adapters.pytorch.parallel.pipeline.parallelism:PipelineParallel",
+    "layers": "dream.adapters.pytorch.parallel.layers:LayersOnDevices",
+}
+
+
+def model_parallel(plan: Plan) -> Parallelism:
+    """Make `model_parallel` and `hybrid`, by how the model is split."""
+    if plan.options["split"] != "layers" and shards_nothing(plan):
+        return Ddp(plan)
+    made: Parallelism = _registry.load(_SPLITS[plan.options["split"]])(plan)
+    return made
+
+
+def shards_nothing(plan: Plan) -> bool:
+    """Tell whether there is one rank, which shards nothing, and an option to honour."""
+    return plan.cluster.alone and Knobs.of(plan.options).asked

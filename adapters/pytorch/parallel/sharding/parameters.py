@@ -1,0 +1,162 @@
+"""Parameters that shards take the place of, and the optimizers that are to step those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.parallel.sharding.meta import is_meta
+from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+
+
+@final
+class SplitParameters:
+    """Those of one strategy.
+
+    made: the modules that were made in the block. replaced: the new parameter for each old one that
+    is still held somewhere.
+    """
+
+    def __init__(self, registry: ModuleRegistry) -> None:
+        self._registry = registry
+        self._masters = None if registry.precision is None else registry.precision.masters
+        self._made: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
+        self._replaced: Any = WeakTensorKeyDictionary()
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+
+    def add(self, module: nn.Module) -> None:
+        """Know a module that was made in the block."""
+        self._made[module] = None
+
+    def owners(self, optimizer: Optimizer) -> list[nn.Module]:
+        """Return the outermost modules made in the block that hold what an optimizer steps."""
+        wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        within = {id(child) for module in self._made for child in module.children()}
+        outermost = [module for module in self._made if id(module) not in within]
+        return [m for m in outermost if any(id(p) in wanted for p in m.parameters())]
+
+    def cast(self, module: nn.Module) -> list[nn.Module]:
+        """Have a module that is about to be sharded in its precision's type. Return the parts whose
+        parameters are of another one."""
+        precision = self._registry.precision
+        if precision is None:
+            return []
+        if self._masters is not None and is_meta(module):
+            raise Unsupported(
+                "Master weights are kept of a model's first values, which are not there yet. "
+                f"Received: precision='O2' and {type(module).__name__} on the meta device. Make it "
+                "on its real device, or use precision='float16'."
+            )
+        precision.cast(module)
+        return precision.apart(module)
+
+    @contextmanager
+    def replacing(self, module: nn.Module) -> Iterator[None]:
+        """Have optimizers step the parameters that a module is given inside."""
+        old = dict(module.named_parameters(remove_duplicate=False))
+        yield
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter is not old[name]:
+                self._replaced[old[name]] = parameter
+                if self._masters is not None:
+                    self._masters.move(old[name], parameter, shard_like)
+        for optimizer in self._optimizers:
+            self._swap(optimizer)
+
+    def take(self, optimizer: Optimizer) -> None:
+        """Have an optimizer step shards only, from here on."""
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            if self._registry.world.world_size > 1:
+                optimizer.register_step_pre_hook(_GradientCheck(self._registry))
+            guard_optimizer_state(optimizer)
+        self._swap(optimizer)
+
+    def _swap(self, optimizer: Optimizer) -> None:
+        """Put the new parameters where the old ones are."""
+        for group in optimizer.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                new = self._replaced.get(parameter)
+                if new is None:
+                    continue
+                if optimizer.state.get(parameter):
+                    raise ConfigurationError(
+                        "An optimizer that has stepped cannot take the parts of a split model. "
+                        f"Received: {type(optimizer).__name__} with state for a parameter of "
+                        f"shape {tuple(parameter.shape)}. Make the optimizer after the model is "
+                        "split, or load its state then."
+                    )
+                group["params"][index] = new
+
+
+@final
+class _GradientCheck:
+    """A step pre-hook: the gradients are of split modules."""
+
+    def __init__(self, registry: ModuleRegistry) -> None:
+        self._registry = registry
+        self._seen: tuple[int, ...] = ()
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(args) > 1 or kwargs.get("closure") is not None:
+            return  # the closure computes the gradients
+        stepped = [p for group in optimizer.param_groups for p in group["params"]]
+        seen = tuple(id(p) for p in stepped if p.grad is not None)
+        if seen != self._seen:
+            self._check(optimizer)
+            self._seen = seen
+
+    def _check(self, optimizer: Optimizer) -> None:
+        """Refuse a gradient whose parameter is not of a sharded module."""
+        known = self._registry.reduced()
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                gradient = parameter.grad
+                where = f"{index} of group {number}, shape {tuple(parameter.shape)}"
+                if isinstance(parameter, DTensor) and not isinstance(gradient, DTensor | None):
+                    raise ConfigurationError(
+                        "A gradient was set by hand that is not spread as its parameter is. "
+                        f"Received: parameter {where}. Call backward() on the loss."
+                    )
+                if gradient is not None and id(parameter) not in known:
+                    raise ConfigurationError(
+                        "A parameter's gradient is this rank's own, since no module that was made "
+                        f"in the block and split holds it. Received: parameter {where}. Make it "
+                        "part of a module, or pass the module and the optimizer to "
+                        "strategy.prepare."
+                    )
+
+
+def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Take this rank's shards of whole tensors: a hook before load_state_dict."""
+    for name, parameter in module.named_parameters():
+        value: Any = state.get(prefix + name)
+        if isinstance(parameter, DTensor) and type(value) in (torch.Tensor, nn.Parameter):
+            state[prefix + name] = shard_like(value.detach(), parameter)
+
+
+def shard_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Spread a tensor over the ranks as a parameter is."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+
+
+def copy_shards(module: nn.Module, memo: dict[int, Any]) -> None:
+    """Have a deep copy take these copies of the parameters. torch cannot copy a DTensor that has a
+    gradient."""
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor) and id(parameter) not in memo:
+            copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            memo[id(parameter)] = copied

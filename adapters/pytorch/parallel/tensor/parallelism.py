@@ -1,0 +1,281 @@
+"""`split="tensor"`: layers cut over the model axis, gradients added up along the data axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from dream._adapter import Plan
+from dream._errors import ConfigurationError, Desynchronized, Unsupported
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.sharding.gradients import DataAxisSum
+from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
+from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.parallelism import Sharding
+from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters, shard_loaded
+from dream.adapters.pytorch.parallel.tensor.local_shard import LocalShard, compute, to_whole
+from dream.adapters.pytorch.parallel.tensor.plan import After, TensorPlan, plan_of
+from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.collectives import Communicator
+from dream.data.partition import Share
+
+
+@final
+class TensorParallel(Sharding):
+    """Ranks along the model axis work on the same samples, each with its piece of the layers."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._data_group: ProcessGroup | None = None
+        self._device_mesh = None if self.alone else self._make_mesh()
+
+    def _make_mesh(self) -> DeviceMesh:
+        mesh = self.placement.mesh
+        axes = ("data", "model")
+        whole = init_device_mesh(self.device.type, (mesh.data, mesh.model), mesh_dim_names=axes)
+        self._data_group = whole["data"].get_group() if mesh.data > 1 else None
+        return whole["model"]
+
+    def group(self) -> ProcessGroup | None:
+        return self._data_group
+
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    ) -> TensorParallelModule:
+        assert self._device_mesh is not None
+        return TensorParallelModule(
+            module, registry, inner, self.parameters, self.backward, self.group(),
+            mesh=self._device_mesh, device=self.device,
+            asked=self.plan.options["plan"], among=self.placement.model,
+        )  # fmt: skip
+
+
+@final
+class TensorParallelModule(ShardedModule):
+    """DTensor's column- and row-parallel layers. Gradients are added up along the data axis at the
+    end of each backward pass."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        parameters: SplitParameters,
+        backward: WeighedBackward,
+        group: ProcessGroup | None,
+        *,
+        mesh: DeviceMesh,
+        device: torch.device,
+        asked: object,
+        among: Communicator | None,
+    ) -> None:
+        """asked: the plan. among: the ranks of one copy, whose inputs are compared at the first
+        call; None where there is nothing to compare."""
+        super().__init__(module, registry, inner, parameters, backward, group)
+        self._mesh = mesh
+        self._device = device
+        self._asked = asked
+        self._sum = DataAxisSum(registry.communicator)
+        self._own_columns: dict[int, str] = {}
+        self._to_compare = among
+
+    def shard(self) -> None:
+        whole = not any(isinstance(parameter, DTensor) for parameter in self.module.parameters())
+        initializer = MetaInitializer(self.module) if whole and is_meta(self.module) else None
+        self._parameters.cast(self.module)
+        if whole:
+            plan = plan_of(self.module, self._asked, self._mesh.size())
+            self._own_columns |= shard_layers(self.module, plan, self._mesh)
+            if initializer is not None:
+                initializer.fill(self.module, self._device, self.registry.world)
+        self._sum.watch(self.module.parameters())
+        if self.registry.updates is not None:
+            new = [p for p in self.module.parameters() if id(p) not in self.sharded]
+            self.registry.updates.held.watch(new)
+        self.sharded = {id(parameter): parameter for parameter in self.module.parameters()}
+
+    def accumulate(self, *, fresh: bool, completes: bool) -> None:
+        self._sum.accumulate(fresh=fresh, completes=completes)
+
+    def run_submodule(
+        self, part: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if id(part) in self._own_columns:
+            raise ConfigurationError(
+                "A layer that gives each rank its own columns was called by itself. Received: a "
+                f"call of {self._own_columns[id(part)]} of {type(self.module).__name__}. Call the "
+                "module that it is part of, or say 'replicate' for it in plan=."
+            )
+        return tree_map(to_whole, self.run(forward, args, kwargs))
+
+    def train(
+        self,
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        share: Share | None,
+    ) -> Any:
+        if self._to_compare is not None:
+            check_same_inputs(self._to_compare, (args, kwargs))
+            self._to_compare = None
+        self._sum.refresh()
+        output = super().train(forward, args, kwargs, share)
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(_refuse_second_gradients)
+        return output
+
+
+def _refuse_second_gradients(_: torch.Tensor) -> None:
+    """Raise in a backward pass that is to be differentiated itself, where gradients are on: DTensor
+    would leave out what passes between ranks."""
+    if torch.is_grad_enabled():
+        raise Unsupported(
+            "A gradient of a gradient cannot be taken through a model that is cut by tensors. "
+            "Received: a backward pass with create_graph=True. Use 'sharded' or 'mirrored'."
+        )
+
+
+def check_same_inputs(among: Communicator, inputs: Any) -> None:
+    """Raise where a rank's inputs differ from those of the first rank of its copy."""
+    said = among.all_gather_object([_fingerprint(x) for x in tree_leaves(inputs)])
+    for rank, theirs in enumerate(said[1:], start=1):
+        if theirs != said[0]:
+            raise Desynchronized(
+                "The ranks that hold the parts of one model must work on the same samples. "
+                f"Received: inputs (shape, sum) {said[0]} on part 0, {theirs} on part {rank}. "
+                "Give each the same batch: make the loader in the block, and seed what draws data."
+            )
+
+
+def _fingerprint(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return None
+    total = x.detach().double().abs().sum() if not x.is_complex() else torch.tensor(0.0)
+    return tuple(x.shape), float(total)
+
+
+def shard_layers(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> dict[int, str]:
+    """Cut the layers of a module by a plan. Return those that give each rank columns of its own:
+    id -> name."""
+    own_columns: dict[int, str] = {}
+    for name, cut in plan.cuts.items():
+        layer = module.get_submodule(name)
+        in_mode = any(f"{name}.".startswith(f"{owner}.") or not owner for owner in plan.modes)
+        with mode_off_in(layer) if in_mode else nullcontext():
+            if cut == "row":
+                _shard_rows(layer, mesh, local=name in plan.local)
+            else:
+                _shard_columns(layer, mesh, plan.after.get(name, "whole"))
+        if plan.after.get(name) == "local":
+            own_columns[id(layer)] = name
+    module.register_load_state_dict_pre_hook(shard_loaded)
+    for name in plan.modes:
+        turn_on(module.get_submodule(name), mesh)
+    for part in module.modules():
+        if isinstance(part, nn.TransformerEncoderLayer):
+            private.unfused(part)
+    return own_columns
+
+
+def _shard_rows(layer: nn.Module, mesh: DeviceMesh, *, local: bool) -> None:
+    """local: the input is this rank's own columns; any other is whole, or a shard."""
+
+    def take(_: nn.Module, args: tuple[Any, ...]) -> Any:
+        return tree_map(lambda x: x.to_dtensor() if isinstance(x, LocalShard) else x, args)
+
+    layer.register_forward_pre_hook(take)  # before the layer is cut, so that it comes first
+    style = RowwiseParallel(input_layouts=Shard(-1) if local else Replicate())
+    parallelize_module(layer, mesh, style, src_data_rank=None)
+
+
+def _shard_columns(layer: nn.Module, mesh: DeviceMesh, after: After) -> None:
+    whole = after == "whole" or isinstance(layer, nn.Embedding)
+    style = ColwiseParallel(output_layouts=Replicate()) if whole else ColwiseParallel()
+    parallelize_module(layer, mesh, style, src_data_rank=None)
+    if not whole:
+
+        def give(_: nn.Module, __: Any, output: torch.Tensor) -> Any:
+            own = private.changeable(output)
+            return own if after == "local" else LocalShard(own, own.dim() - 1, mesh)
+
+        layer.register_forward_hook(give)
+
+
+@final
+class WholeTensorMode(TorchFunctionMode):
+    """While it is on, ordinary tensors beside cut ones count as whole ones, alike on every rank."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._mesh = mesh
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = (*args, *kwargs.values())
+        if _holds(LocalShard, given):
+            return compute(func, *args, **kwargs)
+        if _holds(DTensor, given):  # a cut layer's parameter, which other lines read
+            change = to_whole if func in _WHOLE_ONLY else self._as_dtensor
+            args, kwargs = tree_map(change, (args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+    def _as_dtensor(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+            return value
+        return DTensor.from_local(value, self._mesh, [Replicate()], run_check=False)
+
+
+_WHOLE_ONLY = {F.dropout, F.scaled_dot_product_attention}
+
+
+def _holds(kind: type[Any], values: Iterable[Any]) -> bool:
+    return any(
+        isinstance(value, kind) or (isinstance(value, (tuple, list)) and _holds(kind, value))
+        for value in values
+    )
+
+
+def turn_on(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Have the module's forward passes run in the mode. Its outputs are whole, ordinary tensors."""
+    mode: Any = WholeTensorMode(mesh)
+    module.register_forward_pre_hook(lambda *_: mode.__enter__() and None)
+    module.register_forward_hook(lambda *_: mode.__exit__(None, None, None), always_call=True)
+    module.register_forward_hook(lambda _, __, output: tree_map(to_whole, output))
+
+
+@contextmanager
+def mode_off_in(layer: nn.Module) -> Iterator[None]:
+    """Have the mode be off inside a cut layer, which knows what to do, and reads many attributes
+    of tensors on the way; and in the hooks that the layer is given inside here."""
+    off: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        off.append(private.functions_unseen())
+        off[-1].__enter__()
+
+    def end(*_: Any) -> None:
+        off.pop().__exit__(None, None, None)
+
+    layer.register_forward_pre_hook(begin)
+    yield
+    layer.register_forward_hook(end, always_call=True)

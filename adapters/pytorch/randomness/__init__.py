@@ -1,0 +1,1 @@
+"""Random numbers of one device: generators in step on all ranks, draws for the global batch."""

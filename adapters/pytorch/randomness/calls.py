@@ -1,0 +1,185 @@
+"""The calls that train a model, whose random draws are those of the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from dream._log import logger
+from dream.adapters.pytorch.call_hook import hook_of
+from dream.adapters.pytorch.data.modes import Modes
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import DrawPatches
+from dream.adapters.pytorch.randomness.current import Memory, State, current, set_state, state
+from dream.adapters.pytorch.randomness.generators import InStep
+from dream.adapters.pytorch.randomness.operations import standing_for
+from dream.adapters.pytorch.randomness.rows import Rows
+from dream.data.partition import Share
+
+_WATCHED = 2
+"""Calls of a model at whose end it is seen whether anything unknown has drawn."""
+
+_DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+patches = DrawPatches(standing_for)
+
+
+@final
+class _Seen:
+    """What is known of a model. calls: that were watched. alone: what it draws by operations that
+    give the rows of a batch to nobody, in words; empty where there is nothing. compiled: so that
+    no draw is told from another."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.calls = 0
+        self.memory = Memory()
+        self.compiled = any(map(_is_compiled, module.modules()))
+        fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
+        self.alone = f"dropout inside {fused[0]}" if fused else ""
+
+
+@final
+class CallDraws:
+    """The draws of one strategy's training calls.
+
+    rank: among those that batches are dealt to. modes: told which models are called.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        shares: Shares,
+        modes: Modes | None = None,
+        in_step: InStep | None = None,
+        randomness: str = "global",
+    ) -> None:
+        self._rank = rank
+        self._shares = shares
+        self._modes = modes or Modes()
+        self._in_step = in_step
+        self._local = randomness == "local"
+        self._seen: WeakKeyDictionary[nn.Module, _Seen] = WeakKeyDictionary()
+        self._before: State | None = None
+        self._running: list[_Seen | None] = []
+        self._said: set[str] = set()
+
+    def open(self) -> None:
+        """The block begins."""
+        patches.put()
+        if not self._local:
+            current.outside = self._of_the_loop
+
+    def close(self) -> None:
+        """The block ends."""
+        current.outside = None
+        patches.take_back()
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call that trains `module` begins."""
+        self._modes.called(module)
+        share = self._share(args, kwargs)
+        if share is None:
+            self._running.append(None)
+            return
+        seen = self._seen.get(module)
+        if seen is None:
+            seen = self._seen[module] = _Seen(module)
+            self._tell(seen, type(module).__name__)
+        self._running.append(seen)
+        patches.put()
+        if share.micros > 1:
+            self._draw_again(share)
+        if self._local or seen.compiled or seen.alone:
+            current.fork(self._rank)
+        if self._local or seen.compiled:
+            return
+        current.memory = seen.memory
+        current.call = current.last = Rows.of(share, self._rank)
+        if seen.calls < _WATCHED and not seen.alone:
+            current.watch()
+
+    def end(self, module: nn.Module) -> None:
+        """It has ended."""
+        seen = self._running.pop()
+        if seen is None:
+            return
+        current.call = None
+        if current.strayed():
+            seen.alone = "random draws by an operation that dream does not know"
+            self._tell(seen, type(module).__name__)
+        seen.calls += 1
+        current.join()
+        patches.take_back()
+
+    @contextmanager
+    def alone(self, module: nn.Module, what: str) -> Iterator[None]:
+        """Have what runs inside draw on each rank for itself, and leave the generators in step.
+        what: why a draw is not that of one device, said where `module` has dropout."""
+        if self._in_step is None or self._in_step.apart:
+            yield
+            return
+        drops = (isinstance(m, _DROPS) and m.p > 0 for m in module.modules())
+        if not self._local and any(drops):
+            self._say(f"dropout of {type(module).__name__} is drawn by {what}")
+        current.fork(self._in_step.ranks.rank)
+        try:
+            yield
+        finally:
+            current.join()
+
+    def _share(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Share | None:
+        if self._in_step is None or self._in_step.apart:
+            return None
+        share = self._shares.of((*args, *kwargs.values()))
+        return None if share is None or share.parts == 1 else share
+
+    def _draw_again(self, share: Share) -> None:
+        """Have every micro-batch draw what the whole batch draws."""
+        if share.micro == 0 or self._before is None:
+            self._before = state()
+        else:
+            set_state(self._before)
+
+    def _tell(self, seen: _Seen, name: str) -> None:
+        if self._local or not (seen.alone or seen.compiled):
+            return
+        what = "compiled code" if seen.compiled else seen.alone
+        self._say(f"a call of {name} has {what}")
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.info(
+                "%s: each rank draws its random numbers there for itself, so they are not those "
+                "of one device", what,
+            )  # fmt: skip
+
+    def _of_the_loop(self, shape: Sequence[int]) -> Rows | None:
+        """The rows of the batch that the loop holds, for what it draws beside a model's call: of
+        as many rows as the rank's share, and no parameter's shape."""
+        share = self._shares.current
+        if share is None or share.parts == 1 or share.micros > 1 or not len(shape):
+            return None
+        if shape[0] != share.count or self._in_step is None or self._in_step.apart:
+            return None
+        if share.count == 1 and len(shape) == 1:
+            return None
+        if self._modes.has_parameter(shape):
+            return None
+        return Rows.of(share, self._rank)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    inner = getattr(hook_of(module), "inner", None)
+    return type(module).__name__ == "OptimizedModule" or hasattr(
+        inner, "_torchdynamo_orig_callable"
+    )
+
+
+def _draws_inside(module: nn.Module) -> bool:
+    """Whether a layer's dropout is a part of its kernel."""
+    return isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1

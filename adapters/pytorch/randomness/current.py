@@ -1,0 +1,151 @@
+"""What this process draws random numbers for at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import final
+from zlib import crc32
+
+import torch
+
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.randomness.rows import Place, Rows
+
+State = list[torch.Tensor]
+_MOST = 1000
+"""Sizes that are remembered as nobody's rows."""
+
+
+def state() -> State:
+    """Return the state of torch's generators on this rank's devices."""
+    found = [torch.get_rng_state()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found.append(torch.cuda.get_rng_state())
+    return found
+
+
+def set_state(saved: State) -> None:
+    torch.set_rng_state(saved[0])
+    if len(saved) > 1:
+        torch.cuda.set_rng_state(saved[1])
+
+
+def same(one: State, other: State) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+@final
+class Memory:
+    """Where the tensors that one model draws for have the batch's rows."""
+
+    def __init__(self) -> None:
+        self._fixed: set[tuple[str, tuple[int, ...]]] = set()
+        self._known: dict[tuple[str, int, tuple[int, ...]], Place] = {}
+
+    def place(self, name: str, shape: Sequence[int], rows: Rows) -> Place | None:
+        """Find the batch's rows in a shape that a call draws. Where the sizes leave a doubt, and
+        on a rank without rows, it goes by what was drawn before."""
+        for dim in (0, 1):
+            known = self._known.get((name, dim, _without(shape, dim)))
+            if known is not None and rows.holds(shape, known):
+                return known
+        if not rows.count:
+            return Place(0) if len(shape) and shape[0] == 0 else None
+        size = name, tuple(shape)
+        found = None if size in self._fixed else rows.find(shape)
+        if found is not None:
+            self._known[name, found.dim, _without(shape, found.dim)] = found
+        elif len(self._fixed) < _MOST:
+            self._fixed.add(size)
+        return found
+
+
+@final
+class Current:
+    """The draws of the call that runs, and of the loop around it.
+
+    call: the rows of the call that runs; last: those of the one before, which a backward pass may
+    repeat. memory: of the model that is called. outside: gives those of the batch that the loop
+    holds, for a shape that it may have.
+    """
+
+    def __init__(self) -> None:
+        self.call: Rows | None = None
+        self.last: Rows | None = None
+        self.outside: Callable[[Sequence[int]], Rows | None] | None = None
+        self._aside: State | None = None
+        self._forks = 0
+        self._expected: State | None = None
+        self._stray = False
+        self.memory = Memory()
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows of the call that a draw is part of; None where it is of none."""
+        if self.call is not None:
+            return self.call
+        return self.last if self.last is not None and recomputing() else None
+
+    def fork(self, rank: int) -> None:
+        """Have what follows draw for this rank alone, save draws that are made `together`. Nothing
+        is drawn for that: the script's own draws, as its data's order, are what they are without
+        dream."""
+        self._aside = state()
+        self._forks += 1
+        seed = crc32(torch.get_rng_state().numpy().tobytes()) << 28
+        torch.manual_seed(seed + self._forks * 1021 + rank)
+
+    def join(self) -> None:
+        """Go on in step."""
+        if self._aside is not None:
+            set_state(self._aside)
+            self._aside = None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Draw what all ranks draw alike. Operations that this is made of draw as they are."""
+        held = self.call, self.last, self.outside
+        self.call = self.last = self.outside = None
+        own = None if self._aside is None else state()
+        if self._aside is not None:
+            set_state(self._aside)
+        elif self._expected is not None:
+            self._stray |= not same(self._expected, state())
+        try:
+            yield
+        finally:
+            self.call, self.last, self.outside = held
+            if own is not None:
+                self._aside = state()
+                set_state(own)
+            elif self._expected is not None:
+                self._expected = state()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is drawn inside belongs to samples that are read, and is no batch's."""
+        held, self.outside = self.outside, None
+        try:
+            yield
+        finally:
+            self.outside = held
+
+    def watch(self) -> None:
+        """Notice draws that are not made `together`."""
+        self._expected, self._stray = state(), False
+
+    def strayed(self) -> bool:
+        """Whether there were any. Ends the watch."""
+        if self._expected is None:
+            return False
+        found = self._stray or not same(self._expected, state())
+        self._expected = None
+        return found
+
+
+current = Current()

@@ -1,0 +1,122 @@
+"""The generators that a script draws from, kept in step on all ranks."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from dream._log import logger
+from dream.collectives import Communicator
+
+_SMALL = 2**32
+"""Seeds that a script gives are below it; those that torch draws for itself hardly ever."""
+_NAMES = ("torch's", "NumPy's", "Python's")
+
+Words = tuple[Sequence[int], int, bool]
+"""What ranks tell each other: a digest of each state, torch's seed, whether NumPy was seeded."""
+
+
+def digests() -> tuple[int, int, int]:
+    """Return a number for the state of each generator: torch's, NumPy's and Python's."""
+    return (
+        zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+        zlib.crc32(repr(_numpy_words()).encode()),
+        _python_word(),
+    )
+
+
+def _python_word() -> int:
+    return hash(random.getstate()[1]) & 0xFFFFFFFF  # of integers: the same in every process
+
+
+def _numpy_words() -> tuple[Any, ...]:
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return zlib.crc32(np.asarray(keys).tobytes()), *rest
+
+
+def states() -> list[Any]:
+    """Return the state of each generator, as plain values."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return [torch.get_rng_state().numpy(), [np.asarray(keys), *rest], list(random.getstate())]
+
+
+def take(told: Sequence[Any], which: Sequence[bool]) -> None:
+    """Set the generators that `which` says."""
+    of_torch, of_numpy, of_python = told
+    if which[0]:
+        torch.set_rng_state(torch.from_numpy(np.array(of_torch, np.uint8)))
+    if which[1]:
+        np.random.set_state(("MT19937", *of_numpy))
+    if which[2]:
+        version, words, gauss = of_python
+        random.setstate((version, tuple(words), gauss))
+
+
+def words() -> Words:
+    """Return what the other ranks are told of this one's generators."""
+    return digests(), torch.initial_seed(), _numpy_is_seeded()
+
+
+def _numpy_is_seeded() -> bool:
+    """Whether the script has seeded NumPy's generator: it keeps no sequence of seeds then."""
+    found: Any = np.random
+    return getattr(found.get_bit_generator(), "seed_seq", None) is None
+
+
+@final
+class InStep:
+    """Whether the generators of all ranks are in step.
+
+    apart: the script seeds torch by its rank, and keeps its own draws.
+    """
+
+    def __init__(self, ranks: Communicator) -> None:
+        self.ranks = ranks
+        self.apart = False
+        self._said: set[str] = set()
+
+    def start(self) -> None:
+        """Begin alike, where a script has not seeded: as rank 0. Every rank calls it."""
+        if self.ranks.world_size > 1:
+            self.settle(self.ranks.all_gather_object(words()), begins=True)
+
+    def settle(self, told: Sequence[Words], *, begins: bool = False) -> None:
+        """Go on as rank 0 where generators differ, unless the script has seeded them so.
+
+        told: the words of all ranks. begins: nobody has drawn for the block yet.
+        """
+        differ = [len({states[i] for states, *_ in told}) > 1 for i in range(len(_NAMES))]
+        seeds = {seed for _, seed, _ in told}
+        self.apart = len(seeds) > 1 and any(seed < _SMALL for seed in seeds)
+        if self.apart:
+            self._say_apart()
+        if self.apart or not any(differ):
+            return
+        if begins and differ[1] and any(seeded for *_, seeded in told):
+            self._say_apart()
+            differ[1] = False
+        if any(differ):
+            take(self.ranks.broadcast_object(states()), differ)
+        if not begins:
+            names = " and ".join(n for n, d in zip(_NAMES, differ, strict=True) if d)
+            self.say(
+                f"the ranks have drawn other random numbers from {names} generator, by their rank "
+                "or by how many samples they have: all go on as rank 0"
+            )
+
+    def _say_apart(self) -> None:
+        self.say(
+            "the script seeds its generators by rank, so each rank keeps its own draws: dropout "
+            "and noise are not those of one device. Seed all ranks alike for that"
+        )
+
+    def say(self, line: str) -> None:
+        """Say a line once."""
+        if line not in self._said:
+            self._said.add(line)
+            logger.info(line)

@@ -1,0 +1,327 @@
+"""Torch's random operations, drawn for the global batch: a rank gets its rows.
+
+Each stands for torch's own while a call trains a model, and gives the same bits as torch's own
+would on one device. A tensor that has no row of the batch is drawn as it is, alike on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from dream._log import logger
+from dream.adapters.pytorch.hooks import DrawKind
+from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.provenance import of_parameters
+from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for
+
+Own = Callable[..., Any]
+Found = tuple[Rows, Place]
+
+
+def standing_for(kind: DrawKind, name: str, own: Own) -> Own:
+    """Return what stands for `own`."""
+    return _KINDS[kind](name, own)
+
+
+def _found(name: str, x: Any) -> Found | None:
+    """Find the batch's rows in a tensor that a call draws for; None where it has none."""
+    rows = current.rows
+    if rows is None or type(x) is not torch.Tensor:
+        return None
+    place = current.memory.place(name, x.shape, rows)
+    return None if place is None or of_parameters(x) else (rows, place)
+
+
+def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
+    """Find them in a shape, of a tensor that is made: beside a model's call too."""
+    rows = current.rows
+    if rows is not None:
+        place = current.memory.place(name, shape, rows)
+        return None if place is None or of_parameters(x) else (rows, place)
+    if current.outside is None or isinstance(x, nn.Parameter):
+        return None
+    rows = current.outside(shape)
+    if rows is None:
+        return None
+    _tell_outside(name)
+    return rows, Place(0)
+
+
+_said: set[str] = set()
+
+
+def _tell_outside(name: str) -> None:
+    if name not in _said:
+        _said.add(name)
+        logger.info(
+            "torch.%s in the loop makes as many rows as this rank's share of the batch: it is "
+            "drawn for the global batch, and each rank takes its rows", name,
+        )  # fmt: skip
+
+
+def _alone(own: Own, *args: Any, **kwargs: Any) -> Any:
+    """Torch's own, for a tensor that all ranks draw alike."""
+    if current.call is None or torch.compiler.is_compiling():
+        return own(*args, **kwargs)
+    with current.together():
+        return own(*args, **kwargs)
+
+
+def _mask(name: str, own: Own) -> Own:
+    """Dropout. A CPU draws and scales what the input is multiplied by; other devices do so in one
+    kernel, which is run on ones."""
+
+    @wraps(own)
+    def wrapped(input: Any, p: float, train: bool) -> Any:
+        if not train or torch.compiler.is_compiling():
+            return own(input, p, train)
+        found = _found(name, input) if 0.0 < p < 1.0 else None
+        if found is None:
+            return _alone(own, input, p, train)
+        rows, place = found
+        noise = empty_for(input, rows.whole(input.shape, place))
+        with current.together():
+            if noise.device.type == "cpu":
+                noise = rows.take(noise.bernoulli_(1.0 - p), place).div_(1.0 - p)
+            else:
+                noise = rows.take(own(noise.fill_(1.0), p, train), place)
+        return input.mul_(noise) if name.endswith("_") else input * noise
+
+    return wrapped
+
+
+def _channels(name: str, own: Own) -> Own:
+    """Dropout of whole channels: drawn for tensors of one element a channel."""
+
+    @wraps(own)
+    def wrapped(input: Any, p: float, train: bool) -> Any:
+        if not train or torch.compiler.is_compiling():
+            return own(input, p, train)
+        found = _found(name, input) if 0.0 < p < 1.0 else None
+        if found is None:
+            return _alone(own, input, p, train)
+        rows, place = found
+        sizes = [*input.shape[:2], *(1 for _ in input.shape[2:])]
+        ones = torch.ones(rows.whole(sizes, place), dtype=input.dtype, device=input.device)
+        with current.together():
+            noise = rows.take(torch_own("feature_dropout", own)(ones, p, train), place)
+        return input.mul_(noise) if name.endswith("_") else input * noise
+
+    return wrapped
+
+
+def torch_own(name: str, own: Own) -> Own:
+    """Return the form of an operation that leaves its input as it is."""
+    return own if own.__name__ == name else lambda x, *args: own(x.clone(), *args)
+
+
+def _rows(name: str, own: Own) -> Own:
+    """What works row by row: run on the global batch, of which only this rank's rows are real."""
+
+    @wraps(own)
+    def wrapped(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or (args and args[-1] is False and "dropout" in name):
+            return own(input, *args, **kwargs)
+        found = _found(name, input)
+        if found is None or kwargs.get("out") is not None:
+            return _alone(own, input, *args, **kwargs)
+        rows, place = found
+        whole = torch.full(rows.whole(input.shape, place), 0.5, dtype=input.dtype,
+                           device=input.device)  # fmt: skip
+        whole = whole.index_copy(place.dim, rows.index(place, input.device), input)
+        with current.together():
+            given = rows.take(own(whole, *args, **kwargs), place)
+        return input.copy_(given) if name.endswith("_") else given
+
+    return wrapped
+
+
+def _fill(name: str, own: Own) -> Own:
+    """What fills a tensor in place."""
+
+    @wraps(own)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or type(self) is not torch.Tensor:
+            return own(self, *args, **kwargs)
+        found = _found_in(name, self.shape, self)
+        if found is None:
+            return _alone(own, self, *args, **kwargs)
+        rows, place = found
+        sizes = rows.whole(self.shape, place)
+        whole = empty_for(self, sizes)
+        if args and isinstance(args[0], torch.Tensor) and args[0].dim():  # bernoulli_(p)
+            p = torch.full(sizes, 0.5, dtype=args[0].dtype, device=self.device)
+            rows.put(p, args[0].expand(self.shape), place)
+            args = (p, *args[1:])
+        with current.together():
+            own(whole, *args, **kwargs)
+        return self.copy_(rows.take(whole, place))
+
+    return wrapped
+
+
+def _like(name: str, own: Own) -> Own:
+    """What makes a tensor as large as another."""
+
+    @wraps(own)
+    def wrapped(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or type(input) is not torch.Tensor:
+            return _alone(own, input, *args, **kwargs)
+        found = _found_in(name, input.shape, input)
+        if found is None:
+            return _alone(own, input, *args, **kwargs)
+        rows, place = found
+        like = empty_for(input, rows.whole(input.shape, place))
+        with current.together():
+            return _settled(rows.take(own(like, *args, **kwargs), place), kwargs)
+
+    return wrapped
+
+
+def _size(name: str, own: Own) -> Own:
+    """What makes a tensor of a size: (*size) or (size), after the bounds of randint."""
+
+    @wraps(own)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or (current.call is None and current.outside is None):
+            return own(*args, **kwargs)
+        bounds, shape = _size_in(name, args, kwargs)
+        found = None if shape is None or kwargs.get("out") is not None else _found_in(name, shape)
+        if found is None or shape is None:
+            return _alone(own, *args, **kwargs)
+        rows, place = found
+        given = {key: value for key, value in kwargs.items() if key != "size"}
+        with current.together():
+            whole = own(*bounds, tuple(rows.whole(shape, place)), **given)
+        return _settled(rows.take(whole, place), kwargs)
+
+    return wrapped
+
+
+def _size_in(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], list[int] | None]:
+    """Return the arguments before the size, and the size; None where there is none to be seen."""
+    if "size" in kwargs:
+        return args, [*kwargs["size"]]
+    if name == "randint":
+        sized = next((i for i, x in enumerate(args) if isinstance(x, (tuple, list))), None)
+        return (args, None) if sized is None else (args[:sized], [*args[sized]])
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        return (), [*args[0]]
+    return (), [*args] if args and all(isinstance(x, int) for x in args) else None
+
+
+def _settled(x: torch.Tensor, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """The rows that were asked for with a gradient are a leaf, as torch's own are."""
+    return x.detach().requires_grad_() if kwargs.get("requires_grad") else x
+
+
+def _normal(name: str, own: Own) -> Own:
+    """torch.normal(mean, std[, size]), where each may be a number or a tensor."""
+
+    @wraps(own)
+    def wrapped(mean: Any, std: Any = 1.0, size: Any = None, **kwargs: Any) -> Any:
+        args = (mean, std) if size is None else (mean, std, size)
+        if torch.compiler.is_compiling() or (current.call is None and current.outside is None):
+            return own(*args, **kwargs)
+        tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
+        shape = size if size is not None else torch.broadcast_shapes(*(x.shape for x in tensors))
+        found = None if kwargs.get("out") is not None else _found_in(name, shape, *tensors[:1])
+        if found is None:
+            return _alone(own, *args, **kwargs)
+        rows, place = found
+        sizes = rows.whole(shape, place)
+        if size is not None:
+            with current.together():
+                return _settled(rows.take(own(mean, std, sizes, **kwargs), place), kwargs)
+        given = [_spread(x, shape, sizes, rows, place) for x in (mean, std)]
+        with current.together():
+            return rows.take(own(*given, **kwargs), place)
+
+    return wrapped
+
+
+def _spread(x: Any, shape: Any, sizes: list[int], rows: Rows, place: Place) -> Any:
+    """A number, or a tensor of the global batch that has this rank's rows."""
+    if not isinstance(x, torch.Tensor) or not x.dim():
+        return x
+    whole = torch.ones(sizes, dtype=x.dtype, device=x.device)
+    rows.put(whole, x.expand(shape), place)
+    return whole
+
+
+def _attention(name: str, own: Own) -> Own:
+    """Attention with dropout, which the CPU computes step by step; other devices have a kernel of
+    their own numbers."""
+
+    @wraps(own)
+    def wrapped(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        if dropout_p <= 0.0 or torch.compiler.is_compiling():
+            return own(*given, **kwargs)
+        found = _found(name, query) if query.device.type == "cpu" else None
+        if found is None:
+            return own(*given, **kwargs)
+        if kwargs.get("enable_gqa"):
+            groups = query.shape[-3] // key.shape[-3]
+            key = key.repeat_interleave(groups, -3)
+            value = value.repeat_interleave(groups, -3)
+        scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+        weights = (query @ key.transpose(-2, -1)) * scale
+        if is_causal:
+            attn_mask = torch.ones(weights.shape[-2:], dtype=torch.bool).tril()
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                weights = weights.masked_fill(attn_mask.logical_not(), float("-inf"))
+            else:
+                weights = weights + attn_mask
+        return torch.dropout(weights.softmax(-1), dropout_p, True) @ value
+
+    return wrapped
+
+
+def _pick(name: str, own: Own) -> Own:
+    """A permutation of the batch, which mixes samples that other ranks have: the order that the
+    global one gives this rank's own."""
+
+    @wraps(own)
+    def wrapped(n: Any, *args: Any, **kwargs: Any) -> Any:
+        if (current.call is None and current.outside is None) or torch.compiler.is_compiling():
+            return own(n, *args, **kwargs)
+        rows = current.rows or (current.outside((n, 1)) if current.outside is not None else None)
+        if rows is None or n != rows.count:
+            return _alone(own, n, *args, **kwargs)
+        if name not in _said:
+            _said.add(name)
+            logger.info(
+                "torch.randperm in the loop permutes a batch: each rank permutes its own share, so "
+                "samples are mixed with others than on one device. Mix them in the collate "
+                "function, which sees the global batch, to keep them"
+            )
+        with current.together():
+            whole = own(rows.total, *args, **kwargs)
+        return whole[rows.cut].argsort()
+
+    return wrapped
+
+
+_KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
+    "mask": _mask,
+    "channels": _channels,
+    "rows": _rows,
+    "fill": _fill,
+    "like": _like,
+    "size": _size,
+    "normal": _normal,
+    "attention": _attention,
+    "pick": _pick,
+}

@@ -1,0 +1,110 @@
+"""Which rows of a global batch are a rank's, and where a drawn tensor has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from dream.data.partition import Share, share_of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor has the batch's rows. dim: which; each: how many rows of it are a sample's.
+    copies: those of a sample lie apart, as where two views of a batch are joined."""
+
+    dim: int
+    each: int = 1
+    copies: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A rank's rows of a global batch: every parts-th from `first` on, `count` of `total`."""
+
+    first: int
+    count: int
+    total: int
+    parts: int
+
+    @classmethod
+    def of(cls, share: Share, rank: int) -> Rows:
+        """Those of a share, or of one of its micro-batches."""
+        whole = share_of(share.total, rank, share.parts).count
+        small, larger = divmod(whole, share.micros)
+        before = share.micro * small + min(share.micro, larger)
+        return cls(rank + share.parts * before, share.count, share.total, share.parts)
+
+    @property
+    def cut(self) -> slice:
+        return slice(self.first, self.first + self.parts * self.count, self.parts)
+
+    def find(self, shape: Sequence[int]) -> Place | None:
+        """Find the rows in a shape: a dim of just as many, or dim 0 of several for each."""
+        n = self.count
+        if len(shape) < 2 and (n == 1 or not shape or shape[0] != n):
+            return None  # torch.rand(1) is nobody's row
+        if shape[0] == n:
+            return Place(0)
+        several = shape[0] % n == 0
+        square = len(shape) == 3 and shape[1] == shape[2]  # attention's weights
+        if len(shape) > 2 and shape[1] == n and not (several and square):
+            return Place(1)
+        return Place(0, shape[0] // n) if several and (n > 1 or square) else None
+
+    def holds(self, shape: Sequence[int], place: Place) -> bool:
+        """Whether a shape has the rows at this place."""
+        return len(shape) > place.dim and shape[place.dim] == place.each * self.count
+
+    def whole(self, shape: Sequence[int], place: Place) -> list[int]:
+        """Return the shape that the global batch has."""
+        sizes = list(shape)
+        sizes[place.dim] = place.each * self.total
+        return sizes
+
+    def take(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
+        """Return this rank's rows of a tensor of the global batch, as a tensor of their own."""
+        if place.dim == 1:
+            return whole[:, self.cut].contiguous()
+        return self._grouped(whole, place)[self._index(place)].reshape(
+            place.each * self.count, *whole.shape[1:]
+        )
+
+    def put(self, whole: torch.Tensor, rows: torch.Tensor, place: Place) -> None:
+        """Write this rank's rows into a tensor of the global batch."""
+        if place.dim == 1:
+            whole[:, self.cut] = rows
+            return
+        view = self._grouped(whole, place)
+        part = view[self._index(place)]
+        view[self._index(place)] = rows.reshape(part.shape)
+
+    def index(self, place: Place, device: torch.device) -> torch.Tensor:
+        """Return the numbers of this rank's rows along the place's dim."""
+        numbers = torch.arange(place.each * self.total if place.dim == 0 else self.total)
+        return self.take(numbers, Place(0, place.each, place.copies)).to(device)
+
+    def _grouped(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
+        """Dim 0 as samples and rows of each, in the order in which they lie."""
+        if place.each == 1:
+            return whole
+        groups = (place.each, self.total) if place.copies else (self.total, place.each)
+        return whole.view(*groups, *whole.shape[1:])
+
+    def _index(self, place: Place) -> tuple[slice, ...]:
+        return (slice(None), self.cut) if place.copies and place.each > 1 else (self.cut,)
+
+
+def empty_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return an empty tensor of a shape whose dims lie in memory as those of `like` do."""
+    if like.is_contiguous():
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda dim: (-strides[dim], dim))
+    made = torch.empty([shape[dim] for dim in order], dtype=like.dtype, device=like.device)
+    return made.permute([order.index(dim) for dim in range(like.dim())])

@@ -1,0 +1,92 @@
+"""Rows of what is drawn for the global batch, in a step of TensorFlow's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import tensorflow as tf
+
+from dream.adapters.keras import hooks
+from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.randomness.draws import Rows, once
+from dream.adapters.tensorflow import private
+
+
+@contextmanager
+def drawing(rows: GraphRows) -> Iterator[None]:
+    """Surround a step, and say once what in it draws for each part by itself."""
+    with hooks.drawn_for(rows):
+        yield
+    found = private.stateful_draws()
+    if found:
+        once(
+            "tf.random draws in a step for each replica by itself, which is not what one device "
+            f"draws. Received: {', '.join(found)} in the model's step. Use keras.random with a "
+            "keras.random.SeedGenerator."
+        )
+
+
+@final
+class GraphRows(Rows):
+    """Rows part, part + parts, ... of the batch; all of it, where its total is 0: nobody has dealt
+    it. In a graph a number of rows is a tensor, and a plain number is none: a part's shares differ
+    in length."""
+
+    def __init__(self, share: BatchShare, part: tf.Tensor, parts: int) -> None:
+        total = tf.cast(share.total, tf.int32)
+        self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
+        self._part = tf.where(total > 0, part, 0)
+        self._parts = tf.where(total > 0, parts, 1)
+        self._total = tf.where(total > 0, total, self._count)
+
+    def dims(self, shape: Any) -> Sequence[Any]:
+        if isinstance(shape, (tuple, list, tf.TensorShape)):
+            return list(shape)
+        if shape.dtype.is_integer and shape.shape.rank == 1:
+            return _static_where_known(shape)
+        return _static_where_known(tf.shape(shape))
+
+    def counts(self, length: Any) -> bool:
+        if tf.is_tensor(length):
+            return True
+        return bool(tf.executing_eagerly() and length and length % int(self._count) == 0)
+
+    def whole(self, length: Any) -> tf.Tensor:
+        length = tf.cast(length, tf.int32)
+        many = length // self._count * self._total
+        return tf.where(self._fits(length), many, length)
+
+    def take(self, tensor: Any, length: Any) -> Any:
+        return tf.gather(tensor, self._places(length), axis=0)
+
+    def spread(self, tensor: Any, length: Any) -> Any:
+        whole = self.whole(length)
+        shape = tf.concat([[whole], tf.shape(tensor)[1:]], 0)
+        ones = tf.ones(shape, tensor.dtype)
+        return tf.tensor_scatter_nd_update(ones, self._places(length)[:, None], tensor)
+
+    def dropout(self, own: Callable[..., Any], inputs: Any, rate: Any, dims: Any, seed: Any) -> Any:
+        asked = tf.unstack(tf.shape(inputs)) if dims is None else dims
+        whole = tf.ones(tf.stack([self.whole(asked[0]), *asked[1:]]), inputs.dtype)
+        mask = self.take(own(whole, rate, None, seed), asked[0])
+        return tf.where(mask > 0, inputs * mask, tf.zeros([], inputs.dtype))
+
+    def _fits(self, length: tf.Tensor) -> tf.Tensor:
+        return tf.equal(length % self._count, 0)
+
+    def _places(self, length: Any) -> tf.Tensor:
+        """Return where the part's rows, so many, lie in the global batch."""
+        length = tf.cast(length, tf.int32)
+        each = tf.maximum(length // self._count, 1)
+        own = tf.range(length)
+        sample = self._part + own // each * self._parts
+        there = tf.minimum(sample, self._total - 1) * each + own % each
+        return tf.where(self._fits(length), there, own)
+
+
+def _static_where_known(shape: tf.Tensor) -> list[Any]:
+    known = tf.get_static_value(shape, partial=True)
+    sizes = [None] * shape.shape[0] if known is None else list(known)
+    return [shape[i] if size is None else int(size) for i, size in enumerate(sizes)]

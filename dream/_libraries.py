@@ -1,0 +1,120 @@
+"""Libraries that distribute training by themselves: refused inside a block of several ranks, where
+what they deal and reduce would be dealt and reduced twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, final
+
+from dream._bound import bound_to
+from dream._errors import Unsupported
+from dream._framework import ImportWatch
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What a script calls of a library. name: "Class.method" or a function of the module."""
+
+    module: str
+    name: str
+    library: str
+    instead: str = "Take it out and keep the plain loop, or train without the block"
+
+
+_KERAS = "Use a plain Keras optimizer: the block reduces gradients itself"
+_TORCH = "Use a plain torch optimizer: the block reduces gradients itself"
+ENTRANCES = (
+    Entrance("accelerate.accelerator", "Accelerator.__init__", "Accelerate"),
+    Entrance("accelerate.accelerator", "Accelerator.prepare", "Accelerate"),
+    Entrance("lightning.pytorch.trainer.trainer", "Trainer.fit", "Lightning"),
+    Entrance("lightning.pytorch.trainer.trainer", "Trainer.__init__", "Lightning"),
+    Entrance("pytorch_lightning.trainer.trainer", "Trainer.fit", "Lightning"),
+    Entrance("pytorch_lightning.trainer.trainer", "Trainer.__init__", "Lightning"),
+    Entrance("lightning.fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
+    Entrance("lightning.fabric.fabric", "Fabric.setup", "Lightning Fabric"),
+    Entrance("lightning_fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
+    Entrance("lightning_fabric.fabric", "Fabric.setup", "Lightning Fabric"),
+    Entrance("transformers.trainer", "Trainer.__init__", "transformers.Trainer"),
+    Entrance("transformers.trainer", "Trainer.train", "transformers.Trainer"),
+    Entrance("deepspeed", "initialize", "DeepSpeed"),
+    Entrance("composer.trainer.trainer", "Trainer.__init__", "Composer"),
+    Entrance("colossalai.booster.booster", "Booster.__init__", "Colossal-AI"),
+    Entrance("ray.train.torch", "prepare_model", "Ray Train"),
+    Entrance("horovod.torch", "DistributedOptimizer", "Horovod", _TORCH),
+    Entrance("horovod.tensorflow", "DistributedOptimizer", "Horovod", _KERAS),
+    Entrance("horovod.keras", "DistributedOptimizer", "Horovod", _KERAS),
+    Entrance("horovod.tensorflow.keras", "DistributedOptimizer", "Horovod", _KERAS),
+    Entrance(
+        "torch.distributed.fsdp", "fully_shard", "fully_shard",
+        "Take it out and name the strategy 'sharded'",
+    ),
+    Entrance(
+        "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__",
+        "FullyShardedDataParallel", "Take it out and name the strategy 'sharded'",
+    ),
+    Entrance(
+        "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer.__init__",
+        "ZeroRedundancyOptimizer",
+        "Make the optimizer that it wraps, and name the strategy 'sharded', zero=1",
+    ),
+)  # fmt: skip
+
+
+@final
+class Refusal:
+    """Refuses every entrance while a block is open; what is imported meanwhile too."""
+
+    def __init__(self, strategy: str) -> None:
+        self._strategy = strategy
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._watch: ImportWatch | None = None
+        self._closed: set[Entrance] = set()
+
+    def begin(self) -> None:
+        for entrance in ENTRANCES:
+            if entrance not in self._closed and entrance.module in sys.modules:
+                self._close(entrance)
+        missing = {e.module for e in ENTRANCES if e not in self._closed}
+        self._watch = ImportWatch(self.begin, missing)
+        self._watch.install()
+
+    def end(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+        self._closed.clear()
+
+    def _close(self, entrance: Entrance) -> None:
+        owner: Any = sys.modules[entrance.module]
+        *path, name = entrance.name.split(".")
+        for part in path:
+            owner = getattr(owner, part, None)
+        original = getattr(owner, name, None)
+        if original is not None:
+            self._closed.add(entrance)
+            refused = _refused(entrance, original, self._strategy)
+            home = entrance.module.partition(".")[0]
+            bound = [] if path else bound_to(original, home)
+            for place, known_as in ((owner, name), *bound):
+                self._originals.append((place, known_as, original))
+                setattr(place, known_as, refused)
+
+
+def _refused(entrance: Entrance, original: Callable[..., Any], strategy: str) -> Any:
+    @wraps(original)
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("dream."):
+            return original(*args, **kwargs)
+        raise Unsupported(
+            f"{entrance.library} distributes training by itself, and so does this block. Received: "
+            f"{entrance.name.removesuffix('.__init__')} under {strategy!r} with several ranks. "
+            f"{entrance.instead}."
+        )
+
+    return refused

@@ -1,0 +1,19 @@
+"""Checkpoints: a folder a step, which any strategy and number of ranks goes on from.
+
+`folder` keeps them, `content` is what one holds, `words` writes plain values as JSON.
+"""
+
+from __future__ import annotations
+
+from dream.checkpoint.content import Checkpoint, OptimizerState, check_arrays
+from dream.checkpoint.folder import CheckpointFolder
+from dream.checkpoint.words import from_json, to_json
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointFolder",
+    "OptimizerState",
+    "check_arrays",
+    "from_json",
+    "to_json",
+]

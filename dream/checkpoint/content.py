@@ -1,0 +1,69 @@
+"""What a checkpoint holds: arrays by name, and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+from dream._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Mapping[str, "NDArray[Any]"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """An optimizer's, by its parameters' names.
+
+    kind: its class. arrays: PARAMETER/SLOT -> array. numbers: PARAMETER/SLOT -> a plain value.
+    groups: each group's parameters and hyperparameters.
+    """
+
+    kind: str
+    arrays: Arrays = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    groups: Sequence[Mapping[str, Any]] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
+    training stands in it. random: the generators. facts: who wrote it."""
+
+    step: int
+    models: Mapping[str, Arrays]
+    optimizers: Mapping[str, OptimizerState] = field(default_factory=dict)
+    schedulers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    data: Mapping[str, Any] | None = None
+    random: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:
+    """Raise for the first name that only one side has."""
+    missing = [name for name in here if name not in {*saved}]
+    surplus = [name for name in saved if name not in {*here}]
+    if missing or surplus:
+        only = f"{missing[0]!r} here alone" if missing else f"{surplus[0]!r} in it alone"
+        raise ConfigurationError(
+            f"This checkpoint is of other {what}. Received: {only}, {len(missing)} missing in it "
+            f"and {len(surplus)} too many. Make them as they were when it was saved."
+        )
+
+
+def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise where arrays are not those of the model they are for. here: NAME -> shape."""
+    check_names(what, [*saved], [*here])
+    for name, shape in here.items():
+        if tuple(saved[name].shape) != shape:
+            raise ConfigurationError(
+                f"This checkpoint is of other {what}. Received: {name!r} of shape "
+                f"{tuple(saved[name].shape)} in it, {shape} here. Make them as they were when it "
+                "was saved."
+            )

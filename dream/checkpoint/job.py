@@ -1,0 +1,188 @@
+"""Checkpoints of a job of many ranks: rank 0 writes, every rank reads, an error is everybody's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from dream._errors import ConfigurationError, DreamError
+from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, check_names
+from dream.checkpoint.folder import STATE, CheckpointFolder
+from dream.collectives import Communicator
+from dream.data import tracked
+
+Named = Mapping[str, Any]
+
+
+class Stateful(Protocol):
+    """A scheduler, a scaler, or anything else that says where it stands in plain values."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class Checkpointer(ABC):
+    """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
+    calls each method; names of several models go before their parameters'."""
+
+    @abstractmethod
+    def model(self, model: Any) -> Arrays: ...
+
+    @abstractmethod
+    def check_model(self, model: Any, arrays: Arrays) -> None:
+        """Raise where the arrays are of another model; nothing has been written then."""
+
+    @abstractmethod
+    def set_model(self, model: Any, arrays: Arrays) -> None: ...
+
+    @abstractmethod
+    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
+
+    @abstractmethod
+    def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
+
+    @abstractmethod
+    def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
+
+    @abstractmethod
+    def random(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def set_random(self, state: Mapping[str, Any]) -> None: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a checkpoint is of. One of a kind has the name ""."""
+
+    models: Named
+    optimizers: Named = field(default_factory=dict)
+    schedulers: Mapping[str, Stateful] = field(default_factory=dict)
+    data: Any = None
+
+    @classmethod
+    def of(cls, model: Any, optimizer: Any, scheduler: Any, data: Any) -> Parts:
+        return cls(_named(model), _named(optimizer), _named(scheduler), data)
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {"": given}
+
+
+def save(
+    path: str | os.PathLike[str],
+    parts: Parts,
+    step: int,
+    held: Checkpointer,
+    ranks: Communicator,
+    *,
+    extra: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    keep: int,
+    best: str | None,
+) -> Path:
+    """Write a checkpoint, and return its folder; every rank calls it. An error is every rank's."""
+    folder = CheckpointFolder(path, keep=keep, best=best)
+    checkpoint = Checkpoint(
+        step=step,
+        models={name: held.model(model) for name, model in parts.models.items()},
+        optimizers={n: held.optimizer(o, parts.models) for n, o in parts.optimizers.items()},
+        schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
+        data=None if parts.data is None else tracked.track_of(parts.data).state(),
+        random=held.random(),
+        extra=extra,
+        facts=facts,
+    )
+    return Path(_at_rank_0(ranks, lambda: str(folder.save(checkpoint))))
+
+
+def load(
+    path: str | os.PathLike[str], parts: Parts, held: Checkpointer, ranks: Communicator
+) -> Checkpoint | None:
+    """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
+    it, and nothing is set where something does not fit."""
+    folder = CheckpointFolder(path)
+    told = _at_rank_0(ranks, lambda: _newest(folder))
+    if not told:
+        return None
+    name, _, digest = told.partition(" ")
+    _agree(ranks, folder.path / name, digest)
+    found = folder.load(folder.path / name)
+    _check(found, parts, held)
+    for key, model in parts.models.items():
+        held.set_model(model, found.models[key])
+    for key, optimizer in parts.optimizers.items():
+        held.set_optimizer(optimizer, parts.models, found.optimizers[key])
+    for key, scheduler in parts.schedulers.items():
+        scheduler.load_state_dict(found.schedulers[key])
+    if parts.data is not None and found.data is not None:
+        tracked.track_of(parts.data).load(found.data)
+    held.set_random(found.random)
+    return found
+
+
+def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
+    check_names("models", [*found.models], [*parts.models])
+    for name, model in parts.models.items():
+        held.check_model(model, found.models[name])
+    if parts.optimizers:
+        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
+    for name, optimizer in parts.optimizers.items():
+        held.check_optimizer(optimizer, parts.models, found.optimizers[name])
+    if parts.schedulers:
+        check_names("schedulers", [*found.schedulers], [*parts.schedulers])
+    if parts.data is not None and found.data is None:
+        raise ConfigurationError(
+            "This checkpoint does not say where training stood in its data. Received: data, and a "
+            "checkpoint without. Leave data out, or save with it."
+        )
+
+
+def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
+    """Return what rank 0's act returns, on every rank; its error is raised on every rank."""
+    said: list[str] = ["", ""]
+    raised: Exception | None = None
+    if ranks.rank == 0:
+        try:
+            said = ["", act()]
+        except DreamError as error:
+            raised, said = error, [type(error).__name__, str(error)]
+        except Exception as error:  # told on every rank before it is raised here
+            raised, said = error, ["DreamError", f"Rank 0 failed: {error}"]
+    kind, words = ranks.broadcast_object(said)
+    if raised is not None:
+        raise raised
+    if kind:
+        raise (ConfigurationError if kind == "ConfigurationError" else DreamError)(words)
+    return str(words)
+
+
+def _newest(folder: CheckpointFolder) -> str:
+    place = folder.newest()
+    return "" if place is None else f"{place.name} {_digest(place)}"
+
+
+def _digest(place: Path) -> str:
+    try:
+        return hashlib.sha256((place / STATE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _agree(ranks: Communicator, place: Path, digest: str) -> None:
+    """Every rank reads for itself, so each must see the folder."""
+    seen = ranks.all_gather_object(_digest(place) == digest)
+    blind = [str(rank) for rank, sees in enumerate(seen) if not sees]
+    if blind:
+        raise ConfigurationError(
+            f"Not every rank sees the checkpoint that rank 0 sees. Received: {place}, not there on "
+            f"rank {', '.join(blind)}. Keep checkpoints in a folder that all hosts have."
+        )

@@ -1,0 +1,53 @@
+"""A rank: each script without dream, and again in the block. Prints the difference of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS, Trained
+
+import dream
+
+
+def difference(plain: Trained, ours: Trained) -> list[float]:
+    """[of parameters, of what was printed]."""
+    apart = max(float((a - b).abs().max()) for a, b in zip(plain[0], ours[0], strict=True))
+    if len(plain[1]) != len(ours[1]):
+        return [apart, float("inf")]
+    pairs = zip(plain[1], ours[1], strict=True)
+    return [apart, max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)]
+
+
+def refused(name: str) -> str:
+    """What strict=True says."""
+    try:
+        with dream.strategy("mirrored", strict=True):
+            NOT_UNDERSTOOD[name][0]()
+    except dream.DreamError as error:
+        return str(error)
+    return ""
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in names or [*SCRIPTS, *BY_HAND]:
+        script = SCRIPTS.get(name) or BY_HAND[name]
+        plain = script()
+        with dream.strategy("mirrored") as strategy:
+            ours = script(strategy) if name in BY_HAND else script()
+        tell(strategy, name, difference(plain, ours))
+    for name, (script, _) in NOT_UNDERSTOOD.items():
+        with dream.strategy("mirrored") as strategy:
+            script()
+        tell(strategy, name, refused(name))
+
+
+def tell(strategy: dream.Strategy, name: str, what: object) -> None:
+    if strategy.topology.rank == 0:
+        print(json.dumps([name, what]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,525 @@
+"""Scripts as strangers write them, each with a loss that is no plain mean over samples. A script
+trains and returns its parameters and what it printed; nothing in it knows of dream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+Trained = tuple[list[torch.Tensor], list[float]]
+"""(parameters, what the loop printed)"""
+SAMPLES, BATCH, WIDTH, CLASSES = 37, 8, 6, 4
+
+
+def numbers(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def integers(most: int, *shape: int, seed: int) -> torch.Tensor:
+    return torch.randint(most, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mlp(outputs: int = CLASSES, inputs: int = WIDTH) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, outputs))
+
+
+def classes(*, shuffle: bool = False) -> DataLoader[Any]:
+    data = TensorDataset(
+        numbers(SAMPLES, WIDTH, seed=2),
+        integers(CLASSES, SAMPLES, seed=3),
+        numbers(SAMPLES, seed=4),
+    )
+    return DataLoader(data, batch_size=BATCH, shuffle=shuffle)
+
+
+def trained(model: nn.Module, printed: list[float], *others: nn.Module) -> Trained:
+    parameters = [p.detach().clone() for m in (model, *others) for p in m.parameters()]
+    return parameters, printed
+
+
+def loop(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], torch.Tensor],
+    batches: Any = None,
+    *,
+    epochs: int = 2,
+    rate: float = 0.05,
+) -> Trained:
+    loader = classes() if batches is None else batches
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    printed = []
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            value = loss(model, batch)
+            value.backward()
+            optimizer.step()
+            printed.append(value.item())
+    return trained(model, printed)
+
+
+def mean() -> Trained:
+    return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+
+
+def summed() -> Trained:
+    return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="sum"), rate=0.005)
+
+
+def sum_over_batch_size() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.mse_loss(m(b[0]).squeeze(1), b[2], reduction="sum") / BATCH
+
+    return loop(mlp(1), loss)
+
+
+def sum_over_rows() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]) - F.one_hot(b[1], CLASSES)).square().sum() / len(b[0])
+
+    return loop(mlp(), loss)
+
+
+def mean_of_means() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]) - F.one_hot(b[1], CLASSES)).square().mean(1).mean() * 3.0
+
+    return loop(mlp(), loss)
+
+
+def mean_then_sum() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]) - F.one_hot(b[1], CLASSES)).square().mean(0).sum()
+
+    return loop(mlp(), loss)
+
+
+def class_weights() -> Trained:
+    weight = torch.tensor([0.2, 1.0, 3.0, 0.5])
+    return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1], weight=weight))
+
+
+def label_smoothing() -> Trained:
+    return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1], label_smoothing=0.1))
+
+
+def soft_targets() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.cross_entropy(m(b[0]), F.softmax(b[0][:, :CLASSES], 1))
+
+    return loop(mlp(), loss)
+
+
+def batchmean() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        target = F.softmax(b[0][:, :CLASSES], 1)
+        return F.kl_div(F.log_softmax(m(b[0]), 1), target, reduction="batchmean")
+
+    return loop(mlp(), loss)
+
+
+def masked_mean() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > 0.3).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / mask.sum()
+
+    return loop(mlp(), loss)
+
+
+def boolean_mask() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kept = b[2] > -0.4
+        return F.mse_loss(m(b[0])[kept], F.one_hot(b[1], CLASSES).float()[kept])
+
+    return loop(mlp(), loss)
+
+
+def half_a_sum_of_some() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kept = b[2] > -0.4
+        return 0.5 * F.mse_loss(m(b[0]).squeeze(1)[kept], b[2][kept], reduction="sum")
+
+    return loop(mlp(1), loss, rate=0.01)
+
+
+def sum_of_some_over_their_number() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kept = b[2] > -0.4
+        value = F.mse_loss(m(b[0]).squeeze(1)[kept], b[2][kept], reduction="sum")
+        return value / max(1, int(kept.sum()))
+
+    return loop(mlp(1), loss)
+
+
+def penalty() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        norm = sum(p.pow(2).sum() for p in m.parameters())
+        return F.cross_entropy(m(b[0]), b[1]) + 0.01 * norm
+
+    return loop(mlp(), loss)
+
+
+def penalty_on_sum() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        value = F.mse_loss(m(b[0]).squeeze(1), b[2], reduction="sum")
+        for p in m.parameters():
+            value = value + 0.02 * p.abs().sum()
+        return value
+
+    return loop(mlp(1), loss, rate=0.005)
+
+
+def two_kinds() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        weight = torch.tensor([0.2, 1.0, 3.0, 0.5])
+        return F.cross_entropy(out, b[1], weight=weight) + 0.1 * out.square().sum() + out.mean()
+
+    return loop(mlp(), loss, rate=0.01)
+
+
+class Tokens(nn.Module):
+    """A tiny language model; it returns its loss, as many do."""
+
+    def __init__(self, *, own_loss: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embed, self.head = nn.Embedding(11, 5), nn.Linear(5, 11)
+        self.own_loss = own_loss
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> Any:
+        logits = self.head(torch.tanh(self.embed(tokens)))
+        if not self.own_loss:
+            return logits
+        return logits, F.cross_entropy(logits.view(-1, 11), targets.view(-1), ignore_index=-100)
+
+
+def texts() -> DataLoader[Any]:
+    tokens = integers(11, SAMPLES, 7, seed=5)
+    targets = integers(11, SAMPLES, 7, seed=6)
+    targets[torch.arange(7) >= integers(7, SAMPLES, seed=7).unsqueeze(1) + 1] = -100
+    return DataLoader(TensorDataset(tokens, targets), batch_size=BATCH)
+
+
+def tokens() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.cross_entropy(m(b[0], b[1]).view(-1, 11), b[1].view(-1))
+
+    return loop(Tokens(), loss, texts())
+
+
+def tokens_in_the_model() -> Trained:
+    return loop(Tokens(own_loss=True), lambda m, b: m(b[0], b[1])[1], texts())
+
+
+def accumulated() -> Trained:
+    """Two batches to a step, by hand."""
+    model, loader = Tokens(), texts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    printed = []
+    for _ in range(2):
+        for index, (x, y) in enumerate(loader):
+            value = F.cross_entropy(model(x, y).view(-1, 11), y.view(-1))
+            (value / 2).backward()
+            if index % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    return trained(model, printed)
+
+
+class Vae(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.encode, self.decode = nn.Linear(WIDTH, 4), nn.Linear(2, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, spread = self.encode(x).chunk(2, 1)
+        return torch.sigmoid(self.decode(mean + 0.1 * torch.exp(0.5 * spread))), mean, spread
+
+
+def vae() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        again, mean, spread = m(b[0])
+        bce = F.binary_cross_entropy(again, torch.sigmoid(b[0]), reduction="sum")
+        kld = -0.5 * torch.sum(1 + spread - mean.pow(2) - spread.exp())
+        return bce + kld
+
+    return loop(Vae(), loss, rate=0.003)
+
+
+def zipped() -> Trained:
+    """Two loaders of other lengths and batch sizes, one backward."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    other = DataLoader(
+        TensorDataset(numbers(23, WIDTH, seed=8), integers(CLASSES, 23, seed=9)), batch_size=5
+    )
+    printed = []
+    for (x, y, _), (u, v) in zip(classes(), other, strict=False):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y) + 0.5 * F.cross_entropy(model(u), v)
+        loss.backward()
+        optimizer.step()
+    return trained(model, printed)
+
+
+def other_inside() -> Trained:
+    """A batch of another loader is taken in the middle of a step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    other = DataLoader(TensorDataset(numbers(5, WIDTH, seed=8)), batch_size=5)
+    printed = []
+    for x, y, _ in classes():
+        optimizer.zero_grad()
+        next(iter(other))
+        loss = F.cross_entropy(model(x * 2.0), y)
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def read_ahead() -> Trained:
+    """A prefetcher, which copies what it reads."""
+
+    def ahead() -> Any:
+        waiting = None
+        for x, y, _ in classes():
+            read = (x.clone(), y.clone())
+            if waiting is not None:
+                yield waiting
+            waiting = read
+        yield waiting
+
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    printed = []
+    for x, y in ahead():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def line_search() -> Trained:
+    """LBFGS, whose closure's value decides how far it goes."""
+    model = mlp()
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe"
+    )
+    printed = []
+    for x, y, _ in classes():
+
+        def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return trained(model, printed)
+
+
+def plateau() -> Trained:
+    """A schedule and an early stop by the loop's own loss."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    printed = []
+    for _ in range(3):
+        for x, y, _ in classes():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            scheduler.step(loss)
+            printed.append(loss.item())
+            if loss < 0.7:
+                return trained(model, [*printed, optimizer.param_groups[0]["lr"]])
+    return trained(model, [*printed, optimizer.param_groups[0]["lr"]])
+
+
+def gan() -> Trained:
+    """Two models, two optimizers; one backward goes through both."""
+    torch.manual_seed(1)
+    maker = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, WIDTH))
+    judge = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
+    of_maker = torch.optim.SGD(maker.parameters(), lr=0.05)
+    of_judge = torch.optim.SGD(judge.parameters(), lr=0.05)
+    criterion = nn.BCEWithLogitsLoss()
+    printed = []
+    for x, _, _ in classes():
+        of_judge.zero_grad()
+        real = criterion(judge(x), torch.ones(len(x), 1))
+        made = maker(x[:, :3])
+        fake = criterion(judge(made.detach()), torch.zeros(len(x), 1))
+        (real + fake).backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        loss = criterion(judge(made), torch.ones(len(x), 1))
+        loss.backward()
+        of_maker.step()
+        printed.append(loss.item())
+    return trained(maker, printed, judge)
+
+
+def gradient_penalty() -> Trained:
+    """A critic whose gradient's norm is held to 1."""
+    critic = mlp(1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.05)
+    printed = []
+    for x, _, _ in classes():
+        optimizer.zero_grad()
+        between = x.clone().requires_grad_()
+        out = critic(between)
+        (slope,) = torch.autograd.grad(out, between, torch.ones_like(out), create_graph=True)
+        loss = out.mean() + 10.0 * (slope.norm(2, dim=1) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(critic, printed)
+
+
+def learnt_weight() -> Trained:
+    """Two losses that parameters weigh (uncertainties)."""
+    torch.manual_seed(1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(WIDTH, CLASSES)
+            self.spread = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x)
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        first, second = F.cross_entropy(out, b[1]), out.square().mean()
+        return (torch.exp(-m.spread[0]) * first + torch.exp(-m.spread[1]) * second) + m.spread.sum()
+
+    return loop(Both(), loss)
+
+
+def whole_batches() -> Trained:
+    """No loader: every batch is cut from the data by hand."""
+    model, x, y = mlp(), numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    printed = []
+    for start in range(0, SAMPLES, BATCH):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(
+            model(x[start : start + BATCH]), y[start : start + BATCH], reduction="sum"
+        )
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def contrastive(strategy: Any = None) -> Trained:
+    """In-batch negatives: with dream, outputs are gathered first."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    printed = []
+    for x, _, _ in classes():
+        optimizer.zero_grad()
+        first, second = model(x), model(x * 1.1 + 0.1)
+        if strategy is not None:
+            first = strategy.communicator.all_gather(first)
+            second = strategy.communicator.all_gather(second)
+        scores = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T / 0.2
+        loss = F.cross_entropy(scores, torch.arange(len(scores)))
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def shared(strategy: Any = None) -> Trained:
+    """Batches cut by hand, of which each rank takes its rows."""
+    model, x, y = mlp(), numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    printed = []
+    for start in range(0, SAMPLES, BATCH):
+        a, b = x[start : start + BATCH], y[start : start + BATCH]
+        if strategy is not None:
+            a, b = strategy.share(a, b)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def weighed(strategy: Any = None) -> Trained:
+    """The user says what a loss is a mean over, which its graph does not tell."""
+    model = mlp()
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > 0.3).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        value = torch.dot(each, mask) / mask.sum().clamp(min=1e-9)
+        return value if strategy is None else strategy.weigh(value, mask.sum())
+
+    return loop(model, loss)
+
+
+BY_HAND: dict[str, Callable[..., Trained]] = {
+    each.__name__: each for each in (contrastive, shared, weighed)
+}
+"""These are given the strategy, and use it."""
+
+
+def dice() -> Trained:
+    """A quotient of sums."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        p, y = torch.softmax(m(b[0]), 1), F.one_hot(b[1], CLASSES).float()
+        return 1 - 2 * (p * y).sum() / (p.sum() + y.sum())
+
+    return loop(mlp(), loss)
+
+
+def root_of_mean() -> Trained:
+    return loop(mlp(1), lambda m, b: F.mse_loss(m(b[0]).squeeze(1), b[2]).sqrt())
+
+
+def own_negatives() -> Trained:
+    return contrastive()
+
+
+def spread_over_samples() -> Trained:
+    return loop(mlp(), lambda m, b: m(b[0]).var(0).mean())
+
+
+NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
+    "dice": (dice, "DivBackward0"),
+    "root_of_mean": (root_of_mean, "SqrtBackward0"),
+    "own_negatives": (own_negatives, "MmBackward0"),
+    "spread_over_samples": (spread_over_samples, "VarBackward0"),
+}
+"""These count as means over samples, and the operation is named."""
+
+SCRIPTS: dict[str, Callable[[], Trained]] = {
+    each.__name__: each
+    for each in (
+        mean, summed, sum_over_batch_size, sum_over_rows, mean_of_means, mean_then_sum,
+        class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
+        half_a_sum_of_some, sum_of_some_over_their_number,
+        penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
+        other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
+        whole_batches,
+    )
+}  # fmt: skip

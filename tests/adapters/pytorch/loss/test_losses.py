@@ -1,0 +1,66 @@
+"""Losses that are no plain mean over samples train what they train without dream, on one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS
+
+JOB = Path(__file__).with_name("loss_job.py")
+NEAR = {"penalty_on_sum", "two_kinds", "zipped"}
+"""Their parts count differently: what a loop prints is near the global value."""
+AMPLIFIES = {"line_search": 1e-5}
+"""A line search makes much of the last bits of a loss."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    said: Mapping[str, object]
+    lines: str
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ran(request: pytest.FixtureRequest) -> Ran:
+    command = [sys.executable, "-m", "dream", "run", "-n", str(request.param), str(JOB)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return Ran(dict(rows), done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *BY_HAND])
+def test_a_script_learns_what_it_learns_without_dream(ran: Ran, name: str) -> None:
+    apart, printed = ran.said[name]  # type: ignore[misc]
+    assert apart < AMPLIFIES.get(name, 1e-6)
+    if name not in NEAR:
+        assert printed < 1e-6
+
+
+@pytest.mark.parametrize("name", NOT_UNDERSTOOD)
+def test_an_operation_that_is_not_understood_is_named(ran: Ran, name: str) -> None:
+    operation = NOT_UNDERSTOOD[name][1]
+    assert f"since what {operation} divides by" in ran.lines
+    assert operation in str(ran.said[name])
+    assert "strict=True" in str(ran.said[name])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "divided by the size of the global batch, a constant",
+        "divided by as many samples as this rank has, a count",
+        "comes from no loader of the block is whole on every rank",
+    ],
+)
+def test_what_is_taken_for_granted_is_said(ran: Ran, line: str) -> None:
+    assert line in ran.lines

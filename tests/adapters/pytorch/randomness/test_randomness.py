@@ -1,0 +1,146 @@
+"""Random numbers on many ranks are those of one device: draws, orders, splits, folds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_randomness
+from torch.nn import functional
+
+import dream
+from dream.adapters.pytorch.randomness.calls import patches
+from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.rows import Rows
+from dream.data.partition import share_of
+
+ROWS = 13
+X = torch.randn(ROWS, 6, 4, 4, generator=torch.Generator().manual_seed(1))
+WIDE = X.to(memory_format=torch.channels_last)
+FLAT = X.reshape(ROWS, -1)
+MANY = X.reshape(ROWS * 6, 4, 4)
+
+DRAWS: dict[str, Any] = {
+    "dropout": lambda x: F.dropout(x(X), 0.3),
+    "dropout_channels_last": lambda x: F.dropout(x(WIDE), 0.3),
+    "dropout_in_place": lambda x: F.dropout(x(X).clone(), 0.3, inplace=True),
+    "dropout_of_heads": lambda x: F.dropout(x(MANY), 0.3),
+    "dropout_half": lambda x: F.dropout(x(X.bfloat16()), 0.3),
+    "dropout2d": lambda x: F.dropout2d(x(X), 0.3),
+    "alpha": lambda x: F.alpha_dropout(x(FLAT), 0.3, training=True),
+    "feature_alpha": lambda x: F.feature_alpha_dropout(x(X), 0.3, training=True),
+    "bernoulli": lambda x: torch.bernoulli(x(FLAT).sigmoid()),
+    "bernoulli_": lambda x: torch.zeros_like(x(FLAT)).bernoulli_(x(FLAT).sigmoid()),
+    "multinomial": lambda x: torch.multinomial(x(FLAT).exp(), 3, replacement=True),
+    "randn_like": lambda x: torch.randn_like(x(WIDE)),
+    "rand": lambda x: torch.rand(len(x(X)), 5),
+    "randint": lambda x: torch.randint(3, 90, (len(x(X)),)),
+    "normal": lambda x: torch.normal(x(FLAT), 0.5),
+    "normal_": lambda x: torch.empty_like(x(WIDE)).normal_(1.0, 2.0),
+    "exponential_": lambda x: torch.empty_like(x(FLAT)).exponential_(),
+    "gumbel": lambda x: F.gumbel_softmax(x(FLAT)),
+}
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_gives_a_rank_its_rows_to_the_bit(name: str, parts: int) -> None:
+    torch.manual_seed(4)
+    whole = DRAWS[name](lambda x: x)
+    after = torch.get_rng_state()
+    patches.put()
+    try:
+        for rank in range(parts):
+            share = share_of(ROWS, rank, parts)
+            torch.manual_seed(4)
+            current.call = Rows.of(share, rank)
+            mine = DRAWS[name](lambda x, r=rank: _rows(x, r, parts))
+            current.call = None
+            assert torch.equal(mine, _rows(whole, rank, parts))
+            assert torch.equal(torch.get_rng_state(), after)
+    finally:
+        current.call = None
+        patches.take_back()
+    assert functional.dropout.__module__ == "torch.nn.functional"
+    assert "normal_" not in vars(torch.Tensor)
+
+
+def _rows(x: torch.Tensor, rank: int, parts: int) -> torch.Tensor:
+    each = len(x) // ROWS
+    if each == 1:
+        return x[rank::parts]
+    return x.view(ROWS, each, *x.shape[1:])[rank::parts].flatten(0, 1)
+
+
+def test_a_table_is_no_ranks_rows() -> None:
+    """What is made of parameters alone, and torch.rand(1), are drawn as they are."""
+    table = torch.nn.Parameter(torch.ones(8, 4))
+    patches.put()
+    try:
+        current.call = Rows.of(share_of(8, 0, 2), 0)
+        for draw in (
+            lambda: F.dropout(table[:4], 0.5),
+            lambda: torch.randn_like(table),
+            lambda: torch.rand(1),
+        ):
+            torch.manual_seed(0)
+            mine = draw()
+            held, current.call = current.call, None
+            torch.manual_seed(0)
+            assert torch.equal(mine, draw())
+            current.call = held
+    finally:
+        current.call = None
+        patches.take_back()
+
+
+@cache
+def _in_and_out(ranks: int) -> list[dict[str, Any]]:
+    act = torch_randomness.in_and_out
+    return dream.launch(act, n=ranks, framework="torch", timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", torch_randomness.SCRIPTS)
+def test_a_script_learns_what_it_learns_without_dream(name: str, ranks: int) -> None:
+    found = [rank[name] for rank in _in_and_out(ranks)]
+    assert max(difference for difference, _ in found) < 1e-6
+    for _, parameters in found[1:]:
+        assert np.array_equal(parameters, found[0][1])
+
+
+@cache
+def _said() -> list[dict[str, Any]]:
+    return dream.launch(torch_randomness.said, n=2, framework="torch", timeout=300)
+
+
+@pytest.mark.slow
+def test_what_is_not_of_one_device_is_said_once() -> None:
+    first, _ = _said()
+    assert not [line for line in first["dropout"] if "random" in line]
+    (line,) = [line for line in first["fused"] if "random" in line]
+    assert line.startswith("a call of LSTM has dropout inside LSTM: each rank draws")
+    by_rank, order = first["seeded_by_rank"]
+    assert by_rank.startswith("the script seeds its generators by rank")
+    assert order.startswith("the ranks' samplers draw different orders: rank 0's is used")
+
+
+@pytest.mark.slow
+def test_generators_are_in_step_after_local_draws() -> None:
+    first, second = _said()
+    assert first["alike"] == second["alike"]
+    assert first["next"] == second["next"]
+    assert first["masks"] != second["masks"]
+
+
+@pytest.mark.slow
+def test_rank_0s_order_is_used_where_a_script_seeds_by_rank() -> None:
+    first, second = _said()
+    whole = torch_randomness.data().tensors[1]
+    dealt = [y for rank in (first, second) for batch in rank["order"] for y in batch]
+    assert sorted(dealt) == sorted(whole.tolist())

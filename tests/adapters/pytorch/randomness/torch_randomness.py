@@ -1,0 +1,241 @@
+"""Scripts that draw random numbers in every way there is, in the block and without it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+SAMPLES, BATCH, EPOCHS = 61, 16, 3
+
+
+class Attention(nn.Module):
+    """Tokens with a dropped-out table of positions, which is no sample's."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(2, 8), nn.Linear(8, 4)
+        self.places = nn.Parameter(torch.randn(4, 8) * 0.1)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=batch_first)
+        self.batch_first = batch_first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x.view(-1, 4, 2)) + F.dropout(self.places, 0.1, self.training)
+        if self.batch_first:
+            return self.head(self.layer(tokens).mean(1))
+        return self.head(self.layer(tokens.transpose(0, 1)).mean(0))
+
+
+class Noise(nn.Module):
+    """What a variational net, a diffusion model and a noisy layer draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, spread = self.mean(x), self.spread(x)
+        rows = x.shape[0]
+        noise = torch.randn(rows, 4) + torch.rand(len(x), 1) + torch.normal(torch.zeros(4), 1.0)
+        noise = noise + torch.bernoulli(torch.sigmoid(mean.detach())) + F.gumbel_softmax(spread)
+        noise = (
+            noise + torch.randint(0, 10, (rows,))[:, None] + torch.empty(rows, 1).bernoulli_(0.5)
+        )
+        weights = (
+            torch.randn_like(self.mean.weight).sum(1)
+            + torch.distributions.Normal(mean.detach(), 1.0).sample()
+        )
+        return mean + torch.randn_like(spread) * (0.5 * spread).exp() + 0.1 * (noise + weights)
+
+
+def dropouts() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 6, 1), nn.Dropout2d(0.4), nn.SELU(),
+        nn.AlphaDropout(0.2), nn.FeatureAlphaDropout(0.2), nn.Dropout(0.3, inplace=True),
+        nn.Flatten(), nn.Linear(24, 4),
+    )  # fmt: skip
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "dropout": lambda: nn.Sequential(
+        nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 4)
+    ),
+    "dropouts": dropouts,
+    "attention": lambda: Attention(batch_first=True),
+    "sequence_first": lambda: Attention(batch_first=False),
+    "noise": Noise,
+}
+
+
+def data() -> TensorDataset:
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(SAMPLES, 8, generator=draw)
+    return TensorDataset(x, torch.randint(0, 4, (SAMPLES,), generator=draw))
+
+
+def flat(model: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+
+
+def train(kind: str, *, late: bool = False, block: Any = nullcontext) -> np.ndarray:
+    """A loader made anew each epoch, and an evaluation without no_grad after each. late: the last
+    epoch comes after the block."""
+    torch.manual_seed(3)
+
+    def epoch() -> None:
+        for x, y in DataLoader(data(), batch_size=BATCH, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        seen = sum(len(x) for x, _ in DataLoader(data(), batch_size=BATCH))
+        assert seen == SAMPLES
+        model.train()
+
+    with block():
+        model = MODELS[kind]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(EPOCHS - late):
+            epoch()
+        batches = DataLoader(data(), batch_size=BATCH, shuffle=True)
+    if late:
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return flat(model)
+
+
+def folds(block: Any = nullcontext) -> np.ndarray:
+    """Cross-validation: splits by NumPy, orders by Python, a model a fold."""
+    np.random.seed(5)
+    random.seed(5)
+    torch.manual_seed(5)
+    trained = []
+    with block():
+        for part in np.array_split(np.random.permutation(SAMPLES), 3):
+            rest = np.setdiff1d(np.arange(SAMPLES), part)
+            model = MODELS["dropout"]()
+            optimizer = torch.optim.SGD(model.parameters(), lr=random.choice([0.05, 0.1]))
+            subset = torch.utils.data.Subset(data(), rest.tolist())
+            for inputs, targets in DataLoader(subset, batch_size=8, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+            model.eval()
+            for inputs, _ in DataLoader(torch.utils.data.Subset(data(), part.tolist()), 8):
+                model(inputs)
+            trained.append(flat(model))
+    return np.concatenate(trained)
+
+
+def adversaries(block: Any = nullcontext) -> np.ndarray:
+    """Noise drawn beside the calls, by the size of the batch."""
+    torch.manual_seed(11)
+    with block():
+        make = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8))
+        judge = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+        makes = torch.optim.SGD(make.parameters(), lr=0.05)
+        judges = torch.optim.SGD(judge.parameters(), lr=0.05)
+        fixed = torch.randn(5, 3)
+        for _ in range(2):
+            for x, _ in DataLoader(data(), batch_size=20, shuffle=True):
+                noise = torch.randn(x.size(0), 3)
+                judges.zero_grad()
+                real = F.softplus(-judge(x)).mean()
+                real.backward()
+                F.softplus(judge(make(noise).detach())).mean().backward()
+                judges.step()
+                makes.zero_grad()
+                F.softplus(-judge(make(noise))).mean().backward()
+                makes.step()
+    return np.concatenate([flat(make), flat(judge), fixed.numpy().reshape(-1)])
+
+
+def zipped(block: Any = nullcontext) -> np.ndarray:
+    """Two shuffled loaders of one length give different batches."""
+    torch.manual_seed(2)
+    with block():
+        model = MODELS["dropout"]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        one, two = (DataLoader(data(), batch_size=BATCH, shuffle=True) for _ in range(2))
+        for (x, y), (other, _) in zip(one, two, strict=True):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) + 0.1 * model(other).square().mean()).backward()
+            optimizer.step()
+    return flat(model)
+
+
+SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
+    **{kind: (lambda block=nullcontext, k=kind: train(k, block=block)) for kind in MODELS},
+    "after_the_block": lambda block=nullcontext: train("dropout", late=True, block=block),
+    "folds": folds,
+    "adversaries": adversaries,
+    "zipped": zipped,
+}
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def in_and_out() -> dict[str, tuple[float, Any]]:
+    """How far each script ends in the block from where it ends without; and its parameters."""
+    torch.set_num_threads(1)
+    found = {}
+    for name, script in SCRIPTS.items():
+        plain, ours = script(), script(block=dream.strategy)
+        found[name] = (float(np.abs(plain - ours).max()), ours)
+    return found
+
+
+def said() -> dict[str, Any]:
+    """What is said of draws that are not those of one device."""
+    torch.set_num_threads(1)
+    heard = _Lines()
+    logging.getLogger("dream").addHandler(heard)
+    logging.getLogger("dream").setLevel(logging.INFO)
+    found: dict[str, Any] = {}
+
+    def hear(name: str) -> None:
+        found[name], heard.lines = [*heard.lines], []
+
+    train("dropout", block=dream.strategy)
+    hear("dropout")
+    torch.manual_seed(1)
+    with dream.strategy() as strategy:
+        rank = strategy.topology.rank
+        model = nn.LSTM(8, 4, 2, dropout=0.5)
+        for x, _ in DataLoader(data(), batch_size=BATCH):
+            model(x)[0].mean().backward()
+    hear("fused")
+    alike = torch.rand(3).tolist()
+    torch.manual_seed(1 + rank)
+    with dream.strategy():
+        model = MODELS["dropout"]()
+        order = [y.tolist() for _, y in DataLoader(data(), batch_size=BATCH, shuffle=True)]
+    hear("seeded_by_rank")
+    with dream.strategy(randomness="local"):
+        torch.manual_seed(1)
+        model = MODELS["dropout"]()
+        masks = []
+        model[1].register_forward_hook(lambda *seen: masks.append(int((seen[2] != 0).sum())))
+        for x, _ in DataLoader(data(), batch_size=BATCH):
+            model(x).mean().backward()
+    hear("local")
+    return {**found, "alike": alike, "order": order, "masks": masks, "next": torch.rand(3).tolist()}

@@ -1,0 +1,50 @@
+"""Replicas that part are found, and what parts them is named."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import drift_scripts
+import pytest
+
+import dream
+
+RANKS = (2, 3)
+
+
+@cache
+def results(ranks: int) -> list[dict[str, Any]]:
+    return dream.launch(drift_scripts.run_all, n=ranks, framework="torch", timeout=300)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("rate_by_rank", "lr of group 0 of AdamW, 0.01 on rank 0, 0.015 on rank 1"),
+        ("schedule_on_a_local_figure", "lr of group 0 of AdamW, 0.01 on rank 0, 0.005 on rank 1"),
+        ("weight_touched_on_one_rank", "last.bias of Net, rank 1 unlike rank 0, 1 of 4"),
+    ],
+)
+def test_what_parts_them_is_named_on_every_rank(script: str, said: str, ranks: int) -> None:
+    for rank in results(ranks):
+        assert rank[script].startswith("Desynchronized: ")
+        assert said in rank[script]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_comparisons_grow_rare_and_find_nothing_where_all_is_well(ranks: int) -> None:
+    often = {rank["all_is_well"] for rank in results(ranks)}
+    assert len(often) == 1
+    assert often.pop() > 8
+    assert {rank["not_a_number_everywhere"] for rank in results(ranks)} == {"well"}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_buffer_that_forward_changes_is_kept_alike_and_named_once(ranks: int) -> None:
+    (first, lines), *others = [rank["buffer_that_forward_changes"] for rank in results(ranks)]
+    assert any(first)
+    assert all(other == first for other, _ in others)
+    assert len(lines) == 1
+    assert "fixed" not in lines[0]

@@ -1,0 +1,143 @@
+"""Keras's rows of the table, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strangers_rows import EQUAL, Row
+
+TENSORFLOW, TORCH = "keras-tensorflow", "keras-torch"
+BOTH = (TENSORFLOW, TORCH)
+ONE_PROCESS = "mirrored:devices=2"  # replicas of one process
+COUPLED = "samples of a batch are coupled in the loss: no share of it has an exact gradient"
+ADAM = "Adam divides by the root of small squares: rounding grows to 1e-5"
+
+
+CELLS = {
+    TENSORFLOW: (("mirrored", (2, 3)), ("horovod", (3,)), ("sharded", (2,)), (ONE_PROCESS, (1,))),
+    TORCH: (("mirrored", (2, 3)), ("horovod", (3,))),
+}
+
+
+def _rows(
+    script: str,
+    *,
+    expect: str = EQUAL,
+    but: Mapping[str, str] | None = None,
+    tolerance: float = 1e-6,
+    reason: str = "",
+    sample: tuple[str, ...] = (),
+) -> list[Row]:
+    """Rows for each backend that a script runs on: its name begins with the only one, if so.
+
+    sample: backends that `make test` runs it on.
+    """
+    kind = script.partition("_")[0]
+    backends = {"tf": (TENSORFLOW,), "torch": (TORCH,)}.get(kind, BOTH)
+    return [
+        Row(
+            script,
+            backend,
+            strategies=(strategy,),
+            ranks=ranks,
+            expect=expect,
+            but=but or {},
+            tolerance=tolerance,
+            reason=reason,
+            sample=("mirrored",) if backend in sample else (),
+        )
+        for backend in backends
+        for strategy, ranks in CELLS[backend]
+    ]
+
+
+EXACT = (
+    "accumulation",
+    "add_loss_sum",
+    "batchnorm",
+    "checkpoint_best",
+    "class_weight",
+    "clipnorm",
+    "custom_loss_scalar",
+    "custom_metric",
+    "dense_in_order",
+    "distillation",
+    "early_stopping",
+    "ema",
+    "evaluating_callback",
+    "fine_tuning",
+    "float64_targets",
+    "from_generator",
+    "from_tensor_slices",
+    "generator",
+    "generator_ends",
+    "hyperparameters",
+    "kfold",
+    "logs_in_files",
+    "loss_sum",
+    "lr_schedule",
+    "lr_scheduler",
+    "masked_lm",
+    "masked_tagging",
+    "mini_gpt",
+    "noise_layers",
+    "one_then_another",
+    "pseudo_labels",
+    "pydataset",
+    "pydataset_augmented",
+    "recommender",
+    "reduce_lr",
+    "regularizers",
+    "sample_weight",
+    "save_load",
+    "seq2seq",
+    "shared_layers",
+    "shuffle_by_hand",
+    "siamese",
+    "subclassed",
+    "tabular",
+    "text_from_raw",
+    "text_lstm",
+    "tf_custom_step",
+    "tf_diffusion",
+    "tf_gan",
+    "tf_jit",
+    "tf_own_trackers",
+    "tf_reinforce",
+    "tf_steps_per_execution",
+    "tf_tape_loop",
+    "tf_vae",
+    "timeseries",
+    "token_weights",
+    "torch_custom_step",
+    "torch_dataloader",
+    "torch_gan",
+    "torch_loop",
+    "torch_loop_keras_optimizer",
+    "torch_own_trackers",
+    "torch_vae",
+    "train_on_batch",
+    "transformer_classifier",
+    "two_fits",
+    "unet",
+    "vae_add_loss",
+    "vit",
+)
+
+ROWS: list[Row] = [
+    *_rows("autoencoder", sample=(TENSORFLOW,)),
+    *_rows("mnist_dropout", sample=(TENSORFLOW,)),
+    *_rows("augmentation", sample=(TORCH,)),
+    *(row for script in EXACT for row in _rows(script)),
+    *_rows("adam", tolerance=1e-5, reason=ADAM),
+    *_rows("adamw_warmup", tolerance=1e-5, reason=ADAM),
+    *_rows("resume_by_epoch", tolerance=1e-5, reason=ADAM),
+    # These may be refused, or said: fixed before any result was seen.
+    *_rows("contrastive_in_batch", reason=COUPLED),
+    *_rows("correlation_loss", reason=COUPLED),
+    *_rows("mixup", reason=COUPLED),
+    *_rows("dice_over_batch", reason=COUPLED),
+    *_rows("tf_stateful_rnn", reason="its state has a row for each of a fixed batch"),
+    *_rows("mixed_float16", tolerance=2e-3, reason="each rank rounds to half precision"),
+    *_rows("tf_tape_batchnorm", reason="a loop around a tape normalises its share"),
+]

@@ -1,0 +1,52 @@
+"""The table: which script, in which framework, under which strategies, is held to what.
+
+Every row is run without dream and under `dream run`. `equal` is the rule; a script for which no
+exact answer can exist, or which asks for what dream must not do, names what it is told instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EQUAL = "equal"
+DATA_PARALLEL = ("mirrored", "horovod", "sharded")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A script, and what it is held to.
+
+    expect: EQUAL, or words that stand in one line of what the job says, be it an error or not; a
+        script that is equal none the less need say nothing.
+    but: the same for single strategies that differ from the rest.
+    reason: why it need not be equal, or why by more than 1e-6.
+    sample: strategies under which `make test` runs it, on two ranks; the rest is exhaustive.
+    """
+
+    script: str
+    framework: str = "torch"
+    strategies: tuple[str, ...] = DATA_PARALLEL
+    ranks: tuple[int, ...] = (2, 3)
+    expect: str = EQUAL
+    but: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float = 1e-6
+    reason: str = ""
+    sample: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain = self.expect == EQUAL and not self.but and self.tolerance <= 1e-6
+        assert plain or self.reason, f"{self.script}: an exception has a reason"
+
+    def expected(self, strategy: str) -> str:
+        return self.but.get(strategy, self.expect)
+
+    def cells(self) -> list[tuple[str, int]]:
+        return [(strategy, ranks) for strategy in self.strategies for ranks in self.ranks]
+
+
+def rows() -> list[Row]:
+    from strangers_keras_rows import ROWS as KERAS
+    from strangers_torch_rows import ROWS as TORCH
+
+    return [*TORCH, *KERAS]

@@ -1,0 +1,47 @@
+"""Scripts that know nothing of dream learn in the block what they learn without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from strangers_job import HERE, Plain, judge, run
+from strangers_rows import Row, rows
+
+REST = pytest.mark.exhaustive
+
+
+def _cells() -> list[object]:
+    cells: list[object] = []
+    for row in rows():
+        for strategy, ranks in row.cells():
+            short = strategy in row.sample and ranks == row.ranks[0]
+            name = f"{row.framework}-{row.script}-{strategy}-{ranks}"
+            marks = [pytest.mark.slow] if short else [pytest.mark.slow, REST]
+            cells.append(pytest.param(row, strategy, ranks, id=name, marks=marks))
+    return cells
+
+
+@pytest.fixture(scope="module")
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    """Those of all chosen rows are run at once."""
+    found = Plain(tmp_path_factory.mktemp("plain"))
+    chosen = [getattr(item, "callspec", None) for item in request.session.items]
+    found.run(call.params["row"] for call in chosen if call and "row" in call.params)
+    return found
+
+
+@pytest.mark.parametrize(("row", "strategy", "ranks"), _cells())
+def test_a_script_learns_what_it_learns_alone(
+    row: Row, strategy: str, ranks: int, plain: Plain, tmp_path: Path
+) -> None:
+    fault = judge(row, strategy, run(row, strategy, ranks, plain, tmp_path))
+    assert not fault, f"{row.script} under {strategy} on {ranks} ranks: {fault}"
+
+
+def test_every_script_has_a_row_and_knows_nothing_of_dream() -> None:
+    files = {file for kind in ("torch", "keras") for file in (HERE / kind).glob("*.py")}
+    named = {HERE / row.framework.partition("-")[0] / f"{row.script}.py" for row in rows()}
+    assert files == named
+    for file in files:
+        assert "dream" not in file.read_text(), file.name
