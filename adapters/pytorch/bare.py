@@ -19,10 +19,16 @@ from dream.adapters.pytorch.private import recomputing, version_of
 @final
 class BareParameters:
     """Those of optimizers that are in no module of the registry; where a loss comes through no
-    module at all, those that it was computed from. Each backward pass is one of all ranks."""
+    module at all, those that it was computed from. Each backward pass is one of all ranks.
 
-    def __init__(self, registry: ModuleRegistry, shares: Shares) -> None:
+    called: whether a module was called whose backward has not come; else the registry is asked.
+    """
+
+    def __init__(
+        self, registry: ModuleRegistry, shares: Shares, called: Callable[[], bool] | None = None
+    ) -> None:
         self._registry, self._shares = registry, shares
+        self._called = called or registry.called
         self._optimizers: list[ref[Optimizer]] = []
         self._uncovered: dict[int, list[torch.Tensor]] = {}
         self._known = (-1, 0)
@@ -42,7 +48,7 @@ class BareParameters:
             if self._inside or recomputing():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
-            called = any(root.backwards.armed for root in self._registry.roots)
+            called = self._called()
             bare = [] if called else self._of_loss(tensors)
             self._inside = True
             try:

@@ -25,6 +25,7 @@ from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
+from dream.data.partition import Share
 from dream.model_description.layout import check_same
 
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
@@ -69,7 +70,7 @@ class ModuleRegistry:
         self.roots: WeakSet[DistributedModule] = WeakSet()
         self._make = make
         self._told: WeakSet[nn.Module] = WeakSet()
-        training.watch(self._called, self._trained)
+        training.watch(self.called, self._trained)
 
     def add(self, module: nn.Module) -> None:
         """Take the calls of a module that was made in the block."""
@@ -135,7 +136,8 @@ class ModuleRegistry:
             "strategy.communicator.all_reduce."
         )
 
-    def _called(self) -> bool:
+    def called(self) -> bool:
+        """Whether a module was called in training, and its backward has not come."""
         return any(root.backwards.armed for root in self.roots)
 
     def _trained(self) -> list[nn.Parameter]:
@@ -199,13 +201,19 @@ class DistributedModule(CallHook):
         return any(map(private.is_compiled, self.module.modules()))
 
     def _call(
-        self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
+        self,
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        share: Share | None,
+        *,
+        empty: bool,
     ) -> Any:
-        """A forward pass whose backward will be reduced."""
+        """A forward pass whose backward will be reduced. share: of the batch that it is on."""
         self.backwards.arm()
         self.registry.inside = True
         draws = self.registry.draws
-        draws.begin(self.module, args, kwargs)
+        draws.begin(self.module, share)
         try:
             run = call_empty if empty else call_share
             return run(self.module, forward, args, kwargs)

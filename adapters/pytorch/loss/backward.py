@@ -25,8 +25,10 @@ from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import Bearer, Call
 from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
 from dream.adapters.pytorch.loss.reach import bearers_of
+from dream.adapters.pytorch.loss.recipe import Reading, Recipe
+from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.private import recomputing, to_local, to_whole
+from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -73,6 +75,7 @@ class WeighedBackward:
         self._lent, self._within = lent, within
         self.installed = False
         self._said: set[str] = set()
+        self._recipes: dict[str, Recipe | None] = {}
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,6 +87,10 @@ class WeighedBackward:
         self._calls[bearer].append(call)
         return call
 
+    def waits(self) -> bool:
+        """Whether the backward of a call has not come."""
+        return any(bearer.waits for bearer in self._calls)
+
     def lend(self) -> None:
         """A loop calls a module: its backward is weighed after the block too."""
         if not self.installed and self._lent is not None:
@@ -91,7 +98,9 @@ class WeighedBackward:
 
     def tell_whole(self, inputs: Sequence[object]) -> None:
         """Say, once, that a batch is no loader's."""
-        if self._among.world_size > 1 and any(isinstance(x, torch.Tensor) for x in inputs):
+        if _WHOLE in self._said or self._among.world_size == 1:
+            return
+        if any(isinstance(x, torch.Tensor) for x in inputs):
             _tell(_WHOLE, self._said)
 
     def around(self, run: Run) -> Run:
@@ -120,7 +129,7 @@ class WeighedBackward:
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            if not self._calls or recomputing() or not all(map(_starts, roots)):
+            if not self._calls or not all(map(_starts, roots)) or recomputing():
                 run(tensors, given, retain_graph, create_graph, inputs=inputs)
                 return
             gradients = [given] if given is None or isinstance(given, torch.Tensor) else list(given)
@@ -137,27 +146,12 @@ class WeighedBackward:
         if len(gradients) != len(roots) or not armed:
             run(roots, gradients, inputs=inputs, **keep)  # torch says what is wrong
             return
-        read = [terms_of(root, armed) for root in roots]
-        bearers = bearers_of(roots, armed)
-        terms = [term for each in read for term in each]
-        completes = all(bearer.completes for bearer in bearers)
-        cut = self._updates is not None
-        weighed = self._factors.weigh(terms, fresh=not _begun(bearers), cut=cut)
-        say(weighed.terms, self._said, strict=self._strict)
-        handles = _stops(weighed)
-        starts, given = [*roots], [*gradients]
-        at = 0
-        values: list[Factor] = []
-        for index, (root, each) in enumerate(zip(roots, read, strict=True)):
-            own = weighed.factors[at : at + len(each)]
-            at += len(each)
-            given[index], more = _scaled(root, gradients[index], each, own)
-            handles += more
-            values.append(_value(root, each, own))
-        message = self._message(roots[0], values, weighed)
+        reading = self._known(roots, armed) or self._read(roots, armed)
+        completes = all(bearer.completes for bearer in reading.bearers)
+        starts, given, handles, message = self._weighed(roots, gradients, reading)
         if inputs is not None:
             inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        for bearer in bearers:
+        for bearer in reading.bearers:
             sent = bearer.send(message)
             if sent is not None:
                 starts.append(sent[0])
@@ -171,8 +165,50 @@ class WeighedBackward:
             self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
             if self._lent is not None and not self._calls:
                 self._lent.give_back()
-        if bearers and completes:
-            self._finish(roots, bearers, weighed, keep)
+        if reading.bearers and completes:
+            self._finish(roots, reading, keep)
+
+    def _known(self, roots: list[Any], armed: list[Call]) -> Reading | None:
+        """The reading of a loss of one call that is like one read before."""
+        call, bearer = armed[0], armed[0].bearer
+        if len(armed) > 1 or len(roots) > 1 or bearer is None:
+            return None
+        recipe = self._recipes.get(roots[0].grad_fn.name())
+        if recipe is None or not recipe.fits(roots[0], call):
+            return None
+        if recipe.weighed.late and _begun([bearer]):
+            return None
+        return Reading([bearer], recipe.terms, recipe.weighed)
+
+    def _read(self, roots: list[Any], armed: list[Call]) -> Reading:
+        terms = [terms_of(root, armed) for root in roots]
+        bearers = bearers_of(roots, armed)
+        listed = [term for each in terms for term in each]
+        cut = self._updates is not None
+        weighed = self._factors.weigh(listed, fresh=not _begun(bearers), cut=cut)
+        say(weighed.terms, self._said, strict=self._strict)
+        reading = Reading(bearers, terms, weighed)
+        if len(armed) == 1 and len(roots) == 1 and not cut:
+            name = roots[0].grad_fn.name()
+            self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
+        return reading
+
+    def _weighed(
+        self, roots: list[Any], gradients: list[Any], reading: Reading
+    ) -> tuple[list[Any], list[Any], list[Any], torch.Tensor]:
+        """What backward starts from, the gradients there, hooks, and the message."""
+        weighed = reading.weighed
+        handles = stops(weighed)
+        given = [*gradients]
+        at = 0
+        values: list[Factor] = []
+        for index, (root, each) in enumerate(zip(roots, reading.terms, strict=True)):
+            own = weighed.factors[at : at + len(each)]
+            at += len(each)
+            given[index], more = scaled(root, gradients[index], each, own)
+            handles += more
+            values.append(value_of(root, each, own))
+        return [*roots], given, handles, self._message(roots[0], values, weighed)
 
     def _message(
         self, like: torch.Tensor, values: Sequence[Factor], weighed: Weighed
@@ -180,18 +216,16 @@ class WeighedBackward:
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         value = values[0] if len(values) == 1 else 0.0
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(_in_parts(weighed))
+        parts = float(in_parts(weighed))
         if like.device.type == "cpu":  # nothing is waited for
             return torch.tensor([float(value), float(sent), parts, 0.0], dtype=dtype)
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
         return message
 
-    @torch.no_grad()
-    def _finish(
-        self, roots: list[Any], bearers: list[Bearer], weighed: Weighed, keep: dict[str, Any]
-    ) -> None:
+    def _finish(self, roots: list[Any], reading: Reading, keep: dict[str, Any]) -> None:
         """Backward has ended, and the message is there."""
+        bearers, weighed = reading.bearers, reading.weighed
         received = bearers[0].received()
         message: Any = received if received.is_cuda else received.tolist()
         late: Factor = 1.0
@@ -246,7 +280,8 @@ def _multiply(bearers: list[Bearer], factor: Factor) -> None:
     trained = (p for bearer in bearers for p in bearer.trained)
     gradients = [to_local(p.grad) for p in trained if p.grad is not None]
     if gradients:
-        private.foreach_mul_(gradients, factor)
+        with torch.no_grad():
+            private.foreach_mul_(gradients, factor)
 
 
 def _starts(root: Any) -> bool:
@@ -255,7 +290,11 @@ def _starts(root: Any) -> bool:
 
 def _begun(bearers: list[Bearer]) -> bool:
     """Whether there are gradients that this backward adds to."""
-    return any(p.grad is not None for bearer in bearers for p in bearer.trained)
+    return any(any(map(_has_gradient, bearer.trained)) for bearer in bearers)
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None
 
 
 def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:
@@ -263,90 +302,3 @@ def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:
     return bool(keep["retain_graph"] or keep["create_graph"]) and (
         private.saved(root.grad_fn, "result") is not None
     )
-
-
-def _scaled(
-    root: torch.Tensor, given: torch.Tensor | None, terms: list[Term], factors: list[Factor]
-) -> tuple[torch.Tensor | None, list[Any]]:
-    """The gradient that a root starts from, and hooks where its terms need one each."""
-    first = factors[0]
-    if all(each is first or (isinstance(each, float) and each == first) for each in factors):
-        if isinstance(first, float) and first == 1.0:
-            return given, []
-        if given is None:
-            return _full(root, first), []
-        return given * first, []
-    hooks = [
-        term.node.register_prehook(_times(factor))
-        for term, factor in zip(terms, factors, strict=True)
-        if not (isinstance(factor, float) and factor == 1.0)
-    ]
-    return given, hooks
-
-
-def _full(root: torch.Tensor, factor: Factor) -> torch.Tensor:
-    if isinstance(factor, torch.Tensor):
-        return factor.to(root.dtype).reshape(root.shape)
-    return torch.full_like(root, factor, requires_grad=False)
-
-
-def _times(factor: Factor) -> Callable[[Any], Any]:
-    def hook(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(None if g is None else g * factor for g in gradients)
-
-    return hook
-
-
-def _stops(weighed: Weighed) -> list[Any]:
-    """Nothing times what is not finite is nothing: hooks where that could come from."""
-    handles = []
-    for term, factor in zip(weighed.terms, weighed.factors, strict=True):
-        if isinstance(factor, torch.Tensor) or factor == 0.0:
-            nodes = term.zeroed if term.kind == "count" else []
-            handles += [node.register_prehook(_finite) for node in nodes]
-            if not term.plain:
-                bearers = [call.bearer for call in term.calls if call.bearer is not None]
-                parameters = {p: None for bearer in bearers for p in bearer.trained}
-                handles += [p.register_hook(_finite_one) for p in parameters]
-    return handles
-
-
-def _finite_one(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.nan_to_num(nan=0.0)
-
-
-def _finite(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(None if g is None else _finite_one(g) for g in gradients)
-
-
-def _in_parts(weighed: Weighed) -> bool:
-    """Whether the global loss does not follow from the ranks' own: parts have different factors,
-    and what is alike everywhere is not counted once in their mean."""
-    if len(weighed.terms) == 1:
-        return False
-    kinds = {term.kind for term in weighed.terms}
-    data = [f for t, f in zip(weighed.terms, weighed.factors, strict=True) if t.kind != "once"]
-    if "sum" in kinds and "once" in kinds:
-        return True
-    first = data[0] if data else 1.0
-    return any(each is not first and not _close(each, first) for each in data)
-
-
-def _close(one: Factor, other: Factor) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return False
-    return abs(one - other) <= 1e-12 * abs(other)
-
-
-def _value(root: torch.Tensor, terms: list[Term], factors: list[Factor]) -> Factor:
-    """What a rank's loss adds to the mean that is the global one."""
-    if root.numel() != 1:
-        return 0.0
-    own = to_whole(root.detach()).reshape(())
-    data = [f for t, f in zip(terms, factors, strict=True) if t.kind != "once"]
-    factor = data[0] if data else 1.0
-    if isinstance(factor, torch.Tensor):
-        return torch.where(factor == 0, torch.zeros_like(own), own * factor)
-    if factor == 1.0:
-        return own
-    return own * factor if factor else 0.0

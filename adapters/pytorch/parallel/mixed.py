@@ -241,7 +241,8 @@ class MixedModule(DistributedModule):
             self._counted = total.steps
             resync.before_step()
         total.arm(count)
-        return self._call(self.inner, args, kwargs, empty=count == 0.0)
+        share = self.registry.shares.of((*args, *kwargs.values()))
+        return self._call(self.inner, args, kwargs, share, empty=count == 0.0)
 
     @property
     def mean_loss(self) -> torch.Tensor:

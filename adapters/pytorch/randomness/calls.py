@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -78,11 +78,10 @@ class CallDraws:
         current.outside = None
         patches.take_back()
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call that trains `module` begins."""
+    def begin(self, module: nn.Module, share: Share | None) -> None:
+        """A call that trains `module` begins. share: of the batch that it is on."""
         self._modes.called(module)
-        share = self._share(args, kwargs)
-        if share is None:
+        if share is None or share.parts == 1 or self._in_step is None or self._in_step.apart:
             self._running.append(None)
             return
         seen = self._seen.get(module)
@@ -130,12 +129,6 @@ class CallDraws:
             yield
         finally:
             current.join()
-
-    def _share(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Share | None:
-        if self._in_step is None or self._in_step.apart:
-            return None
-        share = self._shares.of((*args, *kwargs.values()))
-        return None if share is None or share.parts == 1 else share
 
     def _draw_again(self, share: Share) -> None:
         """Have every micro-batch draw what the whole batch draws."""

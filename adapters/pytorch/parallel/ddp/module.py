@@ -227,7 +227,7 @@ class DdpModule(DistributedModule, Bearer):
         called = self._backward.called(self, share, args, kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._runner.output_of(self._call(forward, args, kwargs, empty=empty))
+            return self._runner.output_of(self._call(forward, args, kwargs, share, empty=empty))
 
         output = self.registry.training.call(call, args, kwargs)
         called.mark(output)

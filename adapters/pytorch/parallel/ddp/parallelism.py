@@ -67,13 +67,19 @@ class Synchronous(Parallelism):
             recomputes=self.knobs.recompute, draws=self.draws,
         )  # fmt: skip
         self._watches: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
-        self.bare = None if plan.mixed else BareParameters(self.registry, self.shares)
+        self.bare = (
+            None if plan.mixed else BareParameters(self.registry, self.shares, self._called())
+        )
         self.guard = None if plan.mixed else DriftGuard(self.world, self._roots)
         self.distributes = self.world.world_size > 1 or self.training.runs_models
 
     @abstractmethod
     def make(self) -> Make:
         """Return what distributes a module, over `world` and the `wire` under it."""
+
+    def _called(self) -> Callable[[], bool] | None:
+        """What knows quickly whether a module was called; None where nothing does."""
+        return None
 
     def connect(self) -> Participants:
         device = devices.choose(self.plan)
@@ -150,6 +156,9 @@ class Averaging(Synchronous):
         self._reducing = dict(self.plan.options)
         settings = DdpSettings(self._reducing, hook)
         return partial(DdpModule, settings=settings, backward=self._backward)
+
+    def _called(self) -> Callable[[], bool]:
+        return self._backward.waits
 
     def find_unused(self) -> None:
         self._reducing["find_unused"] = True

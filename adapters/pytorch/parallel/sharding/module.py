@@ -203,7 +203,7 @@ class ShardedModule(DistributedModule, Bearer):
         self._waits = True
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._call(forward, args, kwargs, empty=empty)
+            return self._call(forward, args, kwargs, share, empty=empty)
 
         output = self.registry.training.call(call, args, kwargs)
         called.mark(output)

@@ -1,0 +1,117 @@
+"""A loss that was read before, known again by a few looks. A graph is read for as long as a small
+model needs for a tenth of its step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
+from dream.adapters.pytorch.loss.factors import Weighed
+from dream.adapters.pytorch.loss.terms import Term
+from dream.adapters.pytorch.private import saved
+
+_CLOSE = 6
+"""Nodes between a loss and an output."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What backward is to know of its roots. bearers: modules that the gradient comes to. terms: of
+    each root. weighed: all of them, with their factors."""
+
+    bearers: list[Bearer]
+    terms: list[list[Term]]
+    weighed: Weighed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A node between a loss and an output. dim: along which it works, where it does."""
+
+    name: str
+    dim: Any
+
+
+@final
+class Recipe:
+    """One loss of one call: a reduction with nothing between it and an output but what works on
+    each sample by itself. All that its reading rests on is held against the graph again: the
+    nodes' names and dims, the sizes of what is reduced, the share, and the count."""
+
+    __slots__ = ("_count", "_how", "_share", "_sizes", "_steps", "terms", "weighed")
+
+    def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
+        (term,) = weighed.terms
+        kept = Term(None, term.kind, [], count=term.count)  # holds no graph
+        self.terms, self.weighed = [[kept]], replace(weighed, terms=[kept])
+        self._share, self._steps = term.share, steps
+        self._sizes, self._how = _reduced(root.grad_fn)
+        self._count = None if term.count is None else float(term.count)
+
+    @classmethod
+    def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:
+        """That of a loss that has just been read; None where it is not so simple."""
+        term, factor = reading.weighed.terms[0], reading.weighed.factors[0]
+        if len(reading.weighed.terms) != 1 or term.node is not root.grad_fn or not term.plain:
+            return None
+        if isinstance(factor, torch.Tensor) or not factor or len(reading.bearers) != 1:
+            return None
+        kinds = ("once",) if term.share is None else ("mean", "count")
+        counted = term.count is None or isinstance(term.count, torch.Tensor)
+        if term.kind not in kinds or term.matches is not None or not counted:
+            return None
+        steps = _way(root.grad_fn, call)
+        return None if steps is None else cls(reading.weighed, root, steps)
+
+    def fits(self, root: torch.Tensor, call: Call) -> bool:
+        """Whether this is such a loss again, of as many things."""
+        node: Any = root.grad_fn
+        if call.share != self._share or node.metadata:
+            return False
+        for step in self._steps:
+            if node.name() != step.name or saved(node, "dim") != step.dim:
+                return False
+            node = _below(node)
+            if node is None:
+                return False
+        if call_at(node) is not call or _reduced(root.grad_fn) != (self._sizes, self._how):
+            return False
+        if self._count is None:
+            return True
+        total = graph.weight_at(root.grad_fn, self._steps[0].name)
+        return total is not None and not total.is_cuda and float(total) == self._count
+
+
+def _way(node: Any, call: Call) -> list[_Step] | None:
+    """The nodes from a loss down to an output of the call."""
+    steps: list[_Step] = []
+    if graph.reduction_at(node, node.name()) is None:
+        return None
+    for _ in range(_CLOSE):
+        if node is None or node.metadata or (steps and node.name() not in graph.SAMPLEWISE):
+            return None
+        steps.append(_Step(node.name(), saved(node, "dim")))
+        node = _below(node)
+        if node is not None and call_at(node) is call:
+            return steps
+    return None
+
+
+def _below(node: Any) -> Any:
+    """The one node that a node's gradient goes to; None where there are several."""
+    first, *rest = node.next_functions
+    return first[0] if all(after is None for after, _ in rest) else None
+
+
+def _reduced(node: Any) -> tuple[tuple[int, ...], object]:
+    """The sizes of what a node reduces, and how it does."""
+    sizes = saved(node, "self_sym_sizes")
+    if sizes is not None:
+        return tuple(sizes), None
+    given = saved(node, "self")
+    return tuple(given.shape) if given is not None else (), saved(node, "reduction")

@@ -1,0 +1,99 @@
+"""How the gradients that the terms of a loss start from are multiplied, and what its value adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dream.adapters.pytorch.loss.factors import Factor, Weighed
+from dream.adapters.pytorch.loss.terms import Term
+from dream.adapters.pytorch.private import to_whole
+
+
+def scaled(
+    root: torch.Tensor, given: torch.Tensor | None, terms: list[Term], factors: list[Factor]
+) -> tuple[torch.Tensor | None, list[Any]]:
+    """The gradient that a root starts from, and hooks where its terms need one each."""
+    first = factors[0]
+    if all(each is first or (isinstance(each, float) and each == first) for each in factors):
+        if isinstance(first, float) and first == 1.0:
+            return given, []
+        if given is None:
+            return _full(root, first), []
+        return given * first, []
+    hooks = [
+        term.node.register_prehook(_times(factor))
+        for term, factor in zip(terms, factors, strict=True)
+        if not (isinstance(factor, float) and factor == 1.0)
+    ]
+    return given, hooks
+
+
+def _full(root: torch.Tensor, factor: Factor) -> torch.Tensor:
+    if isinstance(factor, torch.Tensor):
+        return factor.to(root.dtype).reshape(root.shape)
+    return torch.full_like(root, factor, requires_grad=False)
+
+
+def _times(factor: Factor) -> Callable[[Any], Any]:
+    def hook(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(None if g is None else g * factor for g in gradients)
+
+    return hook
+
+
+def stops(weighed: Weighed) -> list[Any]:
+    """Nothing times what is not finite is nothing: hooks where that could come from."""
+    handles = []
+    for term, factor in zip(weighed.terms, weighed.factors, strict=True):
+        if isinstance(factor, torch.Tensor) or factor == 0.0:
+            nodes = term.zeroed if term.kind == "count" else []
+            handles += [node.register_prehook(_finite) for node in nodes]
+            if not term.plain:
+                bearers = [call.bearer for call in term.calls if call.bearer is not None]
+                parameters = {p: None for bearer in bearers for p in bearer.trained}
+                handles += [p.register_hook(_finite_one) for p in parameters]
+    return handles
+
+
+def _finite_one(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.nan_to_num(nan=0.0)
+
+
+def _finite(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if g is None else _finite_one(g) for g in gradients)
+
+
+def in_parts(weighed: Weighed) -> bool:
+    """Whether the global loss does not follow from the ranks' own: parts have different factors,
+    and what is alike everywhere is not counted once in their mean."""
+    if len(weighed.terms) == 1:
+        return False
+    kinds = {term.kind for term in weighed.terms}
+    data = [f for t, f in zip(weighed.terms, weighed.factors, strict=True) if t.kind != "once"]
+    if "sum" in kinds and "once" in kinds:
+        return True
+    first = data[0] if data else 1.0
+    return any(each is not first and not _close(each, first) for each in data)
+
+
+def _close(one: Factor, other: Factor) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return False
+    return abs(one - other) <= 1e-12 * abs(other)
+
+
+def value_of(root: torch.Tensor, terms: list[Term], factors: list[Factor]) -> Factor:
+    """What a rank's loss adds to the mean that is the global one."""
+    if root.numel() != 1:
+        return 0.0
+    data = [f for t, f in zip(terms, factors, strict=True) if t.kind != "once"]
+    factor = data[0] if data else 1.0
+    whole = to_whole(root.detach())
+    own: Any = whole.reshape(()) if whole.is_cuda else whole.item()
+    if isinstance(factor, torch.Tensor):
+        return torch.where(factor == 0, torch.zeros_like(own), own * factor)
+    value: Factor = own * factor if factor else 0.0
+    return value
