@@ -145,11 +145,12 @@ class LoaderSharder:
         ranks' generators so. modes: whether the models of the block evaluate."""
         self._communicator = communicator
         self._told_by = told_by
+        self._all = told_by or communicator
         self._shares = shares
         self._modes = modes or Modes()
         self._agreement = None
         if in_step is not None and resyncs is None:
-            self._agreement = Agreement(told_by or communicator, in_step)
+            self._agreement = Agreement(self._all, in_step)
         self._seed = seed
         self._resyncs = resyncs
         self._micros = micros
@@ -169,7 +170,7 @@ class LoaderSharder:
         if loader.batch_sampler is None:
             self._refuse_single_samples(loader)
             return
-        if (sampler := dividing(loader)) is not None and self._communicator.world_size > 1:
+        if (sampler := dividing(loader)) is not None and self._all.world_size > 1:
             self._deal_divided(loader, sampler)
             return
         self._check(loader)
@@ -203,7 +204,7 @@ class LoaderSharder:
 
     def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
         """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
-        source = global_batches(loader, sampler, self._communicator)
+        source = global_batches(loader, sampler, self._all)
         self._take(loader, source, divided=True)
 
     def _deal_stream(self, loader: DataLoader[Any]) -> None:

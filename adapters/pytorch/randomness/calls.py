@@ -69,6 +69,7 @@ class CallDraws:
 
     def open(self) -> None:
         """The block begins."""
+        current.begin()
         patches.put()
         if not self._local:
             current.outside = self._of_the_loop

@@ -91,6 +91,10 @@ class Current:
             return self.call
         return self.last if self.last is not None and recomputing() else None
 
+    def begin(self) -> None:
+        """A block begins: what it draws apart does not depend on the blocks before it."""
+        self._forks = 0
+
     def fork(self, rank: int) -> None:
         """Have what follows draw for this rank alone, save draws that are made `together`. Nothing
         is drawn for that: the script's own draws, as its data's order, are what they are without

@@ -3,6 +3,7 @@ trains and returns its parameters and what it printed; nothing in it knows of dr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -504,6 +505,32 @@ def spread_over_samples() -> Trained:
     return loop(mlp(), lambda m, b: m(b[0]).var(0).mean())
 
 
+def structures_in_turn() -> Trained:
+    """Losses that begin with the same operation, and differ in all that it keeps."""
+    turn = itertools.count()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y, _ = batch
+        out = model(x)
+        fewer = torch.where(y == 1, -100, y)
+        kinds = (
+            lambda: F.cross_entropy(out, y),
+            lambda: F.cross_entropy(out, y, reduction="sum") / 5,
+            lambda: F.cross_entropy(out, fewer),
+            lambda: F.cross_entropy(out, y, weight=torch.tensor([1.0, 2.0, 0.5, 3.0])),
+            lambda: F.mse_loss(out, out.detach().roll(1, 1)),
+            lambda: F.mse_loss(out, out.detach().roll(1, 1), reduction="sum") / 7,
+            lambda: F.mse_loss(out[:, :2], out[:, 2:].detach()),
+            lambda: F.nll_loss(out.log_softmax(1), y),
+            lambda: out.mean(),
+            lambda: out.mean(1).mean(),
+            lambda: out.sum() * 0.01,
+        )
+        return kinds[next(turn) % len(kinds)]()
+
+    return loop(mlp(), loss, epochs=5)
+
+
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "dice": (dice, "DivBackward0"),
     "root_of_mean": (root_of_mean, "SqrtBackward0"),
@@ -520,6 +547,6 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         half_a_sum_of_some, sum_of_some_over_their_number,
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
-        whole_batches,
+        whole_batches, structures_in_turn,
     )
 }  # fmt: skip
