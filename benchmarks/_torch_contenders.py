@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from _torch_work import Work, train
+from _torch_work import Work
 from torch import distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -46,13 +46,13 @@ def plain(work: Work) -> Contender:
     """One device, no library: the reference."""
     model = work.build()
     loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
-    return Contender(model, loader, partial(train, model, work.optimizer(model)))
+    return Contender(model, loader, partial(work.loop, model, work.optimizer(model)))
 
 
 def raw_ddp(work: Work) -> Contender:
     model = work.build()
     ddp = DistributedDataParallel(model)
-    return Contender(model, _dealt(work), partial(train, ddp, work.optimizer(ddp)))
+    return Contender(model, _dealt(work), partial(work.loop, ddp, work.optimizer(ddp)))
 
 
 def accelerate(work: Work, *, split: bool = False) -> Contender:
@@ -67,7 +67,7 @@ def accelerate(work: Work, *, split: bool = False) -> Contender:
     loader = DataLoader(work.data, batch_size=size, shuffle=work.shuffle)
     wrapped, optimizer, loader = accelerator.prepare(model, work.optimizer(model), loader)
     return Contender(
-        model, loader, partial(train, wrapped, optimizer, backward=accelerator.backward)
+        model, loader, partial(work.loop, wrapped, optimizer, backward=accelerator.backward)
     )
 
 
@@ -81,7 +81,9 @@ def fabric(work: Work) -> Contender:
     loader = fabric.setup_dataloaders(
         DataLoader(work.data, batch_size=_share(work), shuffle=work.shuffle)
     )
-    return Contender(model, loader, partial(train, wrapped, optimizer, backward=fabric.backward))
+    return Contender(
+        model, loader, partial(work.loop, wrapped, optimizer, backward=fabric.backward)
+    )
 
 
 def dream_loop(work: Work, *, reduction: str = "auto") -> Contender:
@@ -90,7 +92,7 @@ def dream_loop(work: Work, *, reduction: str = "auto") -> Contender:
         model = work.build()
         optimizer = work.optimizer(model)
         loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
-    return Contender(model, loader, partial(train, model, optimizer))
+    return Contender(model, loader, partial(work.loop, model, optimizer))
 
 
 def dream_step(work: Work, *, reduction: str = "auto") -> Contender:
@@ -117,7 +119,7 @@ def bare_horovod(work: Work) -> Contender:
     model = work.build()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     _reduce_in_backward(model, hvd)
-    return Contender(model, _dealt(work), partial(train, model, work.optimizer(model)))
+    return Contender(model, _dealt(work), partial(work.loop, model, work.optimizer(model)))
 
 
 def _reduce_in_backward(model: nn.Module, hvd: Any) -> None:

@@ -1,4 +1,4 @@
-"""The digits run in torch, on this rank: FOLDER CONTENDER. "one device" runs by itself."""
+"""The digits run in torch, on this rank: FOLDER SCRIPT CONTENDER... "one device" runs by itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import _digits
 import _torch_contenders as c
 import torch
 from _torch_contenders import Contender, Make
+from _torch_scripts import SCRIPTS
 from _torch_work import Work
 from torch import distributed, nn
 from torch.utils.data import TensorDataset
@@ -31,11 +32,15 @@ NEEDS = {
 }
 
 
-def main(folder: str, *names: str) -> None:
+def main(folder: str, script: str, *names: str) -> None:
     torch.set_num_threads(1)
     x, y = _digits.samples()
     data = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    work = Work(network, data, batch=_digits.BATCH, shuffle=False, rate=_digits.RATE)
+    how = SCRIPTS[script]
+    work = Work(
+        partial(network, how.dropout), data, batch=_digits.BATCH, shuffle=False,
+        rate=_digits.RATE, loop=how.loop, optimize=how.optimize,
+    )  # fmt: skip
     if names != ("one device",):
         distributed.init_process_group("gloo")
     for name in names:
@@ -47,18 +52,20 @@ def main(folder: str, *names: str) -> None:
         distributed.destroy_process_group()
 
 
-def network() -> nn.Module:
+def network(dropout: float) -> nn.Module:
     hidden, output = nn.Linear(64, 32), nn.Linear(32, 10)
     first = _digits.first_weights()
     with torch.no_grad():
         for layer, name in ((hidden, "hidden"), (output, "output")):
             layer.weight.copy_(torch.from_numpy(first[f"{name}.kernel"].T))
             layer.bias.copy_(torch.from_numpy(first[f"{name}.bias"]))
-    return nn.Sequential(hidden, nn.ReLU(), output)
+    drops = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(hidden, nn.ReLU(), *drops, output)
 
 
 def outcome(make: Make, work: Work) -> _digits.Arrays | str:
     """The weights after the run; or, where a peer refuses it on every rank, its words."""
+    torch.manual_seed(0)
     try:
         contender = make(work)
         for _ in range(_digits.EPOCHS):
@@ -70,7 +77,7 @@ def outcome(make: Make, work: Work) -> _digits.Arrays | str:
 
 
 def learned(contender: Contender) -> _digits.Arrays:
-    return {name: p.detach().numpy().copy() for name, p in contender.model.named_parameters()}
+    return {str(at): p.detach().numpy().copy() for at, p in enumerate(contender.model.parameters())}
 
 
 if __name__ == "__main__":

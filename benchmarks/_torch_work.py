@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,28 +13,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A model to train and the samples of one epoch.
-
-    batch: the global batch size.
-    turns: how many blocks a round has. Short steps want more: the noise is in the seconds.
-    """
-
-    build: Callable[[], nn.Module]
-    data: TensorDataset
-    batch: int = 64
-    shuffle: bool = True
-    rate: float = 0.01
-    turns: int = 1
-
-    @property
-    def steps(self) -> int:
-        return -(-len(self.data) // self.batch)
-
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=self.rate, momentum=0.9)
+Loop = Callable[..., None]
 
 
 def plain_backward(loss: torch.Tensor) -> None:
@@ -52,6 +32,34 @@ def train(
         loss = F.cross_entropy(model(x), y)
         backward(loss)
         optimizer.step()
+
+
+momentum = partial(torch.optim.SGD, momentum=0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A model to train and the samples of one epoch.
+
+    batch: the global batch size. loop: the user's own, over one epoch.
+    turns: how many blocks a round has. Short steps want more: the noise is in the seconds.
+    """
+
+    build: Callable[[], nn.Module]
+    data: TensorDataset
+    batch: int = 64
+    shuffle: bool = True
+    rate: float = 0.01
+    turns: int = 1
+    loop: Loop = train
+    optimize: Callable[..., Optimizer] = momentum
+
+    @property
+    def steps(self) -> int:
+        return -(-len(self.data) // self.batch)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return self.optimize(model.parameters(), lr=self.rate)
 
 
 def mlp() -> nn.Module:

@@ -1,9 +1,11 @@
 """How far from one device each library ends up: the same digits run, an uneven last batch.
 
-    python benchmarks/exactness.py [--replicas 2 3] [--markdown] [--json FILE]
+    python benchmarks/exactness.py [--replicas 2 3] [--scripts mean sum "token mean" dropout LBFGS]
+        [--markdown] [--json FILE]
 
 MLP 64-32-10, momentum SGD, 3 epochs, global batch 64 in order, 1797 samples, so that the last
-batch has 5. The same first weights everywhere. The figure is the largest difference of any
+batch has 5. The same first weights everywhere. Scripts are the loop with the mean over samples, and
+loops with something else in its place. The figure is the largest difference of any
 parameter from the same framework's plain run on one device.
 """
 
@@ -19,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import _digits
 from _measure import dream_command, table, write_json
+from _torch_scripts import SCRIPTS
 
 HERE = Path(__file__).parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "KERAS_BACKEND": "tensorflow"}
@@ -29,6 +32,7 @@ KERAS = {
     "Keras fit, dream, a process each": "ranks",
 }
 REFERENCE = "one device"
+MEAN = "mean"
 PROMISED = 1e-6
 Differences = dict[str, dict[int, float | str]]
 
@@ -36,10 +40,14 @@ Differences = dict[str, dict[int, float | str]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--scripts", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
     asked = parser.parse_args()
-    found = torch(asked.replicas) | keras(asked.replicas)
+    found: Differences = {}
+    for script in asked.scripts:
+        found |= torch(script, asked.replicas)
+        found |= keras(asked.replicas) if script == MEAN else {}
     rows = [(name, *map(_shown, figures.values())) for name, figures in found.items()]
     head = ("", *(f"{count} replicas" for count in asked.replicas))
     print(table(head, rows, markdown=asked.markdown))
@@ -53,19 +61,22 @@ def _holds(name: str, figures: dict[int, float | str]) -> bool:
     return "dream" not in name or all(within)
 
 
-def torch(counts: list[int]) -> Differences:
+def torch(script: str, counts: list[int]) -> Differences:
     """All contenders of one count share a job."""
     from _torch_exact import MAKES, NEEDS
 
     names = [n for n in MAKES if n != REFERENCE and (n not in NEEDS or find_spec(NEEDS[n]))]
-    found: Differences = {f"torch, {name}": {} for name in names}
+    if script != MEAN:  # train_step takes a mean, and a ring reduces what it is given
+        names = [n for n in names if n not in ("dream, train_step", "dream on the ring")]
+    titles = {n: f"torch, {n}" if script == MEAN else f"torch, {script}: {n}" for n in names}
+    found: Differences = {title: {} for title in titles.values()}
     with TemporaryDirectory() as folder:
-        script = str(HERE / "_torch_exact.py")
-        _run([sys.executable, script, folder, REFERENCE])
+        file = str(HERE / "_torch_exact.py")
+        _run([sys.executable, file, folder, script, REFERENCE])
         for count in counts:
-            _run([dream_command(), "run", "-n", str(count), script, folder, *names])
-            for name in names:
-                found[f"torch, {name}"][count] = _difference(folder, name)
+            _run([dream_command(), "run", "-n", str(count), file, folder, script, *names])
+            for name, title in titles.items():
+                found[title][count] = _difference(folder, name)
     return found
 
 
