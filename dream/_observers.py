@@ -17,9 +17,10 @@ registered: list[Observer] = []
 
 
 class Observer(ABC):
-    """Watches a script train. draws_alike: have all ranks draw the same random numbers."""
+    """Watches a script train. draws_alike: have all ranks draw the same random numbers. plain: have
+    blocks do nothing, as if the script knew nothing of them."""
 
-    draws_alike = False
+    draws_alike = plain = False
 
     @abstractmethod
     def entering(self, adapter: Adapter, framework: str, strategy: str) -> None:
@@ -50,6 +51,11 @@ def register(asked: str) -> None:
 def draws_alike() -> bool:
     """Return whether all ranks are to draw the same random numbers."""
     return any(observer.draws_alike for observer in registered)
+
+
+def plain() -> bool:
+    """Return whether blocks are to do nothing."""
+    return any(observer.plain for observer in registered)
 
 
 def finish() -> None:

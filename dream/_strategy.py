@@ -144,7 +144,7 @@ class Strategy:
                 first.explain(error, self._place)
             if self._files is not None:
                 self._files.tell_of_others()
-            if self._awaited is None:
+            if self._awaited is None and not _observers.plain():
                 self._adapter.exit()
         finally:
             self._leave()
@@ -173,7 +173,8 @@ class Strategy:
         for observer in _observers.registered:
             assert self._framework is not None
             observer.entering(self._adapter, self._framework, self.name)
-        self._adapter.enter()
+        if not _observers.plain():
+            self._adapter.enter()
 
     def _look_at_files(self) -> None:
         """Those that other ranks of this host could write too."""

@@ -78,6 +78,10 @@ class Recorder(Observer):
         return "alike" in self.request.changes
 
     @property
+    def plain(self) -> bool:  # type: ignore[override]
+        return "plain" in self.request.changes
+
+    @property
     def inside(self) -> bool:
         """Whether what happens now is part of a step that is recorded as a whole."""
         return self._depth > 0

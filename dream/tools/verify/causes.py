@@ -304,6 +304,11 @@ class Suspects:
         return Diagnosis(name, Ruling.OPEN, "not looked into")
 
 
+def deterministic(single: Ran, scripts: ScriptRunner) -> Diagnosis:
+    """Hold two runs of single against each other: all that is asked of a script without a block."""
+    return Suspects(SINGLE, single, scripts).itself()
+
+
 def find_causes(judged: Judged, single: Ran, scripts: ScriptRunner) -> list[Diagnosis]:
     """In the order in which they are looked into: what the figures tell comes before what takes
     further runs, and once a cause is found, no further runs are taken."""

@@ -7,7 +7,7 @@ everything behind `--`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -21,10 +21,18 @@ from dream.launch.guard import temporary_folder
 from dream.tools import placing
 from dream.tools.output import screen
 from dream.tools.record import NO_BLOCK, SEEN
-from dream.tools.verify import report, runs
+from dream.tools.verify import causes, report, runs
 from dream.tools.verify.causes import Diagnosis, find_causes
 from dream.tools.verify.judge import Judged, RunVerdict, judge, measure_noise
-from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran, ScriptRunner, VerifyRequest
+from dream.tools.verify.runs import (
+    PLAIN,
+    SINGLE,
+    Broken,
+    Placement,
+    Ran,
+    ScriptRunner,
+    VerifyRequest,
+)
 
 
 def parse(argv: Sequence[str]) -> VerifyRequest:
@@ -44,6 +52,7 @@ def parse(argv: Sequence[str]) -> VerifyRequest:
         steps=given.steps,
         timeout=given.timeout,
         json=given.json,
+        quick=given.quick,
     )
 
 
@@ -57,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="dream verify",
         usage="dream verify SCRIPT [options] [ARGS ...]\n       "
         "dream verify SCRIPT [options] -- [ARGS ...]",
-        description="Run a script, unchanged, under single and under strategies, and say whether "
-        "they learn the same.",
+        description="Run a script, unchanged, without dream's doing, under single and under "
+        "strategies, and say whether they learn the same.",
         epilog="A step is one backward pass of a loop, one call of train_step, or one batch of "
         "fit (as many as steps_per_execution, where Keras takes several at once). The script runs "
         "several times, where you are: what it writes is written again. The exit code is 0 where "
@@ -74,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=int, default=20, metavar="K",
         help="after how many steps of training the script is ended (20)")  # fmt: skip
     add("--timeout", type=float, default=300, metavar="S", help="seconds one run may take (300)")
+    add("--quick", action="store_true", help="look for no causes of what differs")
     add("--json", type=Path, metavar="FILE", help="write every figure to this file")
     return parser
 
@@ -96,11 +106,13 @@ def main(argv: Sequence[str]) -> int:
         single = _single(scripts, asked, say)
         framework = runs.framework_of(single.first.framework)
         chosen = runs.chosen(asked.strategies, framework, asked.n)
-        rows = [_row(cell, single, scripts, say) for cell in chosen or [SINGLE]]
-        causes = {r.cell.strategy: _causes(r, single, scripts, say) for r in rows if not r.good}
-    report.show(rows, single, causes, screen())
+        rows = [*_plain(single, scripts, say)]
+        rows += [_row(cell, single, scripts, say) for cell in chosen or [SINGLE]]
+        bad = [] if asked.quick else [row for row in rows if not row.good]
+        found = {row.cell.strategy: _causes(row, single, scripts, say) for row in bad}
+    report.show(rows, single, found, screen())
     if asked.json is not None:
-        write_json(asked.json, report.document(rows, single, causes))
+        write_json(asked.json, report.document(rows, single, found))
     return 0 if all(row.good for row in rows) else 1
 
 
@@ -121,6 +133,18 @@ def _single(scripts: ScriptRunner, asked: VerifyRequest, say: Say) -> Ran:
         )
     say(f"single: {len(ran.losses)} steps{report.batches(ran)}, {ran.seconds:.1f} s")
     return ran
+
+
+def _plain(single: Ran, scripts: ScriptRunner, say: Say) -> Iterator[Judged]:
+    """Run the script as if it had no block, where it makes sense without one."""
+    start = monotonic()
+    ran = scripts.single("plain")
+    if isinstance(ran, Broken) and not ran.timed_out:
+        say(f"{PLAIN}: not held, since without its block the script fails: {ran.brief}")
+        return
+    judged = judge(PLAIN, ran, single)
+    say(f"{PLAIN}: {judged.verdict}, {monotonic() - start:.1f} s")
+    yield judged
 
 
 def _row(cell: Placement, single: Ran, scripts: ScriptRunner, say: Say) -> Judged:
@@ -150,4 +174,6 @@ def _causes(row: Judged, single: Ran, scripts: ScriptRunner, say: Say) -> list[D
     if row.ran is None:
         return []
     say(f"{row.cell}: looking for the cause ...")
+    if row.cell == PLAIN:
+        return [causes.deterministic(single, scripts)]
     return find_causes(row, single, scripts)

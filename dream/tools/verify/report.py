@@ -15,7 +15,7 @@ from dream.tools.output import finite
 from dream.tools.tables import note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
 from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
-from dream.tools.verify.runs import Ran
+from dream.tools.verify.runs import PLAIN, Ran
 
 Causes = Mapping[str, Sequence[Diagnosis]]
 """By strategy."""
@@ -148,9 +148,7 @@ def _reduction(row: Judged) -> str:
 Figures = dict[str, Any]
 
 
-def document(
-    rows: Sequence[Judged], single: Ran, causes: Mapping[str, Sequence[Diagnosis]]
-) -> Figures:
+def document(rows: Sequence[Judged], single: Ran, causes: Causes) -> Figures:
     """Return what `--json` writes. A figure that is nan or infinite is null."""
     allowed = Tolerance(single.first.dtype, single.updates)
     return {
@@ -169,11 +167,12 @@ def document(
         },
         "parameters": sorted(single.parameters[0]),
         "losses": [finite(loss) for loss in single.losses],
-        "strategies": [_row_figures(row, causes.get(row.cell.strategy, ())) for row in rows],
+        "plain": next((_figures(r, causes) for r in rows if r.cell == PLAIN), None),
+        "strategies": [_figures(row, causes) for row in rows if row.cell != PLAIN],
     }
 
 
-def _row_figures(row: Judged, causes: Sequence[Diagnosis]) -> Figures:
+def _figures(row: Judged, causes: Causes) -> Figures:
     ran = row.ran
     return {
         "strategy": row.cell.strategy,
@@ -196,7 +195,7 @@ def _row_figures(row: Judged, causes: Sequence[Diagnosis]) -> Figures:
                 "evidence": cause.evidence,
                 "advice": cause.advice or None,
             }
-            for cause in causes
+            for cause in causes.get(row.cell.strategy, ())
         ],
     }
 

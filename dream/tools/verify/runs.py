@@ -32,7 +32,7 @@ SINGLE_NAME = "single"
 class VerifyRequest:
     """command: what each rank's interpreter runs. strategies: empty for the sensible ones.
 
-    timeout: seconds that one run may take.
+    timeout: seconds that one run may take. quick: look for no causes.
     """
 
     command: tuple[str, ...]
@@ -41,6 +41,7 @@ class VerifyRequest:
     steps: int
     timeout: float
     json: Path | None
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,12 @@ class Placement:
         return self.processes - self.servers
 
     def __str__(self) -> str:
-        return f"{self.strategy} x {self.parts}"
+        return self.strategy if self == PLAIN else f"{self.strategy} x {self.parts}"
 
 
 SINGLE = Placement(SINGLE_NAME, 1)
+PLAIN = Placement("the plain script", 1)
+"""The script as if it had no block, which is no strategy."""
 
 
 def check_requests(requests: Sequence[str], n: int) -> None:

@@ -45,7 +45,8 @@ def rulings(figures: dict[str, Any]) -> dict[str, str]:
 def test_a_loop_that_is_equal(verify: Verify) -> None:
     code, figures, text = verify("torch_loop", "--strategy", "mirrored", "--steps", "8")
     assert code == 0, text
-    assert "Equal to single: mirrored x 2." in text
+    assert "Equal to single: the plain script, mirrored x 2." in text
+    assert figures["plain"]["equal"]
     assert (figures["steps"], figures["ended_early"]) == (8, True)
     assert figures["parameters"] == ["0.bias", "0.weight", "2.bias", "2.weight"]
     (row,) = figures["strategies"]
