@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, final
 from weakref import ref
@@ -14,6 +16,19 @@ from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of
+
+_left_alone: ContextVar[bool] = ContextVar("dream.gradients_left_alone", default=False)
+
+
+@contextmanager
+def leave_gradients_alone() -> Iterator[None]:
+    """Backward passes inside are of a loop that averages by itself (a `train_step` of Keras's, whose
+    optimizer does)."""
+    token = _left_alone.set(True)
+    try:
+        yield
+    finally:
+        _left_alone.reset(token)
 
 
 @final
@@ -45,7 +60,7 @@ class BareParameters:
 
         @wraps(run)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if self._inside or recomputing():
+            if self._inside or recomputing() or _left_alone.get():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
             called = self._called()

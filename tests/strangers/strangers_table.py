@@ -33,7 +33,8 @@ def main() -> None:
         plain.run(wanted)
         _print(options, HEAD)
         _print(options, "|---" * HEAD.count(" | ") + "|---|")
-        wrong = sum(_cells(row, options, plain, folder) for row in wanted)
+        done: set[tuple[str, ...]] = set()
+        wrong = sum(_cells(row, options, plain, folder, done) for row in wanted)
     sys.exit(min(wrong, 1))
 
 
@@ -53,11 +54,21 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
     return named and (not options.framework or row.framework in options.framework)
 
 
-def _cells(row: Row, options: argparse.Namespace, plain: Plain, folder: Path) -> int:
-    """Run a row's cells; the number of those that are not as they should be."""
+def _cells(
+    row: Row,
+    options: argparse.Namespace,
+    plain: Plain,
+    folder: Path,
+    done: set[tuple[str, ...]],
+) -> int:
+    """Run a row's cells that are not `done`; the number of those that are not as they should be."""
     wrong = 0
     for strategy in options.strategy or row.strategies:
         for ranks in options.ranks or row.ranks:
+            cell = (row.framework, row.script, strategy, str(ranks))
+            if cell in done:
+                continue
+            done.add(cell)
             begin = time.monotonic()
             place = folder / f"{row.framework}.{row.script}.{strategy}.{ranks}"
             outcome = run(row, strategy, ranks, plain, place)

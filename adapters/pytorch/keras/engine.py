@@ -27,6 +27,7 @@ from dream.adapters.keras.engine import (
 )
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
+from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
@@ -134,6 +135,9 @@ class TorchEngine(Engine):
 
     def looping(self) -> AbstractContextManager[Any]:
         return leave_loaders_alone()
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        return leave_gradients_alone()
 
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
