@@ -44,8 +44,8 @@ _CALLS = 64
 """Calls of one module that are remembered until its backward."""
 SIZE = 4
 """Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
-parts count differently, and one to spare."""
-VALUE, EXTRA, PARTS = 0, 1, 2
+parts count differently, and whether a divisor is no longer what it was found to be."""
+VALUE, EXTRA, PARTS, OVERTAKEN = 0, 1, 2, 3
 
 
 @final
@@ -180,9 +180,9 @@ class WeighedBackward:
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         value = values[0] if len(values) == 1 else 0.0
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(_in_parts(weighed))
+        parts, overtaken = float(_in_parts(weighed)), float(weighed.overtaken)
         if like.device.type == "cpu":  # nothing is waited for
-            return torch.tensor([float(value), float(sent), parts, 0.0], dtype=dtype)
+            return torch.tensor([float(value), float(sent), parts, overtaken], dtype=dtype)
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
         return message
@@ -195,6 +195,8 @@ class WeighedBackward:
         received = bearers[0].received()
         message: Any = received if received.is_cuda else received.tolist()
         late: Factor = 1.0
+        if not received.is_cuda and message[OVERTAKEN]:
+            self._factors.look_again()
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:

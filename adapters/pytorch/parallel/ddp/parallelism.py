@@ -26,6 +26,7 @@ from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.gradient_check import watch
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
@@ -158,6 +159,7 @@ class Averaging(Synchronous):
         super().subscribe(hooks)
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
+            hooks.wrap("clamp", noting_floors)
 
     def opened(self) -> None:
         self._backward.installed = self.distributes
