@@ -295,7 +295,7 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
     ("rows", (torch, VF), ("alpha_dropout", "feature_alpha_dropout", "alpha_dropout_",
                            "feature_alpha_dropout_")),
-    ("rows", (torch,), ("bernoulli", "multinomial")),
+    ("rows", (torch, torch.Tensor), ("bernoulli", "multinomial")),
     ("fill", (torch.Tensor,), ("normal_", "uniform_", "bernoulli_", "exponential_", "random_",
                                "cauchy_", "log_normal_", "geometric_")),
     ("like", (torch,), ("randn_like", "rand_like", "randint_like")),

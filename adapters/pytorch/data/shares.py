@@ -143,6 +143,11 @@ class Shares:
                 return entry[1]
         return self._by_order(leaves)
 
+    def holds(self, x: object) -> bool:
+        """Whether a loader has handed out this very tensor."""
+        entry = self._marked.get(id(x))
+        return entry is not None and entry[0]() is x
+
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""
         reading = self._readings.setdefault(id(self), Reading())

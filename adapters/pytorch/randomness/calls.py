@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from dream._log import logger
@@ -18,6 +19,7 @@ from dream.adapters.pytorch.randomness.current import Memory, State, current, se
 from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.sites import Sites
 from dream.data.partition import Share
 
 _WATCHED = 2
@@ -66,6 +68,7 @@ class CallDraws:
         self._before: State | None = None
         self._running: list[_Seen | None] = []
         self._said: set[str] = set()
+        self._sites = Sites()
 
     def open(self) -> None:
         """The block begins."""
@@ -158,19 +161,44 @@ class CallDraws:
                 "of one device", what,
             )  # fmt: skip
 
-    def _of_the_loop(self, shape: Sequence[int]) -> Rows | None:
-        """The rows of the batch that the loop holds, for what it draws beside a model's call: of
-        as many rows as the rank's share, and no parameter's shape."""
+    def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
+        """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
+        the tensor that it is drawn for, if any."""
         share = self._shares.current
         if share is None or share.parts == 1 or share.micros > 1 or not len(shape):
             return None
-        if shape[0] != share.count or self._in_step is None or self._in_step.apart:
+        if self._in_step is None or self._in_step.apart:
             return None
-        if share.count == 1 and len(shape) == 1:
+        single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
+        parameters = self._modes.parameters(shape) if shape[0] == share.count else []
+        if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
             return None
-        if self._modes.has_parameter(shape):
-            return None
-        return Rows.of(share, self._rank)
+        found = self._sites.of_batch(shape, share.count, doubtful=single or bool(parameters))
+        if found is None and parameters:
+            found = self._sites.guess(shape)
+            self._say_doubtful(name, shape, taken_for_rows=found)
+        return Rows.of(share, self._rank) if found else None
+
+    def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
+        what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"
+        if what not in self._said:
+            self._said.add(what)
+            taken = (
+                "the rows of a batch, and drawn for the global one. Draw for a parameter by "
+                "torch.randn_like(parameter)"
+                if taken_for_rows
+                else "the parameter's, and drawn alike on every rank. Draw for a batch by "
+                "torch.randn_like(batch)"
+            )
+            logger.info("%s, %s: it is taken for %s", what, tuple(shape), taken)
+
+
+def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether a tensor is one of the parameters, or the gradient of one."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    own = [t for p in parameters for t in (p, p.grad) if t is not None]
+    return any(t.data_ptr() == x.data_ptr() for t in own)
 
 
 def _is_compiled(module: nn.Module) -> bool:

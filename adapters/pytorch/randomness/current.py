@@ -71,13 +71,13 @@ class Current:
 
     call: the rows of the call that runs; last: those of the one before, which a backward pass may
     repeat. memory: of the model that is called. outside: gives those of the batch that the loop
-    holds, for a shape that it may have.
+    holds, for (a shape that it may have, the tensor that is drawn for, the operation).
     """
 
     def __init__(self) -> None:
         self.call: Rows | None = None
         self.last: Rows | None = None
-        self.outside: Callable[[Sequence[int]], Rows | None] | None = None
+        self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
         self._forks = 0
         self._expected: State | None = None

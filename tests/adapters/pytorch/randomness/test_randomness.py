@@ -34,6 +34,7 @@ DRAWS: dict[str, Any] = {
     "alpha": lambda x: F.alpha_dropout(x(FLAT), 0.3, training=True),
     "feature_alpha": lambda x: F.feature_alpha_dropout(x(X), 0.3, training=True),
     "bernoulli": lambda x: torch.bernoulli(x(FLAT).sigmoid()),
+    "bernoulli_of_a_tensor": lambda x: x(FLAT).sigmoid().bernoulli(),
     "bernoulli_": lambda x: torch.zeros_like(x(FLAT)).bernoulli_(x(FLAT).sigmoid()),
     "multinomial": lambda x: torch.multinomial(x(FLAT).exp(), 3, replacement=True),
     "randn_like": lambda x: torch.randn_like(x(WIDE)),
