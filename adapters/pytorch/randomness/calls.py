@@ -34,10 +34,11 @@ patches = DrawPatches(standing_for)
 class _Seen:
     """What is known of a model. calls: that were watched. alone: what it draws by operations that
     give the rows of a batch to nobody, in words; empty where there is nothing. compiled: so that
-    no draw is told from another."""
+    no draw is told from another; told: that there are some."""
 
     def __init__(self, module: nn.Module) -> None:
         self.calls = 0
+        self.told = False
         self.memory = Memory()
         self.compiled = any(map(_is_compiled, module.modules()))
         fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
@@ -91,7 +92,7 @@ class CallDraws:
         seen = self._seen.get(module)
         if seen is None:
             seen = self._seen[module] = _Seen(module)
-            self._tell(seen, type(module).__name__)
+            self._tell(seen.alone, module)
         self._running.append(seen)
         patches.put()
         if share.micros > 1:
@@ -113,7 +114,10 @@ class CallDraws:
         current.call = None
         if current.strayed():
             seen.alone = "random draws by an operation that dream does not know"
-            self._tell(seen, type(module).__name__)
+            self._tell(seen.alone, module)
+        if seen.compiled and not seen.told and current.drew_alone():
+            seen.told = True
+            self._tell("random draws in compiled code", module)
         seen.calls += 1
         current.join()
         patches.take_back()
@@ -147,11 +151,9 @@ class CallDraws:
         else:
             set_state(self._before)
 
-    def _tell(self, seen: _Seen, name: str) -> None:
-        if self._local or not (seen.alone or seen.compiled):
-            return
-        what = "compiled code" if seen.compiled else seen.alone
-        self._say(f"a call of {name} has {what}")
+    def _tell(self, what: str, module: nn.Module) -> None:
+        if what and not self._local:
+            self._say(f"a call of {type(module).__name__} has {what}")
 
     def _say(self, what: str) -> None:
         if what not in self._said:

@@ -80,6 +80,7 @@ class Current:
         self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
         self._forks = 0
+        self._forked: State | None = None
         self._expected: State | None = None
         self._stray = False
         self.memory = Memory()
@@ -99,6 +100,11 @@ class Current:
         self._forks += 1
         seed = crc32(torch.get_rng_state().numpy().tobytes()) << 28
         torch.manual_seed(seed + self._forks * 1021 + rank)
+        self._forked = state()
+
+    def drew_alone(self) -> bool:
+        """Whether anything has been drawn since the fork."""
+        return self._forked is not None and not same(self._forked, state())
 
     def join(self) -> None:
         """Go on in step."""
