@@ -134,6 +134,7 @@ class Averaging(Synchronous):
     def __init__(self, plan: Plan) -> None:
         self._lent = BackwardLent()
         super().__init__(plan)
+        self._backward.stamped = self.guard
 
     def make(self) -> Make:
         self._backward = WeighedBackward(
