@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, final
+from weakref import ref
 from zlib import crc32
 
 import torch
@@ -24,6 +25,10 @@ _BITS: Mapping[int, torch.dtype] = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
 }  # fmt: skip
 _LARGEST = 2**62 - 1
+_STAMPS = 509
+"""Stamps are below it: their squares of a thousand ranks add up exactly in 32 bits."""
+_ALARMS = 8
+"""Comparisons out of turn: a message that is rounded on its way gives false alarms."""
 
 
 @final
@@ -31,7 +36,8 @@ class DriftGuard:
     """Compares the replicas of one strategy, and keeps alike the buffers that they change.
 
     roots: the modules that train. The comparisons come at an optimizer's first step, its second,
-    its fourth, and so on until they cost as little as they are to.
+    its fourth, and so on until they cost as little as they are to; and before the next step once
+    `hear` has found that learning rates differ. alarms: how often it has.
     """
 
     def __init__(self, ranks: Communicator, roots: Callable[[], Iterable[nn.Module]]) -> None:
@@ -39,10 +45,27 @@ class DriftGuard:
         self._kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
+        self._optimizers: list[ref[Optimizer]] = []
+        self.alarms = 0
 
     def watch(self, optimizer: Optimizer) -> Any:
         """Compare before an optimizer's steps."""
+        self._optimizers.append(ref(optimizer))
         return optimizer.register_step_pre_hook(_Countdown(self))
+
+    def stamp(self) -> int:
+        """Return a small number for the optimizers' learning rates. It travels with a backward's
+        gradients, and its square too, so that all ranks know whether theirs are alike."""
+        living = [each() for each in self._optimizers]
+        rates = [_rate(g) for each in living if each is not None for g in each.param_groups]
+        return hash(tuple(rates)) % _STAMPS
+
+    def hear(self, stamps: float, squares: float) -> None:
+        """Be told the means over the ranks. They are one number's only where all are alike."""
+        ranks = self._ranks.world_size
+        total = round(stamps * ranks)
+        if ranks * round(squares * ranks) != total * total and self.alarms < _ALARMS:
+            self.alarms += 1
 
     def keep(self) -> None:
         """Have the buffers that drifted once hold what rank 0's hold."""
@@ -165,16 +188,25 @@ class _Countdown:
         self._guard = guard
         self._left = self._last = 1
         self._began = time.perf_counter()
+        self._alarms = 0
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._left -= 1
-        if self._left:
+        if self._left and self._alarms == self._guard.alarms:
             self._guard.keep()
             return
+        self._alarms = self._guard.alarms
         spent = time.perf_counter() - self._began
-        most = self._guard.compare(optimizer, self._last, spent)
+        most = self._guard.compare(optimizer, self._last - self._left, spent)
         self._left = self._last = max(1, min(2 * self._last, most))
         self._began = time.perf_counter()
+
+
+def _rate(group: Mapping[str, Any]) -> float:
+    rate = group.get("lr", 0.0)
+    if isinstance(rate, torch.Tensor):  # a device is not waited for
+        return float(rate) if rate.device.type == "cpu" else 0.0
+    return float(rate)
 
 
 def hyperparameters(optimizer: Optimizer) -> list[dict[str, float | str]]:

@@ -30,6 +30,7 @@ from dream.files import saves as job_saves
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
 Place = Literal[
     "backward",
+    "clamp",
     "compile",
     "zero_grad",
     "clip_norm",
@@ -76,6 +77,14 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "scatter": (nn.DataParallel, "__init__"),
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
 }
+_CLAMPS: tuple[tuple[Any, str], ...] = (
+    (torch, "clamp"),
+    (torch, "clamp_min"),
+    (torch.Tensor, "clamp"),
+    (torch.Tensor, "clamp_"),
+    (torch.Tensor, "clamp_min"),
+)
+"""The names of the place "clamp"."""
 _FIRST: tuple[tuple[Any, str], ...] = (
     (nn.Module, "__init__"),
     (nn.Module, "__call__"),
@@ -97,14 +106,17 @@ class Patches:
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         own = vars(owner).get(name)  # as it lies there: a classmethod, not what it is bound to
-        self._originals.append((owner, name, getattr(owner, name) if own is None else own))
+        self._originals.append((owner, name, own))
         setattr(owner, name, value)
 
     def restore(self) -> None:
         """Put the originals back, last first."""
         while self._originals:
             owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
+            if original is None:  # it was a base class's
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 @final
@@ -163,8 +175,12 @@ class Hooks:
             for owner in _KINDS[kind]:
                 told = observed(owner.__init__, before, after, binds=kind in self._binds)
                 self.patches.replace(owner, "__init__", told)
-        for place, wrapper in self._wraps:
-            owner, name = _PLACES[place]
+        named = (
+            (owner, name, wrapper)
+            for place, wrapper in self._wraps
+            for owner, name in (_CLAMPS if place == "clamp" else (_PLACES[place],))
+        )
+        for owner, name, wrapper in named:
             original = getattr(owner, name)
             wrapped = wrapper(original)
             self.patches.replace(owner, name, wrapped)
@@ -279,7 +295,7 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
     ("rows", (torch, VF), ("alpha_dropout", "feature_alpha_dropout", "alpha_dropout_",
                            "feature_alpha_dropout_")),
-    ("rows", (torch,), ("bernoulli", "multinomial")),
+    ("rows", (torch, torch.Tensor), ("bernoulli", "multinomial")),
     ("fill", (torch.Tensor,), ("normal_", "uniform_", "bernoulli_", "exponential_", "random_",
                                "cauchy_", "log_normal_", "geometric_")),
     ("like", (torch,), ("randn_like", "rand_like", "randint_like")),

@@ -36,13 +36,14 @@ class Modes:
             self._called.add(module)
             self._shapes.clear()
 
-    def has_parameter(self, shape: Sequence[int]) -> bool:
-        """Whether a model that the loop trains has a parameter of this shape."""
+    def parameters(self, shape: Sequence[int]) -> list[nn.Parameter]:
+        """List the parameters of this shape that the models have which the loop trains."""
         key = tuple(shape)
-        if key not in self._shapes:
-            found = {tuple(p.shape) for model in self._called for p in model.parameters()}
-            self._shapes[key] = key in found
-        return self._shapes[key]
+        if self._shapes.get(key) is False:
+            return []
+        found = [p for model in self._called for p in model.parameters() if tuple(p.shape) == key]
+        self._shapes[key] = bool(found)
+        return found
 
     def evaluate(self) -> bool:
         """Whether every model that the loop last trained is in eval mode; where it has trained

@@ -14,11 +14,19 @@ from weakref import ref
 import torch
 
 from dream._errors import ConfigurationError
+from dream._log import logger
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
+_OWN_SUMS = (
+    "what the loop itself adds up over an epoch is of this rank's rows alone: running += "
+    "loss.item() * len(x) comes to a part of the sum, so divide it by the rows that were counted, "
+    "not by len(dataset); other sums, as of right answers, are made global by "
+    'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
+)
+_said: set[str] = set()
 
 
 @final
@@ -92,6 +100,15 @@ class Shares:
         if reading is not None and not reading.ended:
             reading.yields(None)
 
+    def exhausted(self, source: object) -> None:
+        """A loop has taken all there is of a pass. Said once a job: whose sums its own are."""
+        reading = self._readings.get(id(source))
+        share = None if reading is None else reading.newest
+        self.ended(source)
+        if share is not None and share.parts > 1 and _OWN_SUMS not in _said:
+            _said.add(_OWN_SUMS)
+            logger.info(_OWN_SUMS)
+
     def weight(self, inputs: Iterable[object]) -> float:
         """Weigh this rank's gradient: by that of the first marked input, else that of the
         batch yielded last, else an equal share's."""
@@ -125,6 +142,11 @@ class Shares:
                 entry[2].trained_on(entry[1])
                 return entry[1]
         return self._by_order(leaves)
+
+    def holds(self, x: object) -> bool:
+        """Whether a loader has handed out this very tensor."""
+        entry = self._marked.get(id(x))
+        return entry is not None and entry[0]() is x
 
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""

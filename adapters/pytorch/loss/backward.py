@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 
@@ -44,10 +44,21 @@ _WHOLE = (
 )
 _CALLS = 64
 """Calls of one module that are remembered until its backward."""
-SIZE = 4
+SIZE = 6
 """Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
-parts count differently, and one to spare."""
-VALUE, EXTRA, PARTS = 0, 1, 2
+parts count differently, whether a divisor is no longer what it was found to be, and a stamp of the
+optimizers' learning rates with its square."""
+VALUE, EXTRA, PARTS, OVERTAKEN, STAMP, SQUARE = range(SIZE)
+
+
+class Stamped(Protocol):
+    """What sees by a message whether the ranks are alike."""
+
+    def stamp(self) -> int:
+        """Return a small number that is to be the same on every rank."""
+
+    def hear(self, stamps: float, squares: float) -> None:
+        """Be told the means over the ranks, of the numbers and of their squares."""
 
 
 @final
@@ -57,7 +68,7 @@ class WeighedBackward:
     among: the ranks that share batches. updates: where several micro-batches make one update.
     strict: raise where a loss is not understood. lent: for modules that are trained after their
     block. within: what wraps the passes themselves. installed: whether the block is open, and
-    `torch.autograd.backward` wrapped.
+    `torch.autograd.backward` wrapped. stamped: what is told with the gradients, and heard of.
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class WeighedBackward:
         self._calls: dict[Bearer, deque[Call]] = {}
         self._lent, self._within = lent, within
         self.installed = False
+        self.stamped: Stamped | None = None
         self._said: set[str] = set()
         self._recipes: dict[str, Recipe | None] = {}
 
@@ -148,7 +160,9 @@ class WeighedBackward:
             return
         reading = self._known(roots, armed) or self._read(roots, armed)
         completes = all(bearer.completes for bearer in reading.bearers)
-        starts, given, handles, message = self._weighed(roots, gradients, reading)
+        starts, given, handles, message = self._weighed(
+            roots, gradients, reading, last=bool(reading.bearers) and completes
+        )
         if inputs is not None:
             inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         for bearer in reading.bearers:
@@ -194,7 +208,7 @@ class WeighedBackward:
         return reading
 
     def _weighed(
-        self, roots: list[Any], gradients: list[Any], reading: Reading
+        self, roots: list[Any], gradients: list[Any], reading: Reading, *, last: bool
     ) -> tuple[list[Any], list[Any], list[Any], torch.Tensor]:
         """What backward starts from, the gradients there, hooks, and the message."""
         weighed = reading.weighed
@@ -208,17 +222,19 @@ class WeighedBackward:
             given[index], more = scaled(root, gradients[index], each, own)
             handles += more
             values.append(value_of(root, each, own))
-        return [*roots], given, handles, self._message(roots[0], values, weighed)
+        return [*roots], given, handles, self._message(roots[0], values, weighed, last=last)
 
     def _message(
-        self, like: torch.Tensor, values: Sequence[Factor], weighed: Weighed
+        self, like: torch.Tensor, values: Sequence[Factor], weighed: Weighed, *, last: bool
     ) -> torch.Tensor:
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         value = values[0] if len(values) == 1 else 0.0
         sent = weighed.sent if weighed.late else 0.0
         parts = float(in_parts(weighed))
         if like.device.type == "cpu":  # nothing is waited for
-            return torch.tensor([float(value), float(sent), parts, 0.0], dtype=dtype)
+            stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
+            rest = parts, float(weighed.overtaken), stamp, stamp * stamp
+            return torch.tensor([float(value), float(sent), *rest], dtype=dtype)
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
         return message
@@ -229,6 +245,11 @@ class WeighedBackward:
         received = bearers[0].received()
         message: Any = received if received.is_cuda else received.tolist()
         late: Factor = 1.0
+        if not received.is_cuda:
+            if message[OVERTAKEN]:
+                self._factors.look_again()
+            if self.stamped is not None:
+                self.stamped.hear(message[STAMP], message[SQUARE])
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:

@@ -4,28 +4,45 @@ gradient."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 
+from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, Floor, Verdict
 from dream.adapters.pytorch.loss.terms import Term
 from dream.collectives import Communicator
 
 Factor = float | torch.Tensor
+_AGAIN = 8
+"""How often ranks agree anew on a constant that changes: a schedule's value changes each step."""
 
 
 @dataclass(slots=True)
 class Weighed:
     """Terms and their factors, in order. late: whether all of them are still to be multiplied, when
     backward has ended, by what was expected to be counted over what all ranks have counted. sent:
-    how many things this rank counted beyond what was expected of it."""
+    how many things this rank counted beyond what was expected of it. floor: of the ranks'
+    count. overtaken: whether this rank divides by what was found to be alike everywhere, and
+    differs from it now."""
 
     terms: list[Term]
     factors: list[Factor]
     late: bool = False
     expected: float = 0.0
     sent: Factor = 0.0
+    floor: Floor | None = None
+    overtaken: bool = False
+
+
+@dataclass(slots=True)
+class _Agreed:
+    """What the ranks have found of a loss's structure. elements: means are over other things than
+    samples. each: things to a sample. verdicts: of what its sums are divided by."""
+
+    elements: bool
+    each: float
+    verdicts: list[Verdict]
 
 
 @final
@@ -39,7 +56,8 @@ class Factors:
 
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()
-        self._expected: dict[tuple[str, ...], list[float]] = {}
+        self._agreed: dict[tuple[str, ...], _Agreed] = {}
+        self._again = 0
 
     def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
@@ -48,58 +66,77 @@ class Factors:
         key = tuple(_shape(term) for term in listed)
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
-        if means or counted:
-            agreed = self._expected.get(key)
-            if agreed is None:
-                agreed = self._expected[key] = self._agree(means, counted)
-            if agreed[2]:
-                for term in counted:
-                    term.kind = "count" if term.matches is None else "sum"
-                counted = [term for term in listed if term.kind == "count"]
-            if agreed[0] and means:
-                for term in means:
-                    term.kind, term.count = "count", float(term.numel)
-                counted = [term for term in listed if term.kind == "count"]
+        divided = [term for term in listed if term.divided is not None]
+        if not (means or counted or divided):
+            return Weighed(listed, [self._static(term) for term in listed])
+        agreed = self._agreed.get(key)
+        if agreed is None:
+            agreed = self._agreed[key] = self._agree(means, counted, divided)
+        overtaken = False
+        for term, verdict in zip(divided, agreed.verdicts, strict=True):
+            overtaken |= _judge(term, verdict)
+        if agreed.elements:
+            for term in means:
+                term.kind, term.count = "count", float(term.numel)
+        counted = [term for term in listed if term.kind == "count"]
+        weighed = self._weighed(listed, counted, agreed.each, fresh=fresh, cut=cut)
+        weighed.overtaken = overtaken
+        return weighed
+
+    def look_again(self) -> None:
+        """On every rank: some rank's divisor is not what was found. At the next backward the ranks
+        compare theirs again."""
+        self._again += 1
+        if self._again <= _AGAIN:
+            self._agreed.clear()
+
+    def _weighed(
+        self, listed: list[Term], counted: list[Term], each: float, *, fresh: bool, cut: bool
+    ) -> Weighed:
         if not counted:
             return Weighed(listed, [self._static(term) for term in listed])
-        expected = self._expected[key]
         alone = len({id(term.count) for term in counted}) == 1 and len(counted) == len(listed)
         if alone and (fresh or cut):
-            return self._late(listed, counted[0], expected)
+            return self._late(listed, counted[0], each)
         if cut:
             for term in counted:
                 term.kind, term.unknown = "mean", "several denominators in micro-batches"
             return Weighed(listed, [self._static(term) for term in listed])
         return Weighed(listed, self._counted(listed, counted))
 
-    def _late(self, terms: list[Term], term: Term, expected: list[float]) -> Weighed:
-        share, each = term.share, expected[1]
+    def _late(self, terms: list[Term], term: Term, each: float) -> Weighed:
+        share = term.share
         assert share is not None
         count = _number(term.count if share.count else 0.0)
         factor = count * (share.parts / (share.total * each))
         return Weighed(
             terms, [factor] * len(terms), late=True, expected=share.total * each,
-            sent=count - share.count * each,
+            sent=_counted_in(term) - share.count * each,
+            floor=term.floor,
         )  # fmt: skip
 
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
         own = [_number(t.count if t.share is not None and t.share.count else 0.0) for t in counted]
         device = next((c.device for c in own if isinstance(c, torch.Tensor)), None)
-        sent = torch.stack([torch.as_tensor(c, dtype=torch.float64, device=device) for c in own])
+        sent = torch.stack(
+            [
+                torch.as_tensor(_counted_in(term), dtype=torch.float64, device=device)
+                for term in counted
+            ]
+        )
         totals = self._among.all_reduce(sent, "sum")
         listed = totals.tolist() if device is None else list(totals.unbind())
+        listed = [_held(total, term.floor) for total, term in zip(listed, counted, strict=True)]
         by = {id(t): (c, total) for t, c, total in zip(counted, own, listed, strict=True)}
         return [
             _quotient(*by[id(term)], _parts(term)) if id(term) in by else self._static(term)
             for term in terms
         ]
 
-    def _agree(self, means: list[Term], counted: list[Term]) -> list[float]:
-        """[whether means are over other things than samples, things to a sample, whether a number
-        that sums are divided by is no count], of all ranks."""
+    def _agree(self, means: list[Term], counted: list[Term], divided: list[Term]) -> _Agreed:
+        """One small message of all ranks."""
         ragged, each = 0.0, 0.0
-        other = float(any(term.matches is False for term in counted))
         for term in (*means, *counted):
             rows = term.share.count if term.share is not None else 0
             if rows and term.kind == "mean":
@@ -107,11 +144,16 @@ class Factors:
                 each = max(each, term.numel / rows)
             elif rows:
                 each = max(each, float(term.count or 0.0) / rows)
-        found = self._among.all_reduce(
-            torch.tensor([ragged, each, other], dtype=torch.float64), "max"
-        )
-        most: list[float] = found.tolist()
-        return [most[0], most[1] or 1.0, most[2]]
+        own = [figure for t in divided if t.divided is not None for figure in t.divided.figures()]
+        sent = torch.tensor([ragged, each, *own], dtype=torch.float64)
+        most: list[float] = self._among.all_reduce(sent, "max").tolist()
+        verdicts = [
+            Verdict.of(most[start : start + FIGURES], term.share)
+            for start, term in zip(range(2, len(most), FIGURES), divided, strict=True)
+        ]
+        if self._again:
+            verdicts = [replace(v, noticed=LATE) if v.count else v for v in verdicts]
+        return _Agreed(bool(most[0]), most[1] or 1.0, verdicts)
 
     def _static(self, term: Term) -> Factor:
         if term.kind == "once" or term.share is None:
@@ -121,20 +163,55 @@ class Factors:
 
 def late_factor(weighed: Weighed, extra: Factor) -> Factor:
     """The late factor. extra: the sum over the ranks of what they sent."""
-    if isinstance(extra, torch.Tensor):
-        return weighed.expected / (weighed.expected + extra)
-    total = weighed.expected + extra
+    total = _held(weighed.expected + extra, weighed.floor)
+    if isinstance(total, torch.Tensor):
+        return weighed.expected / total
     return weighed.expected / total if total else 0.0
+
+
+def _judge(term: Term, verdict: Verdict) -> bool:
+    """Have a term be what its divisor was found to be. Returns whether it is that no longer."""
+    divided = term.divided
+    assert divided is not None
+    if verdict.count is not None:
+        term.noticed = verdict.noticed
+    if verdict.overtaken(divided):
+        return True
+    if verdict.count:
+        if term.kind != "count":
+            term.kind, term.count = "count", float(divided.by)
+        if divided.nothing:
+            term.count = 0.0
+        elif verdict.of_tensor and not isinstance(divided.by, torch.Tensor):
+            # max(count, 1), which is the number where there is none
+            term.floor = Floor(0.0, divided.by, instead=True)
+    elif verdict.count is False:
+        term.kind, term.count, term.floor = "sum", None, None
+    elif divided.nothing and term.kind == "count":
+        term.count = 0.0
+    return False
+
+
+def _counted_in(term: Term) -> Factor:
+    """What a term adds to the ranks' count."""
+    if term.share is None or not term.share.count:
+        return 0.0
+    return _number(term.count if term.floor is None else term.floor.counted)
+
+
+def _held(total: Factor, floor: Floor | None) -> Factor:
+    held: Factor = total if floor is None else floor.hold(total)
+    return held
 
 
 def _shape(term: Term) -> str:
     """What of a term is alike on all ranks, whatever their shares are: they agree once for each
     structure, and must come to it together."""
+    if term.divided is not None:
+        return "divided"
     if term.kind == "mean" and term.numel >= 0:
         return "elements"
-    if term.kind == "count":
-        return "count" if term.matches is None else "number"
-    return ""
+    return "count" if term.kind == "count" else ""
 
 
 def _parts(term: Term) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Literal, final
 
 import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.loss.divisors import Divided, Floor, divided_by_numbers, floor_of
 from dream.adapters.pytorch.private import note, saved
 from dream.data.partition import Share
 
@@ -31,10 +31,10 @@ class Term:
 
     node: where the gradient comes in. calls: whose outputs it was computed from. share: of their
     batch. plain: nothing but constants comes after its reduction. numel: elements that a mean is
-    over, -1 where it is known to be over samples. matches: whether a number that a sum of some
-    elements is divided by is how many there are here; None where that is no question. zeroed:
-    where to stop what is not finite if nothing counts. unknown: the operation that was not
-    understood, so that it counts as a mean over samples. noticed: what was taken for granted.
+    over, -1 where it is known to be over samples. divided: what a sum is divided by; None where it
+    is no sum, or divided by nothing. floor: the least that the count may be. zeroed: where to stop
+    what is not finite if nothing counts. unknown: the operation that was not understood, so that it
+    counts as a mean over samples. noticed: what was taken for granted.
     """
 
     node: Any
@@ -44,7 +44,8 @@ class Term:
     count: torch.Tensor | float | None = None
     plain: bool = True
     numel: int = -1
-    matches: bool | None = None
+    divided: Divided | None = None
+    floor: Floor | None = None
     zeroed: list[Any] = field(default_factory=list)
     unknown: str = ""
     noticed: str = ""
@@ -279,6 +280,10 @@ class _Reader:
                 count = torch.as_tensor(each.by).detach() * count
             term.kind, term.count = "count", count * over.numel if over.mean else count
             term.zeroed = [each.of for each in tensors]
+            if not over.mean:
+                term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
+                if term.floor is None:  # what is held above a floor is a count
+                    term.divided = Divided(count, over, term.share, ragged=ragged)
             return
         if over.mean:
             term.kind, term.numel = "mean", over.numel
@@ -286,16 +291,10 @@ class _Reader:
                 term.kind, term.count = "count", float(over.numel)
             return
         numbers = [each.by for each in divisors if not isinstance(each.by, torch.Tensor)]
-        counts = any(_is_count(number, over, term.share) for number in numbers)
-        if ragged and numbers:
-            term.kind, term.count, term.matches = "count", prod(numbers), counts
-        elif counts:
-            term.kind = "mean"
-            term.noticed = "divided by as many samples as this rank has, a count"
-        else:
-            term.kind = "sum"
-            if term.share.total in numbers:
-                term.noticed = "divided by the size of the global batch, a constant"
+        term.kind = "sum"
+        if numbers:
+            term.divided = divided_by_numbers(numbers, over, term.share, ragged=ragged)
+            term.kind, term.count, term.noticed = term.divided.read()
 
     def look(self, start: Any, call: Call | None, most: int, skip: set[Any] | None = None) -> _Seen:
         """Look below a node, as far as outputs of calls. call: whose inside this is."""
@@ -381,14 +380,3 @@ def _over_samples(chain: list[graph.Reduction], rows: int) -> graph.Reduction:
         if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
             return each
     return chain[0]
-
-
-def _is_count(divisor: float, over: graph.Reduction, share: Share) -> bool:
-    """Whether a number is how many samples, or parts of samples, this rank adds up."""
-    if not share.count or (divisor == share.total and share.total != share.count):
-        return False
-    many, counts = 1, {share.count}
-    for size in over.sizes:
-        many *= size
-        counts.add(many)
-    return abs(divisor - round(divisor)) < 1e-6 * divisor and round(divisor) in counts

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import final
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from dream._log import logger
@@ -18,6 +19,7 @@ from dream.adapters.pytorch.randomness.current import Memory, State, current, se
 from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.sites import Sites
 from dream.data.partition import Share
 
 _WATCHED = 2
@@ -32,10 +34,11 @@ patches = DrawPatches(standing_for)
 class _Seen:
     """What is known of a model. calls: that were watched. alone: what it draws by operations that
     give the rows of a batch to nobody, in words; empty where there is nothing. compiled: so that
-    no draw is told from another."""
+    no draw is told from another; told: that there are some."""
 
     def __init__(self, module: nn.Module) -> None:
         self.calls = 0
+        self.told = False
         self.memory = Memory()
         self.compiled = any(map(_is_compiled, module.modules()))
         fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
@@ -66,6 +69,7 @@ class CallDraws:
         self._before: State | None = None
         self._running: list[_Seen | None] = []
         self._said: set[str] = set()
+        self._sites = Sites()
 
     def open(self) -> None:
         """The block begins."""
@@ -88,7 +92,7 @@ class CallDraws:
         seen = self._seen.get(module)
         if seen is None:
             seen = self._seen[module] = _Seen(module)
-            self._tell(seen, type(module).__name__)
+            self._tell(seen.alone, module)
         self._running.append(seen)
         patches.put()
         if share.micros > 1:
@@ -110,7 +114,10 @@ class CallDraws:
         current.call = None
         if current.strayed():
             seen.alone = "random draws by an operation that dream does not know"
-            self._tell(seen, type(module).__name__)
+            self._tell(seen.alone, module)
+        if seen.compiled and not seen.told and current.drew_alone():
+            seen.told = True
+            self._tell("random draws in compiled code", module)
         seen.calls += 1
         current.join()
         patches.take_back()
@@ -138,11 +145,9 @@ class CallDraws:
         else:
             set_state(self._before)
 
-    def _tell(self, seen: _Seen, name: str) -> None:
-        if self._local or not (seen.alone or seen.compiled):
-            return
-        what = "compiled code" if seen.compiled else seen.alone
-        self._say(f"a call of {name} has {what}")
+    def _tell(self, what: str, module: nn.Module) -> None:
+        if what and not self._local:
+            self._say(f"a call of {type(module).__name__} has {what}")
 
     def _say(self, what: str) -> None:
         if what not in self._said:
@@ -152,19 +157,44 @@ class CallDraws:
                 "of one device", what,
             )  # fmt: skip
 
-    def _of_the_loop(self, shape: Sequence[int]) -> Rows | None:
-        """The rows of the batch that the loop holds, for what it draws beside a model's call: of
-        as many rows as the rank's share, and no parameter's shape."""
+    def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
+        """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
+        the tensor that it is drawn for, if any."""
         share = self._shares.current
         if share is None or share.parts == 1 or share.micros > 1 or not len(shape):
             return None
-        if shape[0] != share.count or self._in_step is None or self._in_step.apart:
+        if self._in_step is None or self._in_step.apart:
             return None
-        if share.count == 1 and len(shape) == 1:
+        single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
+        parameters = self._modes.parameters(shape) if shape[0] == share.count else []
+        if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
             return None
-        if self._modes.has_parameter(shape):
-            return None
-        return Rows.of(share, self._rank)
+        found = self._sites.of_batch(shape, share.count, doubtful=single or bool(parameters))
+        if found is None and parameters:
+            found = self._sites.guess(shape)
+            self._say_doubtful(name, shape, taken_for_rows=found)
+        return Rows.of(share, self._rank) if found else None
+
+    def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
+        what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"
+        if what not in self._said:
+            self._said.add(what)
+            taken = (
+                "the rows of a batch, and drawn for the global one. Draw for a parameter by "
+                "torch.randn_like(parameter)"
+                if taken_for_rows
+                else "the parameter's, and drawn alike on every rank. Draw for a batch by "
+                "torch.randn_like(batch)"
+            )
+            logger.info("%s, %s: it is taken for %s", what, tuple(shape), taken)
+
+
+def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether a tensor is one of the parameters, or the gradient of one."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    own = [t for p in parameters for t in (p, p.grad) if t is not None]
+    return any(t.data_ptr() == x.data_ptr() for t in own)
 
 
 def _is_compiled(module: nn.Module) -> bool:

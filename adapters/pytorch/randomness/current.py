@@ -71,15 +71,16 @@ class Current:
 
     call: the rows of the call that runs; last: those of the one before, which a backward pass may
     repeat. memory: of the model that is called. outside: gives those of the batch that the loop
-    holds, for a shape that it may have.
+    holds, for (a shape that it may have, the tensor that is drawn for, the operation).
     """
 
     def __init__(self) -> None:
         self.call: Rows | None = None
         self.last: Rows | None = None
-        self.outside: Callable[[Sequence[int]], Rows | None] | None = None
+        self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
         self._forks = 0
+        self._forked: State | None = None
         self._expected: State | None = None
         self._stray = False
         self.memory = Memory()
@@ -103,6 +104,11 @@ class Current:
         self._forks += 1
         seed = crc32(torch.get_rng_state().numpy().tobytes()) << 28
         torch.manual_seed(seed + self._forks * 1021 + rank)
+        self._forked = state()
+
+    def drew_alone(self) -> bool:
+        """Whether anything has been drawn since the fork."""
+        return self._forked is not None and not same(self._forked, state())
 
     def join(self) -> None:
         """Go on in step."""

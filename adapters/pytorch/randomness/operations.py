@@ -11,7 +11,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch import nn
 
 from dream._log import logger
 from dream.adapters.pytorch.hooks import DrawKind
@@ -29,12 +28,8 @@ def standing_for(kind: DrawKind, name: str, own: Own) -> Own:
 
 
 def _found(name: str, x: Any) -> Found | None:
-    """Find the batch's rows in a tensor that a call draws for; None where it has none."""
-    rows = current.rows
-    if rows is None or type(x) is not torch.Tensor:
-        return None
-    place = current.memory.place(name, x.shape, rows)
-    return None if place is None or of_parameters(x) else (rows, place)
+    """Find the batch's rows in a tensor that is drawn for; None where it has none."""
+    return _found_in(name, x.shape, x) if type(x) is torch.Tensor else None
 
 
 def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
@@ -43,9 +38,9 @@ def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     if rows is not None:
         place = current.memory.place(name, shape, rows)
         return None if place is None or of_parameters(x) else (rows, place)
-    if current.outside is None or isinstance(x, nn.Parameter):
+    if current.outside is None or of_parameters(x):
         return None
-    rows = current.outside(shape)
+    rows = current.outside(shape, x, name)
     if rows is None:
         return None
     _tell_outside(name)
@@ -127,7 +122,8 @@ def _rows(name: str, own: Own) -> Own:
     def wrapped(input: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or (args and args[-1] is False and "dropout" in name):
             return own(input, *args, **kwargs)
-        found = _found(name, input)
+        one_row = name == "multinomial" and input.dim() == 1
+        found = None if one_row else _found(name, input)
         if found is None or kwargs.get("out") is not None:
             return _alone(own, input, *args, **kwargs)
         rows, place = found
@@ -297,7 +293,7 @@ def _pick(name: str, own: Own) -> Own:
     def wrapped(n: Any, *args: Any, **kwargs: Any) -> Any:
         if (current.call is None and current.outside is None) or torch.compiler.is_compiling():
             return own(n, *args, **kwargs)
-        rows = current.rows or (current.outside((n, 1)) if current.outside is not None else None)
+        rows = current.rows or (current.outside((n, 1), None, name) if current.outside else None)
         if rows is None or n != rows.count:
             return _alone(own, n, *args, **kwargs)
         if name not in _said:

@@ -101,10 +101,11 @@ class Rows:
 
 
 def empty_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return an empty tensor of a shape whose dims lie in memory as those of `like` do."""
-    if like.is_contiguous():
+    """Return an empty tensor of a shape whose dims lie in memory as those of `like` do. A dim of
+    one row lies inside that of the same stride: its batch may be transposed none the less."""
+    strides, sizes = like.stride(), like.shape
+    order = sorted(range(like.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1, dim))
+    if order == [*range(like.dim())]:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    strides = like.stride()
-    order = sorted(range(like.dim()), key=lambda dim: (-strides[dim], dim))
     made = torch.empty([shape[dim] for dim in order], dtype=like.dtype, device=like.device)
     return made.permute([order.index(dim) for dim in range(like.dim())])

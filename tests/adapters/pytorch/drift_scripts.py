@@ -83,6 +83,23 @@ def schedule_on_a_local_figure() -> None:
     train(act)
 
 
+def rate_that_parts_late() -> int:
+    """The last step before it is found, where it parts after step 77."""
+    reached = 0
+
+    def act(rank: int, step: int, _: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        nonlocal reached
+        reached = step
+        if rank == 1 and step == 77:
+            optimizer.param_groups[0]["lr"] /= 2
+
+    try:
+        train(act)
+    except dream.Desynchronized:
+        return reached
+    return -1
+
+
 def weight_touched_on_one_rank() -> None:
     def act(rank: int, step: int, model: Any, _: torch.optim.Optimizer) -> None:
         if rank == 1 and step == 20:
@@ -113,7 +130,8 @@ def buffer_that_forward_changes() -> tuple[list[float], list[str]]:
 
 
 SCRIPTS = (all_is_well, not_a_number_everywhere, buffer_that_forward_changes, rate_by_rank,
-           schedule_on_a_local_figure, weight_touched_on_one_rank)  # fmt: skip
+           schedule_on_a_local_figure, rate_that_parts_late,
+           weight_touched_on_one_rank)  # fmt: skip
 
 
 def run_all() -> dict[str, Any]:

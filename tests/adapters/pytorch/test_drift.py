@@ -34,6 +34,11 @@ def test_what_parts_them_is_named_on_every_rank(script: str, said: str, ranks: i
 
 
 @pytest.mark.parametrize("ranks", RANKS)
+def test_a_learning_rate_that_parts_is_found_before_the_next_step(ranks: int) -> None:
+    assert {rank["rate_that_parts_late"] for rank in results(ranks)} == {77}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
 def test_comparisons_grow_rare_and_find_nothing_where_all_is_well(ranks: int) -> None:
     often = {rank["all_is_well"] for rank in results(ranks)}
     assert len(often) == 1

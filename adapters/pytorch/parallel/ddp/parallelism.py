@@ -26,6 +26,7 @@ from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.gradient_check import watch
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
@@ -139,6 +140,7 @@ class Averaging(Synchronous):
     def __init__(self, plan: Plan) -> None:
         self._lent = BackwardLent()
         super().__init__(plan)
+        self._backward.stamped = self.guard
 
     def make(self) -> Make:
         self._backward = WeighedBackward(
@@ -167,6 +169,7 @@ class Averaging(Synchronous):
         super().subscribe(hooks)
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
+            hooks.wrap("clamp", noting_floors)
 
     def opened(self) -> None:
         self._backward.installed = self.distributes

@@ -18,6 +18,7 @@ from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants
@@ -115,6 +116,7 @@ class Sharding(Parallelism):
         hooks.made("module", self.registry.add)
         hooks.wrap("save", state.saving_wholes)
         hooks.wrap("backward", self.backward.wrap)
+        hooks.wrap("clamp", noting_floors)
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)

@@ -6,7 +6,7 @@ import json
 import sys
 
 import torch
-from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS, Trained
+from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS, Trained, over_a_tensor_of_five
 
 import dream
 
@@ -38,6 +38,8 @@ def main(names: list[str]) -> None:
         with dream.strategy("mirrored") as strategy:
             ours = script(strategy) if name in BY_HAND else script()
         tell(strategy, name, difference(plain, ours))
+    with dream.strategy("mirrored"):
+        over_a_tensor_of_five()
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:
             script()

@@ -159,6 +159,55 @@ def sum_of_some_over_their_number() -> Trained:
     return loop(mlp(1), loss)
 
 
+def over_a_clamped_sum() -> Trained:
+    """Some batches have no positive on some rank, or on none."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        positive = (b[2] > 1.0).float()
+        each = F.binary_cross_entropy_with_logits(m(b[0]).squeeze(1), positive, reduction="none")
+        return each.sum() / positive.sum().clamp(min=1.0)
+
+    return loop(mlp(1), loss, rate=0.01)
+
+
+def over_a_count_or_one() -> Trained:
+    """Where there is no positive, the divisor is a number, else a tensor."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        positive = (b[2] > 0.4).float()
+        each = F.binary_cross_entropy_with_logits(m(b[0]).squeeze(1), positive, reduction="none")
+        return each.sum() / max(positive.sum(), 1)
+
+    return loop(mlp(1), loss, rate=0.01)
+
+
+def over_a_count_as_a_number() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > 0.3).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / mask.sum().item()
+
+    return loop(mlp(), loss)
+
+
+def over_the_batch_size_as_a_tensor() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        error = m(b[0]).squeeze(1) - b[2]
+        return error.square().sum() / torch.tensor(float(BATCH))
+
+    return loop(mlp(1), loss)
+
+
+def a_sum_by_a_schedule() -> Trained:
+    """The number changes with every step, alike on all ranks."""
+    steps = iter(range(1, 100))
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]).squeeze(1) - b[2]).square().sum() * (0.01 / next(steps))
+
+    return loop(mlp(1), loss)
+
+
 def penalty() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         norm = sum(p.pow(2).sum() for p in m.parameters())
@@ -531,6 +580,13 @@ def structures_in_turn() -> Trained:
     return loop(mlp(), loss, epochs=5)
 
 
+def over_a_tensor_of_five() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]).squeeze(1) - b[2]).square().sum() / torch.tensor(5.0)
+
+    return loop(mlp(1), loss)
+
+
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "dice": (dice, "DivBackward0"),
     "root_of_mean": (root_of_mean, "SqrtBackward0"),
@@ -545,6 +601,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         mean, summed, sum_over_batch_size, sum_over_rows, mean_of_means, mean_then_sum,
         class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
         half_a_sum_of_some, sum_of_some_over_their_number,
+        over_a_clamped_sum, over_a_count_or_one, over_a_count_as_a_number,
+        over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
         whole_batches, structures_in_turn,

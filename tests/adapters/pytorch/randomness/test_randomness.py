@@ -34,6 +34,7 @@ DRAWS: dict[str, Any] = {
     "alpha": lambda x: F.alpha_dropout(x(FLAT), 0.3, training=True),
     "feature_alpha": lambda x: F.feature_alpha_dropout(x(X), 0.3, training=True),
     "bernoulli": lambda x: torch.bernoulli(x(FLAT).sigmoid()),
+    "bernoulli_of_a_tensor": lambda x: x(FLAT).sigmoid().bernoulli(),
     "bernoulli_": lambda x: torch.zeros_like(x(FLAT)).bernoulli_(x(FLAT).sigmoid()),
     "multinomial": lambda x: torch.multinomial(x(FLAT).exp(), 3, replacement=True),
     "randn_like": lambda x: torch.randn_like(x(WIDE)),
@@ -67,6 +68,22 @@ def test_a_draw_gives_a_rank_its_rows_to_the_bit(name: str, parts: int) -> None:
         patches.take_back()
     assert functional.dropout.__module__ == "torch.nn.functional"
     assert "normal_" not in vars(torch.Tensor)
+
+
+def test_a_transposed_batch_of_one_row_is_drawn_in_its_own_order() -> None:
+    """As attention leaves it: (places, samples, width), with the samples first."""
+    whole = torch.zeros(4, 3, 6).transpose(0, 1)
+    torch.manual_seed(4)
+    right = F.dropout(whole + 1.0, 0.3)
+    patches.put()
+    try:
+        torch.manual_seed(4)
+        current.call = Rows.of(share_of(3, 1, 3), 1)
+        mine = F.dropout(torch.ones(4, 1, 6).transpose(0, 1), 0.3)
+    finally:
+        current.call = None
+        patches.take_back()
+    assert torch.equal(mine, right[1:2])
 
 
 def _rows(x: torch.Tensor, rank: int, parts: int) -> torch.Tensor:

@@ -162,6 +162,28 @@ def adversaries(block: Any = nullcontext) -> np.ndarray:
     return np.concatenate([flat(make), flat(judge), fixed.numpy().reshape(-1)])
 
 
+def beside_the_calls(block: Any = nullcontext) -> np.ndarray:
+    """Masks and amounts that the loop draws; shares are as wide as parameters. The
+    weights are shaken too, which is nobody's row."""
+    torch.manual_seed(13)
+    with block():
+        model = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(2):
+            for x, _ in DataLoader(data(), batch_size=8, shuffle=True):
+                amount = torch.randint(1, 5, (x.shape[0],))[:, None]
+                kept = torch.bernoulli(torch.full(x.shape, 0.7)) * F.dropout(x, 0.2)
+                noisy = kept + torch.randn_like(x) / amount
+                noise = torch.rand(len(x), 2)
+                optimizer.zero_grad()
+                (model(noisy) - noise).square().mean().backward()
+                for p in model.parameters():
+                    p.grad += 0.01 * torch.randn_like(p.grad)
+                    p.data += 0.01 * torch.randn(p.shape)
+                optimizer.step()
+    return flat(model)
+
+
 def zipped(block: Any = nullcontext) -> np.ndarray:
     """Two shuffled loaders of one length give different batches."""
     torch.manual_seed(2)
@@ -181,6 +203,7 @@ SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     "after_the_block": lambda block=nullcontext: train("dropout", late=True, block=block),
     "folds": folds,
     "adversaries": adversaries,
+    "beside_the_calls": beside_the_calls,
     "zipped": zipped,
 }
 

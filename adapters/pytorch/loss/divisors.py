@@ -1,0 +1,193 @@
+"""What a sum is divided by: a count that the ranks' parts add up to, or a constant.
+
+A number of Python's, or a tensor without a graph, says neither. It is told by its size, and, once
+for each structure of a loss, by whether all ranks have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from math import inf, prod
+from typing import Any, Literal, final
+
+import torch
+
+from dream.adapters.pytorch.loss.graph import Reduction
+from dream.data.partition import Share
+
+_FLOOR = "dream_floor"
+"""An attribute of a tensor that `clamp` made."""
+CONSTANT = "divided by the size of the global batch, a constant"
+COUNT = "divided by as many samples as this rank has, a count"
+LATE = (
+    "divided by a number that is not the same on every rank, as a count; it was when the loss was "
+    "first seen, so the steps until now took it for a constant. Divide by a tensor, as mask.sum() "
+    "without its item(), or say strategy.weigh(loss, count)"
+)
+FIGURES = 4
+"""Numbers that a rank tells of each divisor."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least that a divisor may be, and what it would be without it: of the ranks' counts the
+    sum is held against the floor, not each. instead: it stands where nothing is counted, as in
+    Python's max(count, 1), and is known to ranks that have nothing alone."""
+
+    counted: torch.Tensor | float
+    least: float
+    instead: bool = False
+
+    def hold(self, total: Any) -> Any:
+        """Return what the global loss is divided by. total: what all ranks have counted."""
+        if isinstance(total, torch.Tensor):
+            return total.clamp(min=self.least)
+        if self.instead:  # as exact as the sum is where others have counted
+            return self.least if total < self.least / 2 else total
+        return max(total, self.least)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """What this rank's sum is divided by. over: the sum, ragged where it is of as many elements as
+    the data say. counts: whether it is how many samples, or elements, this rank adds up; None where
+    nobody has looked. all_samples: whether it is the size of the global batch."""
+
+    by: torch.Tensor | float
+    over: Reduction
+    share: Share
+    ragged: bool
+    counts: bool | None = None
+    all_samples: bool = False
+
+    def read(self) -> tuple[Literal["count", "mean", "sum"], float | None, str]:
+        """What a sum over numbers is by their sizes alone: (kind, count, what is noticed)."""
+        if self.ragged:
+            return "count", float(self.by), ""
+        if self.counts:
+            return "mean", None, COUNT
+        return "sum", None, CONSTANT if self.all_samples else ""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to add up, so that a divisor was made up."""
+        return self.ragged and not prod(self.over.sizes)
+
+    def figures(self) -> list[float]:
+        """[the divisor, its negative, whether it is no count, whether it is a tensor]."""
+        tensor = isinstance(self.by, torch.Tensor)
+        if not self.share.count or self.nothing:
+            return [-inf, -inf, 0.0, float(tensor)]
+        by = float(self.by)
+        counts = self.counts
+        if counts is None:
+            counts = _is_count(by, self.over, self.share) or by in _sizes(self.over, self.share)
+        return [by, -by, float(not counts), float(tensor)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the ranks have found a divisor to be. count: parts of what they add up to; None where it
+    is what each rank reads of the sizes. value: that of a constant. noticed: what is taken for
+    granted so. of_tensor: whether some rank has a tensor there."""
+
+    count: bool | None
+    value: float = 0.0
+    noticed: str = ""
+    of_tensor: bool = False
+
+    @classmethod
+    def of(cls, figures: Sequence[float], share: Share | None) -> Verdict:
+        """figures: the greatest of each, over the ranks."""
+        greatest, least, of_tensor = figures[0], -figures[1], bool(figures[3])
+        alike = least == greatest
+        if greatest == -inf or not (figures[2] or (of_tensor and alike)):
+            return cls(None, of_tensor=of_tensor)
+        if not alike:
+            return cls(count=True, of_tensor=of_tensor)
+        if not of_tensor:
+            return cls(False, greatest, _noticed_of_number(greatest, share))
+        if figures[2] and share is not None and greatest == share.total:
+            return cls(False, greatest, CONSTANT, of_tensor=True)
+        return cls(
+            True,
+            noticed=f"divided by a tensor that is {greatest:g} on every rank: each rank's counts "
+            "as its part of a count that adds up. If it is a constant, divide by a number of "
+            "Python's, as by float(divisor)",
+            of_tensor=True,
+        )
+
+    def overtaken(self, divided: Divided) -> bool:
+        """Whether what a rank divides by now is no longer what was found."""
+        if self.count or not divided.share.count or divided.nothing:
+            return False
+        if self.count is None:
+            return divided.counts is False
+        on_cpu = not (isinstance(divided.by, torch.Tensor) and divided.by.is_cuda)
+        return on_cpu and float(divided.by) != self.value
+
+
+def divided_by_numbers(
+    numbers: Sequence[float], over: Reduction, share: Share, *, ragged: bool
+) -> Divided:
+    counts = any(_is_count(number, over, share) for number in numbers)
+    return Divided(
+        prod(numbers), over, share, ragged, counts=counts, all_samples=share.total in numbers
+    )
+
+
+def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:
+    """`clamp`, which notes on a number that it makes what that was before."""
+
+    @wraps(clamp)
+    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not _may_count(x):
+            return clamp(x, *args, **kwargs)
+        least = args[0] if args else kwargs.get("min")
+        before = x.detach().clone()
+        made = clamp(x, *args, **kwargs)
+        if isinstance(least, (int, float)):
+            setattr(made, _FLOOR, Floor(before, float(least)))
+        return made
+
+    return wrapped
+
+
+def floor_of(divisor: torch.Tensor | float) -> Floor | None:
+    found: Floor | None = getattr(divisor, _FLOOR, None)
+    return found
+
+
+def _may_count(x: Any) -> bool:
+    return type(x) is torch.Tensor and not x.requires_grad and x.numel() == 1
+
+
+def _noticed_of_number(number: float, share: Share | None) -> str:
+    if share is None or not share.count or number < share.count or share.count == 1:
+        return ""
+    if number == share.total:
+        return CONSTANT
+    return "" if number % share.count else "divided by a number that every rank has, a constant"
+
+
+def _sizes(over: Reduction, share: Share) -> set[int]:
+    """How many samples, rows of several dims and elements a sum is over."""
+    many, counts = 1, {share.count}
+    for size in over.sizes:
+        many *= size
+        counts.add(many)
+    return counts
+
+
+def _is_count(divisor: float, over: Reduction, share: Share) -> bool:
+    """Whether a number is how many samples, or parts of samples, this rank adds up."""
+    if not share.count or (divisor == share.total and share.total != share.count):
+        return False
+    return abs(divisor - round(divisor)) < 1e-6 * divisor and (
+        round(divisor) in _sizes(over, share)
+    )

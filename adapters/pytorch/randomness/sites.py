@@ -1,0 +1,61 @@
+"""Which draws of a loop are for the rows of its batch: told by where in the script they stand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import CodeType
+from typing import final
+
+Site = tuple[CodeType, int]
+"""A call in the script: its code, and the place in it."""
+
+
+def site() -> Site:
+    """The script's own call that runs now: past dream's functions and torch's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__")):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def _is_library(name: object) -> bool:
+    return isinstance(name, str) and name.partition(".")[0] in ("dream", "torch")
+
+
+@final
+class Sites:
+    """What is known of a loop's draws. A size that follows the batch's, from one batch to the next,
+    was read from it; where a size could be a parameter's too, that is what tells."""
+
+    def __init__(self) -> None:
+        self._of_batch: set[Site] = set()
+        self._of_others: set[Site] = set()
+        self._of_parameters: set[Site] = set()
+
+    def of_batch(self, shape: Sequence[int], rows: int, *, doubtful: bool) -> bool | None:
+        """Whether a draw here is for the batch's rows; None where that cannot be told yet.
+
+        doubtful: the shape could be another thing's.
+        """
+        at = site()
+        if shape[0] != rows:
+            if at not in self._of_batch:
+                self._of_others.add(at)
+            return False
+        if at in self._of_batch:
+            return True
+        if at in self._of_others:
+            return False
+        if doubtful:
+            return None
+        self._of_batch.add(at)
+        return True
+
+    def guess(self, shape: Sequence[int]) -> bool:
+        """Whether a draw here, of a shape that a parameter has, is for the batch's rows as long as
+        nothing tells: a matrix is not, nor what is drawn where matrices are."""
+        at = site()
+        if len(shape) > 1:
+            self._of_parameters.add(at)
+        return at not in self._of_parameters
