@@ -24,7 +24,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
 from dream._bound import bound_to
-from dream.adapters.pytorch.private import VF
+from dream.adapters.pytorch.private import VF, dtensor_handlers
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
@@ -108,16 +108,40 @@ class Patches:
 
 
 @final
+class DTensorHandlers:
+    """What takes operations of DTensors while a block is open, and from the first training call
+    after it. handlers: by operation."""
+
+    def __init__(self, handlers: Mapping[Any, Any]) -> None:
+        self._handlers = handlers
+        self._patches = Patches()
+        self._put = False
+
+    def put(self) -> None:
+        if not self._put:
+            self._put = True
+            owner, name = dtensor_handlers()
+            self._patches.replace(owner, name, {**getattr(owner, name), **self._handlers})
+
+    def take_back(self) -> None:
+        self._patches.restore()
+        self._put = False
+
+
+@final
 class BackwardLent:
     """`torch.autograd.backward` outside a block, from a call of a module that stays distributed to
-    the backward pass that follows it."""
+    the backward pass that follows it. dtensors: what takes the operations of gradients in shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtensors: DTensorHandlers | None = None) -> None:
+        self._dtensors = dtensors
         self._patches = Patches()
         self._given: Any = None
 
     def lend(self, wrap: Wrap) -> None:
         """Have `wrap(backward)` stand in its place, once."""
+        if self._dtensors is not None:
+            self._dtensors.put()
         if self._given is None:
             self._given = wrap(torch.autograd.backward)
             self._patches.replace(torch.autograd, "backward", self._given)

@@ -73,6 +73,34 @@ def to_whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if to_local(tensor) is tensor else whole.full_tensor()
 
 
+def dtensor_handlers() -> tuple[Any, str]:
+    """Return where DTensors look up who takes an operation: an owner, and the name of a dict."""
+    from torch.distributed.tensor import DTensor  # which takes a while
+
+    return DTensor._op_dispatcher, "_custom_op_handlers"
+
+
+def past_handlers(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation as torch takes it, whoever took it before."""
+    owner, name = dtensor_handlers()
+    put = getattr(owner, name)
+    setattr(owner, name, {op: handler for op, handler in put.items() if op is not operation})
+    try:
+        return operation(*args, **kwargs)
+    finally:
+        setattr(owner, name, put)
+
+
+def be_whole(tensor: torch.Tensor) -> None:
+    """Have a DTensor be what lies in its memory, the same on every rank; nothing for others."""
+    spec: Any = getattr(tensor, "_spec", None)
+    if spec is not None:
+        from torch.distributed.tensor import Replicate
+
+        whole = tuple(Replicate() for _ in spec.placements)
+        tensor._spec = type(spec)(spec.mesh, whole, spec.tensor_meta)  # type: ignore[attr-defined]
+
+
 def own_call(module: nn.Module) -> Callable[..., Any]:
     """A module's call, hooks and all, past what takes its calls."""
     call: Callable[..., Any] = module._call_impl

@@ -26,7 +26,7 @@ from dream.adapters.pytorch.loss.calls import Bearer, Call
 from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
 from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.private import recomputing, to_local, to_whole
+from dream.adapters.pytorch.private import be_whole, recomputing, to_local, to_whole
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -213,6 +213,7 @@ class WeighedBackward:
             told.copy_(value)
         else:
             told.fill_(value)
+        be_whole(roots[0])
 
 
 def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:

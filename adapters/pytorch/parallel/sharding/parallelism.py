@@ -16,13 +16,13 @@ from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.call_hook import wrap_compile
-from dream.adapters.pytorch.hooks import BackwardLent, Hooks
+from dream.adapters.pytorch.hooks import BackwardLent, DTensorHandlers, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
-from dream.adapters.pytorch.parallel.sharding import state
+from dream.adapters.pytorch.parallel.sharding import operations, state
 from dream.adapters.pytorch.parallel.sharding.gradients import (
     SpreadGradients,
     clipping_norm,
@@ -64,7 +64,8 @@ class Sharding(Parallelism):
     def __init__(self, plan: Plan) -> None:
         self.supports_for = f"A model that {plan.spec.name!r} splits"
         super().__init__(plan)
-        self._lent = BackwardLent()
+        self._dtensors = DTensorHandlers(operations.handlers())
+        self._lent = BackwardLent(self._dtensors)
         self.alone = self.placement.mesh.size == 1
         self.registry = ModuleRegistry(
             self.make, self.dealt, self.shares, self.training,
@@ -121,9 +122,12 @@ class Sharding(Parallelism):
 
     def opened(self) -> None:
         self.backward.installed = not self.alone
+        if not self.alone:
+            self._dtensors.put()
 
     def closed(self) -> None:
         self.backward.installed = False
+        self._dtensors.take_back()
 
     def expect(self, objects: Sequence[Any]) -> None:
         """Take optimizers first, so that they follow what becomes of the parameters."""
