@@ -34,6 +34,8 @@ current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_
 foreach_copy_ = torch._foreach_copy_
+LBFGS_GATHERS, LBFGS_ADDS = "_gather_flat_grad", "_add_grad"
+"""Where an L-BFGS reads its gradients as one vector, and adds one to its parameters."""
 
 
 _HOOKS = (
@@ -73,16 +75,20 @@ def to_whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if to_local(tensor) is tensor else whole.full_tensor()
 
 
-def dtensor_handlers() -> tuple[Any, str]:
-    """Return where DTensors look up who takes an operation: an owner, and the name of a dict."""
-    from torch.distributed.tensor import DTensor  # which takes a while
-
-    return DTensor._op_dispatcher, "_custom_op_handlers"
+DTENSOR_HANDLERS = "_custom_op_handlers"
+"""A dict in which a DTensor's `dispatcher_of` looks up who takes an operation."""
 
 
-def past_handlers(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation as torch takes it, whoever took it before."""
-    owner, name = dtensor_handlers()
+def dispatcher_of(kind: Any) -> Any:
+    """Return what takes the operations of DTensors, of their class."""
+    return kind._op_dispatcher
+
+
+def past_handlers(
+    kind: Any, operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operation of DTensors as torch takes it, whoever took it before."""
+    owner, name = dispatcher_of(kind), DTENSOR_HANDLERS
     put = getattr(owner, name)
     setattr(owner, name, {op: handler for op, handler in put.items() if op is not operation})
     try:

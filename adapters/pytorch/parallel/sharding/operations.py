@@ -4,6 +4,9 @@
   rank's part of a sum that is still in parts, in silence.
 - Beside an ordinary tensor of the same shape (an average of the weights that was begun before the
   model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
+  Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
+  ranks are known to have the same.
+- Random numbers are those of the whole; torch draws on each rank for its shard.
 """
 
 from __future__ import annotations
@@ -17,56 +20,110 @@ from torch.distributed.tensor import DTensor
 
 from dream._errors import ConfigurationError
 from dream._log import logger
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.hooks import DTensorHandlers
 from dream.adapters.pytorch.parallel.sharding.parameters import shard_like
-from dream.adapters.pytorch.private import OpOverload, past_handlers, to_local, to_whole, tree_map
+from dream.adapters.pytorch.private import (
+    OpOverload,
+    be_whole,
+    past_handlers,
+    to_local,
+    to_whole,
+    tree_map,
+)
 
 Handler = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
-_aten = torch.ops.aten
+_IN_PLACE = ("add_.Tensor", "sub_.Tensor", "copy_.default", "lerp_.Scalar", "lerp_.Tensor")
+_MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "lerp.Scalar", "lerp.Tensor",
+         "_foreach_lerp_.Scalar", "_foreach_copy_.default")  # fmt: skip
+_DRAWN = ("normal_.default", "uniform_.default", "bernoulli_.float", "bernoulli.default",
+          "randn_like.default", "rand_like.default")  # fmt: skip
 _said: set[str] = set()
 
 
-def handlers() -> Mapping[OpOverload, Handler]:
-    """Return what takes DTensors' operations in the block."""
-    in_place = (
-        _aten.add_.Tensor, _aten.sub_.Tensor, _aten.copy_.default, _aten.lerp_.Scalar,
-        _aten.lerp_.Tensor,
-    )  # fmt: skip
-    others = (
-        _aten.add.Tensor, _aten.sub.Tensor, _aten.lerp.Scalar, _aten.lerp.Tensor,
-        _aten._foreach_lerp_.Scalar, _aten._foreach_copy_.default,
-    )  # fmt: skip
-    read: dict[OpOverload, Handler] = {_aten._local_scalar_dense.default: _read}
-    return read | dict.fromkeys(in_place, _in_place) | dict.fromkeys(others, _made)
+def in_the_block() -> DTensorHandlers:
+    """Return what is put in place while a block is open."""
+    return DTensorHandlers(DTensor, _handlers(), _formatted)
+
+
+def _handlers() -> Mapping[OpOverload, Handler]:
+    by_name: dict[str, Handler] = dict.fromkeys(_IN_PLACE, _in_place) | dict.fromkeys(_MADE, _made)
+    by_name |= dict.fromkeys(_DRAWN, _drawn)
+    by_name |= {"_local_scalar_dense.default": _read, "pow_.Scalar": _of_parts}
+    return {_operation(name): handler for name, handler in by_name.items()}
+
+
+def _operation(name: str) -> OpOverload:
+    packet, _, overload = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
+    return found
 
 
 def _read(operation: OpOverload, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return operation(to_whole(args[0]))
 
 
+def _formatted(tensor: DTensor, how: str) -> str:
+    """Format a number as torch formats its own tensors'."""
+    return object.__format__(tensor, how) if tensor.dim() else tensor.item().__format__(how)
+
+
 def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Change the first argument. Of two that are cut alike, each rank changes what it has: that is
     an optimizer's step, and quicker than torch's way."""
     first, second = args[0], args[1]
-    if isinstance(first, DTensor):
-        if _cut_alike(first, second) and not any(isinstance(x, DTensor) for x in args[2:]):
-            operation(to_local(first), to_local(second), *args[2:], **kwargs)
-            return first
-        if operation is _aten.copy_.default and _ordinary(second, first) and _unwatched(args):
-            _check_alike(second, first)
-            operation(to_local(first), to_local(shard_like(second, first)), *args[2:], **kwargs)
-            return first
-        return past_handlers(operation, args, kwargs)
-    return _made(operation, args, kwargs)
+    if not isinstance(first, DTensor):
+        return _made(operation, args, kwargs)
+    if _ordinary(second, first):
+        second = _cut(second, first)
+    if _cut_alike(first, second) and not any(isinstance(x, DTensor) for x in args[2:]):
+        operation(to_local(first), to_local(second), *args[2:], **kwargs)
+        return first
+    return past_handlers(DTensor, operation, (first, second, *args[2:]), kwargs)
 
 
 def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute what an ordinary tensor, or a list of them, becomes of whole ones."""
     first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
-    mixed = _ordinary(first, second) or _ordinary(second, first)
-    if not (mixed and _unwatched((first, second))):
-        return past_handlers(operation, args, kwargs)
+    if not (_ordinary(first, second) or _ordinary(second, first)):
+        return past_handlers(DTensor, operation, args, kwargs)
+    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+        args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
+        return past_handlers(DTensor, operation, args, kwargs)
     _tell_whole()
     return operation(*tree_map(_whole, args), **kwargs)
+
+
+def _drawn(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Draw for the whole, as one device does, and take this rank's shard."""
+    first = args[0]
+    whole = to_whole(first) if operation is torch.ops.aten.bernoulli.default else _empty(first)
+    drawn = shard_like(operation(whole, *args[1:], **kwargs), first)
+    if not private.is_in_place(operation):
+        return drawn
+    to_local(first).copy_(to_local(drawn))
+    return first
+
+
+def _of_parts(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a sum that is still in parts, once it is whole: torch makes another tensor of it."""
+    first = args[0]
+    if all(placement.is_partial() for placement in first.placements):
+        to_local(first).copy_(to_whole(first))
+        be_whole(first)
+    return past_handlers(DTensor, operation, args, kwargs)
+
+
+def _empty(like: DTensor) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device=to_local(like).device)
+
+
+def _cut(value: Any, like: Any) -> Any:
+    """Return an ordinary tensor in shards; any other value as it is."""
+    if not _ordinary(value, like) or value.requires_grad:
+        return value
+    _check_alike(value, like)
+    return shard_like(value, like)
 
 
 def _whole(value: Any) -> Any:
@@ -82,12 +139,6 @@ def _ordinary(one: Any, other: Any) -> bool:
         and one.dim() > 0
         and one.shape == other.shape
     )
-
-
-def _unwatched(tensors: tuple[Any, ...]) -> bool:
-    if not torch.is_grad_enabled():
-        return True
-    return not any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors)
 
 
 def _cut_alike(one: DTensor, other: Any) -> bool:
@@ -107,7 +158,7 @@ def _check_alike(tensor: torch.Tensor, like: DTensor) -> None:
         distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
     if not torch.equal(both[:2], -both[2:]):
         raise ConfigurationError(
-            "The ranks have other values of a tensor that is copied into a parameter in shards. "
+            "The ranks have other values of a tensor that meets one in shards. "
             f"Received: a tensor of shape {tuple(tensor.shape)}. Make it alike by "
             "strategy.communicator.all_reduce or broadcast first."
         )

@@ -16,7 +16,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.call_hook import wrap_compile
-from dream.adapters.pytorch.hooks import BackwardLent, DTensorHandlers, Hooks
+from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
@@ -28,6 +28,7 @@ from dream.adapters.pytorch.parallel.sharding.gradients import (
     clipping_norm,
     clipping_value,
 )
+from dream.adapters.pytorch.parallel.sharding.long_vectors import take_vectors
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
@@ -64,7 +65,7 @@ class Sharding(Parallelism):
     def __init__(self, plan: Plan) -> None:
         self.supports_for = f"A model that {plan.spec.name!r} splits"
         super().__init__(plan)
-        self._dtensors = DTensorHandlers(operations.handlers())
+        self._dtensors = operations.in_the_block()
         self._lent = BackwardLent(self._dtensors)
         self.alone = self.placement.mesh.size == 1
         self.registry = ModuleRegistry(
@@ -145,6 +146,8 @@ class Sharding(Parallelism):
 
     def adopt(self, optimizer: Optimizer) -> None:
         self.parameters.take(optimizer)
+        if not self.alone:
+            take_vectors(optimizer)
 
     def reshard(self) -> None:
         """Have every module's parameters be shards."""
