@@ -6,6 +6,7 @@ tests/adapters/pytorch/test_private.py says in which release each was seen, and 
 from __future__ import annotations
 
 import copy
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -148,6 +149,17 @@ def ignore_parameters(module: nn.Module, names: Iterable[str]) -> None:
 def remove_hooks(ddp: nn.parallel.DistributedDataParallel) -> None:
     """Have a DDP reduce nothing any more."""
     ddp._remove_autograd_hooks()
+
+
+def unreduced(reducer: Any) -> list[int]:
+    """Return which of DDP's parameters a backward pass that has ended did not come to, by their
+    places. It tells them in words alone."""
+    try:
+        reducer._check_reducer_finalized()
+    except RuntimeError as error:
+        told = re.search(r"did not receive grad for rank \d+: ((?:\d+ ?)+)", str(error))
+        return [] if told is None else [int(place) for place in told.group(1).split()]
+    return []
 
 
 def rebuild_buckets(reducer: Any) -> None:

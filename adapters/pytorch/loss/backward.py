@@ -165,6 +165,8 @@ class WeighedBackward:
                 inputs = None if inputs is None else [*inputs, sent[0]]
         try:
             run(starts, given, inputs=inputs, **keep)
+            for bearer in bearers if completes else ():
+                bearer.finish(run)
         finally:
             for handle in handles:
                 handle.remove()
