@@ -67,9 +67,7 @@ class BackwardCheck:
         before = set(self._others)
         yield
         self._others = before
-        self._after += [
-            p.register_post_accumulate_grad_hook(self._came_beside) for p in parameters
-        ]
+        self._after += [p.register_post_accumulate_grad_hook(self._came_beside) for p in parameters]
 
     def part_called(self, output: Any) -> None:
         """A part of the module was called by itself: a backward that starts there alone is not

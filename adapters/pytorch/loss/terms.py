@@ -243,9 +243,9 @@ class _Reader:
                 found.append(reduction)
             elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
                 break
-            elif (divisor := graph.divisor_at(node, name)) is not None:
-                if not _of_the_one(divisor, found):
-                    divisors += [Divisor(divisor, each) for each in graph.operands(node)]
+            divisor = graph.divisor_at(node, name) if reduction is None else None
+            if divisor is not None and not _of_the_one(divisor, found):
+                divisors += [Divisor(divisor, each) for each in graph.operands(node)]
             way.add(node)
             after = graph.operands(node)
             if len(after) != 1 or call_at(after[0]) is not None:

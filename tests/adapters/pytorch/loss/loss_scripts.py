@@ -526,7 +526,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         mean, summed, sum_over_batch_size, sum_over_rows, mean_of_means, mean_then_sum,
-        over_its_own_length, class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
+        over_its_own_length,
+        class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
         half_a_sum_of_some, sum_of_some_over_their_number,
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
