@@ -6,6 +6,8 @@
   model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
   Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
   ranks are known to have the same.
+- Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is
+  still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
 - Random numbers are those of the whole; torch draws on each rank for its shard.
 """
 
@@ -16,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from dream._errors import ConfigurationError
 from dream._log import logger
@@ -34,7 +36,7 @@ from dream.adapters.pytorch.private import (
 
 Handler = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 _IN_PLACE = ("add_.Tensor", "sub_.Tensor", "copy_.default", "lerp_.Scalar", "lerp_.Tensor")
-_MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "lerp.Scalar", "lerp.Tensor",
+_MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "lerp.Scalar", "lerp.Tensor",
          "_foreach_lerp_.Scalar", "_foreach_copy_.default")  # fmt: skip
 _DRAWN = ("normal_.default", "uniform_.default", "bernoulli_.float", "bernoulli.default",
           "randn_like.default", "rand_like.default")  # fmt: skip
@@ -85,6 +87,8 @@ def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute what an ordinary tensor, or a list of them, becomes of whole ones."""
     first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
+    if _number_beside(first, second) or _number_beside(second, first):
+        return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
     if not (_ordinary(first, second) or _ordinary(second, first)):
         return past_handlers(DTensor, operation, args, kwargs)
     if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
@@ -124,6 +128,22 @@ def _cut(value: Any, like: Any) -> Any:
         return value
     _check_alike(value, like)
     return shard_like(value, like)
+
+
+def _number_beside(part: Any, number: Any) -> bool:
+    """Tell a sum that is still in parts, and an ordinary number that meets it."""
+    return (
+        isinstance(part, DTensor)
+        and type(number) is torch.Tensor
+        and number.dim() == 0
+        and any(placement.is_partial() for placement in part.placements)
+    )
+
+
+def _replicated(value: Any) -> Any:
+    if not isinstance(value, DTensor):
+        return value
+    return value.redistribute(placements=[Replicate() for _ in value.placements])
 
 
 def _whole(value: Any) -> Any:
