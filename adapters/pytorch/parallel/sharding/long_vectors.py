@@ -18,7 +18,7 @@ from dream.adapters.pytorch.private import LBFGS_ADDS, LBFGS_GATHERS, to_local, 
 
 def take_vectors(optimizer: Optimizer) -> None:
     """Have an L-BFGS gather its gradients and step shards; nothing for others."""
-    if isinstance(optimizer, LBFGS) and LBFGS_ADDS not in vars(optimizer):
+    if isinstance(optimizer, LBFGS):
         logger.info(
             "L-BFGS looks at all parameters at once: its history is whole on every rank, and not "
             "in shards"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from numpy.typing import NDArray
 from torch import nn
@@ -16,6 +17,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.call_hook import wrap_compile
+from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import ModuleRegistry
@@ -74,6 +76,8 @@ class Sharding(Parallelism):
             world=self.world, takes_meta=True, draws=self.draws,
         )  # fmt: skip
         self.parameters = SplitParameters(self.registry)
+        self._guard = DriftGuard(self.world, self._modules)  # of buffers and hyperparameters
+        self._guarded: WeakSet[Optimizer] = WeakSet()
         self.backward = WeighedBackward(
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
@@ -107,6 +111,9 @@ class Sharding(Parallelism):
     @property
     def roots(self) -> list[ShardedModule]:
         return [root for root in self.registry.roots if isinstance(root, ShardedModule)]
+
+    def _modules(self) -> list[nn.Module]:
+        return [root.module for root in sorted(self.roots, key=lambda root: root.number)]
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.made("module", self.parameters.add)
@@ -146,7 +153,9 @@ class Sharding(Parallelism):
 
     def adopt(self, optimizer: Optimizer) -> None:
         self.parameters.take(optimizer)
-        if not self.alone:
+        if not self.alone and optimizer not in self._guarded:
+            self._guarded.add(optimizer)
+            self._guard.watch(optimizer)
             take_vectors(optimizer)
 
     def reshard(self) -> None:
