@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from dream._errors import Desynchronized
 from dream._log import logger
-from dream.adapters.pytorch.private import foreach_copy_, tables
+from dream.adapters.pytorch.private import foreach_copy_, tables, to_local
 from dream.collectives import Communicator
 
 _PART = 200
@@ -77,7 +77,8 @@ class DriftGuard:
         """Compare all there is. Returns the steps until that is to be done again, as many on every
         rank. steps, seconds: since the last time."""
         began = time.perf_counter()
-        parameters = [*chain.from_iterable(g["params"] for g in optimizer.param_groups)]
+        stepped = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        parameters = [parameter for parameter in stepped if _is_whole(parameter)]
         buffers = self._buffers()
         own = [
             crc32(repr(hyperparameters(optimizer)).encode()),
@@ -137,6 +138,7 @@ class DriftGuard:
             names.get(id(p), f"parameter {index} of group {number}"): p
             for number, group in enumerate(optimizer.param_groups)
             for index, p in enumerate(group["params"])
+            if _is_whole(p)
         }
         differing = self._differing(parameters)
         if differing:
@@ -215,6 +217,11 @@ def hyperparameters(optimizer: Optimizer) -> list[dict[str, float | str]]:
         {name: _plain(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
+
+
+def _is_whole(parameter: torch.Tensor) -> bool:
+    """Tell those of which every rank has all from shards, which are of one rank alone."""
+    return to_local(parameter) is parameter
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

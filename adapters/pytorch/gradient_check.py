@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -27,6 +29,7 @@ class BackwardCheck:
         self._reduced: set[int] = set()
         self._others: set[int] = set()
         self._handles: list[RemovableHandle] = []
+        self._after: list[RemovableHandle] = []
 
     @property
     def armed(self) -> bool:
@@ -50,10 +53,21 @@ class BackwardCheck:
     def arm(self) -> None:
         """The whole module is called: the next backward is averaged."""
         self._armed = True
+        while self._after:
+            self._after.pop().remove()
 
     def came(self) -> None:
         """A backward pass came to what the call gave."""
         self._armed = False
+
+    @contextmanager
+    def completing(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+        """What runs inside completes the backward pass that came. Another one, until the next
+        call, would find nothing that averages, whichever parameters it comes to."""
+        before = set(self._others)
+        yield
+        self._others = before
+        self._after += [p.register_post_accumulate_grad_hook(self._came_beside) for p in parameters]
 
     def part_called(self, output: Any) -> None:
         """A part of the module was called by itself: a backward that starts there alone is not

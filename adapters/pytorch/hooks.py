@@ -24,7 +24,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
 from dream._bound import bound_to
-from dream.adapters.pytorch.private import VF
+from dream.adapters.pytorch.private import DTENSOR_HANDLERS, VF, dispatcher_of
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
@@ -120,16 +120,43 @@ class Patches:
 
 
 @final
+class DTensorHandlers:
+    """What DTensors do while a block is open, and from the first training call after it. kind:
+    their class, which those import who have some. handlers: of operations."""
+
+    def __init__(
+        self, kind: type[Any], handlers: Mapping[Any, Any], formatted: Callable[[Any, str], str]
+    ) -> None:
+        self._kind, self._handlers, self._formatted = kind, handlers, formatted
+        self._patches = Patches()
+        self._put = False
+
+    def put(self) -> None:
+        if not self._put:
+            self._put = True
+            owner, name = dispatcher_of(self._kind), DTENSOR_HANDLERS
+            self._patches.replace(owner, name, {**getattr(owner, name), **self._handlers})
+            self._patches.replace(self._kind, "__format__", self._formatted)
+
+    def take_back(self) -> None:
+        self._patches.restore()
+        self._put = False
+
+
+@final
 class BackwardLent:
     """`torch.autograd.backward` outside a block, from a call of a module that stays distributed to
-    the backward pass that follows it."""
+    the backward pass that follows it. dtensors: what those do that it leaves as gradients."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtensors: DTensorHandlers | None = None) -> None:
+        self._dtensors = dtensors
         self._patches = Patches()
         self._given: Any = None
 
     def lend(self, wrap: Wrap) -> None:
         """Have `wrap(backward)` stand in its place, once."""
+        if self._dtensors is not None:
+            self._dtensors.put()
         if self._given is None:
             self._given = wrap(torch.autograd.backward)
             self._patches.replace(torch.autograd, "backward", self._given)

@@ -6,6 +6,7 @@ tests/adapters/pytorch/test_private.py says in which release each was seen, and 
 from __future__ import annotations
 
 import copy
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_
 foreach_copy_ = torch._foreach_copy_
+LBFGS_GATHERS, LBFGS_ADDS = "_gather_flat_grad", "_add_grad"
+"""Where an L-BFGS reads its gradients as one vector, and adds one to its parameters."""
 
 
 _HOOKS = (
@@ -71,6 +74,38 @@ def to_whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a DTensor's whole, which all its ranks make together; any other tensor itself."""
     whole: Any = tensor
     return tensor if to_local(tensor) is tensor else whole.full_tensor()
+
+
+DTENSOR_HANDLERS = "_custom_op_handlers"
+"""A dict in which a DTensor's `dispatcher_of` looks up who takes an operation."""
+
+
+def dispatcher_of(kind: Any) -> Any:
+    """Return what takes the operations of DTensors, of their class."""
+    return kind._op_dispatcher
+
+
+def past_handlers(
+    kind: Any, operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operation of DTensors as torch takes it, whoever took it before."""
+    owner, name = dispatcher_of(kind), DTENSOR_HANDLERS
+    put = getattr(owner, name)
+    setattr(owner, name, {op: handler for op, handler in put.items() if op is not operation})
+    try:
+        return operation(*args, **kwargs)
+    finally:
+        setattr(owner, name, put)
+
+
+def be_whole(tensor: torch.Tensor) -> None:
+    """Have a DTensor be what lies in its memory, the same on every rank; nothing for others."""
+    spec: Any = getattr(tensor, "_spec", None)
+    if spec is not None:
+        from torch.distributed.tensor import Replicate
+
+        whole = tuple(Replicate() for _ in spec.placements)
+        tensor._spec = type(spec)(spec.mesh, whole, spec.tensor_meta)  # type: ignore[attr-defined]
 
 
 def own_call(module: nn.Module) -> Callable[..., Any]:
@@ -114,6 +149,17 @@ def ignore_parameters(module: nn.Module, names: Iterable[str]) -> None:
 def remove_hooks(ddp: nn.parallel.DistributedDataParallel) -> None:
     """Have a DDP reduce nothing any more."""
     ddp._remove_autograd_hooks()
+
+
+def unreduced(reducer: Any) -> list[int]:
+    """Return which of DDP's parameters a backward pass that has ended did not come to, by their
+    places. It tells them in words alone."""
+    try:
+        reducer._check_reducer_finalized()
+    except RuntimeError as error:
+        told = re.search(r"did not receive grad for rank \d+: ((?:\d+ ?)+)", str(error))
+        return [] if told is None else [int(place) for place in told.group(1).split()]
+    return []
 
 
 def rebuild_buckets(reducer: Any) -> None:

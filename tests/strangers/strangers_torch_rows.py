@@ -20,7 +20,7 @@ ROWS: list[Row] = [
     Row("bucketed_batches"),
     Row("checkpoint_in_the_middle"),
     Row("checkpointed_activations"),
-    Row("class_weights", sample=("mirrored",)),
+    Row("class_weights", sample=("mirrored", "sharded")),
     Row("classifier_with_dropout", sample=("mirrored",)),
     Row("clipping_by_hand"),
     Row("compiled_model"),
@@ -39,7 +39,7 @@ ROWS: list[Row] = [
         expect="torch.func",
         reason="no backward is run that could carry the gradient to other ranks",
     ),
-    Row("gan_two_optimizers", sample=("mirrored",)),
+    Row("gan_two_optimizers", sample=("mirrored", "sharded")),
     Row(
         "gpt_get_batch",
         tolerance=1e-5,

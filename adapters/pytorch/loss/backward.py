@@ -28,7 +28,7 @@ from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.private import recomputing, to_local
+from dream.adapters.pytorch.private import be_whole, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -173,6 +173,8 @@ class WeighedBackward:
                 inputs = None if inputs is None else [*inputs, sent[0]]
         try:
             run(starts, given, inputs=inputs, **keep)
+            for bearer in reading.bearers if completes else ():
+                bearer.finish(run)
         finally:
             for handle in handles:
                 handle.remove()
@@ -268,6 +270,7 @@ class WeighedBackward:
             told.copy_(value)
         else:
             told.fill_(value)
+        be_whole(roots[0])
 
 
 def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -50,6 +50,9 @@ class Bearer(ABC):
         """Send the message, shape (SIZE,), with the backward that is about to start. What that
         starts from beside the loss, and the gradient there; None where the message has its own
         way. Messages of an update's micro-batches are added up."""
+
+    def finish(self, run: Callable[..., None]) -> None:  # noqa: B027
+        """After backward: have parameters reduced too that it did not come to. run: backward."""
 
     @abstractmethod
     def received(self) -> torch.Tensor:

@@ -63,7 +63,7 @@ class Recipe:
             return None
         kinds = ("once",) if term.share is None else ("mean", "count")
         counted = term.count is None or isinstance(term.count, torch.Tensor)
-        if term.kind not in kinds or term.matches is not None or not counted:
+        if term.kind not in kinds or term.divided or term.floor or not counted:
             return None
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)

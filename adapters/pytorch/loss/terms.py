@@ -244,7 +244,8 @@ class _Reader:
                 found.append(reduction)
             elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
                 break
-            elif (divisor := graph.divisor_at(node, name)) is not None:
+            divisor = graph.divisor_at(node, name) if reduction is None else None
+            if divisor is not None and not _of_the_one(divisor, found):
                 divisors += [Divisor(divisor, each) for each in graph.operands(node)]
             way.add(node)
             after = graph.operands(node)
@@ -344,6 +345,14 @@ class _Reader:
             elif graph.couples(node, name, rows) and self.look(node, None, _FAR).calls:
                 return name
         return ""
+
+
+def _of_the_one(divisor: torch.Tensor | float, found: list[graph.Reduction]) -> bool:
+    """Whether what a share of one sample is divided by is that sample's own, as a length is: other
+    ranks, which have more, have one for each."""
+    if not found or not isinstance(divisor, torch.Tensor) or not divisor.dim():
+        return False
+    return found[-1].sizes[:1] == divisor.shape[:1]
 
 
 def _stacks(node: Any, name: str, after: list[Any]) -> bool:

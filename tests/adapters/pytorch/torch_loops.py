@@ -107,6 +107,27 @@ def head_replaced() -> torch.Tensor:
     return weights(model)
 
 
+class Heads(nn.Module):
+    """Two heads on a trunk, of which a call uses one; and a layer that no call uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(FEATURES, 16)
+        self.heads = nn.ModuleList(nn.Linear(16, CLASSES) for _ in range(2))
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, head: int) -> torch.Tensor:
+        return self.heads[head](self.trunk(x).relu())
+
+
+def heads_by_turns() -> torch.Tensor:
+    model = Heads()
+    optimizer = momentum(model)
+    for index, (x, y) in enumerate(epochs(loader())):
+        descend(optimizer, F.cross_entropy(model(x, index % 3 % 2), y))
+    return weights(model)
+
+
 def recomputed_activations() -> torch.Tensor:
     model = net()
     optimizer = momentum(model)
@@ -259,6 +280,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         loader_workers,
         freezing_and_thawing,
         head_replaced,
+        heads_by_turns,
         recomputed_activations,
         users_own_accumulation,
         compiled_model,
@@ -312,12 +334,16 @@ def gradients_set_by_hand() -> None:
         optimizer.step()
 
 
-def parameter_without_part_in_the_loss() -> None:
-    model = Coder()
-    model.spare = nn.Linear(2, 2)
+def two_backwards_into_two_heads() -> None:
+    model = Heads()
     optimizer = momentum(model)
     for x, y in loader(64):
-        descend(optimizer, F.cross_entropy(model(x), y))
+        optimizer.zero_grad()
+        hidden = model.trunk(x).relu()
+        both = [model(x, 0), model.heads[1](hidden)]
+        F.cross_entropy(both[0], y).backward()
+        both[1].square().mean().backward()
+        optimizer.step()
 
 
 def model_without_shapes() -> None:
@@ -339,7 +365,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         part_after_the_whole,
         two_backwards_of_one_forward,
         gradients_set_by_hand,
-        parameter_without_part_in_the_loss,
+        two_backwards_into_two_heads,
         model_without_shapes,
         average_of_whole_numbers,
     )

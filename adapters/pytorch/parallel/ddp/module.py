@@ -48,11 +48,11 @@ class DdpSettings:
             find_unused_parameters=self.options["find_unused"],
             static_graph=self.options["static_graph"],
         )
-        if self.hook is not None and not self._sparse(runner):
+        if self.hook is not None and not self.sparse(runner):
             ddp.register_comm_hook(None, self.hook)
         return ddp
 
-    def _sparse(self, runner: DdpForward) -> bool:
+    def sparse(self, runner: DdpForward) -> bool:
         """Whether gradients are sparse, which torch's own process group reduces alone."""
         kinds = (nn.Embedding, nn.EmbeddingBag)
         found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
@@ -194,6 +194,25 @@ class DdpModule(DistributedModule, Bearer):
         if self._begins:
             carrier.grad = None
         return self._runner.started[0], message.to(carrier.device, carrier.dtype)
+
+    def finish(self, run: Callable[..., None]) -> None:
+        """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
+        a gradient of has none after it, as on one device."""
+        message = self._runner.message
+        if self._ddp is None or message is None or self._ddp.find_unused_parameters:
+            return
+        reduced = [message, *self._own]
+        unused = [reduced[place] for place in private.unreduced(self._ddp.reducer)]
+        if not unused or self._settings.sparse(self._runner):
+            return
+        bare = [parameter for parameter in unused if parameter.grad is None]
+        with self.backwards.completing(self._own):
+            run(unused, [torch.zeros_like(parameter) for parameter in unused])
+        for parameter in bare:
+            if parameter.grad is not None and not parameter.grad.any():
+                parameter.grad = None
+        if self.registry.updates is not None:
+            self.registry.updates.held.renote()
 
     def received(self) -> torch.Tensor:
         carrier = self._runner.message

@@ -42,7 +42,7 @@ class ParameterServer(Asynchronous):
 
     def __init__(self, plan: Plan) -> None:
         self._job = ServerJob.of(plan.cluster, plan.options)
-        self._seed = plan.seed or 0
+        self._seed = plan.seed
         self._topology = Topology.of(
             plan.cluster,
             num_replicas=self._job.roles.workers,

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from dream._errors import Unsupported
+from dream._log import logger
 from dream.adapters.pytorch.data.sampling import SeededBatches
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
 from dream.parameter_server.leases import Epoch, Lease
@@ -59,8 +60,8 @@ class LeasedBatches(Sampler[list[int]]):
 class LeasedLoaders:
     """Turns loaders into those whose batches are leased."""
 
-    def __init__(self, worker: TorchWorker, seed: int) -> None:
-        self._worker, self._seed = worker, seed
+    def __init__(self, worker: TorchWorker, seed: int | None) -> None:
+        self._worker, self._seed, self._told = worker, seed or 0, seed is not None
         self._made = 0
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -90,6 +91,13 @@ class LeasedLoaders:
                 "of one's own. Use a map-style dataset, a batch size, and shuffle=True."
             )
         shuffle = not isinstance(loader.sampler, SequentialSampler)
+        if shuffle and not self._told:
+            self._told = True
+            logger.info(
+                "workers that do not wait for one another cannot draw one order together: shuffled "
+                "batches come in the order of seed=%d, and not in the script's own; seed= of "
+                "dream.strategy chooses it", self._seed,
+            )  # fmt: skip
         samples = len(loader.dataset)  # type: ignore[arg-type]
         epoch = Epoch(samples, loader.batch_size, loader.drop_last)
         source = SeededBatches(

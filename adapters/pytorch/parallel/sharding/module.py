@@ -39,8 +39,8 @@ class Message:
 
     def send(self, numbers: torch.Tensor, *, first: bool, last: bool) -> None:
         """Add up those of an update's parts, and set out with the last: before backward, whose time
-        it takes no part of."""
-        self._numbers = numbers if first else self._numbers + numbers
+        it takes no part of. A message of its own: another module of the same loss sends it too."""
+        self._numbers = numbers.clone() if first else self._numbers + numbers
         if last and self._group is not None:
             work = distributed.all_reduce(self._numbers, group=self._group, async_op=True)
             self._work = work

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from numpy.typing import NDArray
 from torch import nn
@@ -16,6 +17,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.call_hook import wrap_compile
+from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
@@ -23,12 +25,13 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
-from dream.adapters.pytorch.parallel.sharding import state
+from dream.adapters.pytorch.parallel.sharding import operations, state
 from dream.adapters.pytorch.parallel.sharding.gradients import (
     SpreadGradients,
     clipping_norm,
     clipping_value,
 )
+from dream.adapters.pytorch.parallel.sharding.long_vectors import take_vectors
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
@@ -65,7 +68,8 @@ class Sharding(Parallelism):
     def __init__(self, plan: Plan) -> None:
         self.supports_for = f"A model that {plan.spec.name!r} splits"
         super().__init__(plan)
-        self._lent = BackwardLent()
+        self._dtensors = operations.in_the_block()
+        self._lent = BackwardLent(self._dtensors)
         self.alone = self.placement.mesh.size == 1
         self.registry = ModuleRegistry(
             self.make, self.dealt, self.shares, self.training,
@@ -73,6 +77,8 @@ class Sharding(Parallelism):
             world=self.world, takes_meta=True, draws=self.draws,
         )  # fmt: skip
         self.parameters = SplitParameters(self.registry)
+        self._guard = DriftGuard(self.world, self._modules)  # of buffers and hyperparameters
+        self._guarded: WeakSet[Optimizer] = WeakSet()
         self.backward = WeighedBackward(
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
@@ -107,6 +113,9 @@ class Sharding(Parallelism):
     def roots(self) -> list[ShardedModule]:
         return [root for root in self.registry.roots if isinstance(root, ShardedModule)]
 
+    def _modules(self) -> list[nn.Module]:
+        return [root.module for root in sorted(self.roots, key=lambda root: root.number)]
+
     def subscribe(self, hooks: Hooks) -> None:
         hooks.made("module", self.parameters.add)
         hooks.making("optimizer", lambda _: self.reshard())
@@ -123,9 +132,12 @@ class Sharding(Parallelism):
 
     def opened(self) -> None:
         self.backward.installed = not self.alone
+        if not self.alone:
+            self._dtensors.put()
 
     def closed(self) -> None:
         self.backward.installed = False
+        self._dtensors.take_back()
 
     def expect(self, objects: Sequence[Any]) -> None:
         """Take optimizers first, so that they follow what becomes of the parameters."""
@@ -143,6 +155,10 @@ class Sharding(Parallelism):
 
     def adopt(self, optimizer: Optimizer) -> None:
         self.parameters.take(optimizer)
+        if not self.alone and optimizer not in self._guarded:
+            self._guarded.add(optimizer)
+            self._guard.watch(optimizer)
+            take_vectors(optimizer)
 
     def reshard(self) -> None:
         """Have every module's parameters be shards."""

@@ -101,6 +101,16 @@ def mean_then_sum() -> Trained:
     return loop(mlp(), loss)
 
 
+def over_its_own_length() -> Trained:
+    """A share of one sample has one length, which is no count of all samples'."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each / (b[1] + 1)).mean()
+
+    return loop(mlp(), loss)
+
+
 def class_weights() -> Trained:
     weight = torch.tensor([0.2, 1.0, 3.0, 0.5])
     return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1], weight=weight))
@@ -599,6 +609,7 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         mean, summed, sum_over_batch_size, sum_over_rows, mean_of_means, mean_then_sum,
+        over_its_own_length,
         class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
         half_a_sum_of_some, sum_of_some_over_their_number,
         over_a_clamped_sum, over_a_count_or_one, over_a_count_as_a_number,

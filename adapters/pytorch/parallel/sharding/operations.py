@@ -1,0 +1,194 @@
+"""What DTensors do in the block that torch's own do not.
+
+- A number that is read of one (`float(x)`, `x.item()`, `if x:`) is the whole one; torch reads this
+  rank's part of a sum that is still in parts, in silence.
+- Beside an ordinary tensor of the same shape (an average of the weights that was begun before the
+  model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
+  Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
+  ranks are known to have the same.
+- Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is
+  still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
+- Random numbers are those of the whole; torch draws on each rank for its shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.tensor import DTensor, Replicate
+
+from dream._errors import ConfigurationError
+from dream._log import logger
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.hooks import DTensorHandlers
+from dream.adapters.pytorch.parallel.sharding.parameters import shard_like
+from dream.adapters.pytorch.private import (
+    OpOverload,
+    be_whole,
+    past_handlers,
+    to_local,
+    to_whole,
+    tree_map,
+)
+
+Handler = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+_IN_PLACE = ("add_.Tensor", "sub_.Tensor", "copy_.default", "lerp_.Scalar", "lerp_.Tensor")
+_MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "lerp.Scalar", "lerp.Tensor",
+         "_foreach_lerp_.Scalar", "_foreach_copy_.default")  # fmt: skip
+_DRAWN = ("normal_.default", "uniform_.default", "bernoulli_.float", "bernoulli.default",
+          "randn_like.default", "rand_like.default")  # fmt: skip
+_said: set[str] = set()
+
+
+def in_the_block() -> DTensorHandlers:
+    """Return what is put in place while a block is open."""
+    return DTensorHandlers(DTensor, _handlers(), _formatted)
+
+
+def _handlers() -> Mapping[OpOverload, Handler]:
+    by_name: dict[str, Handler] = dict.fromkeys(_IN_PLACE, _in_place) | dict.fromkeys(_MADE, _made)
+    by_name |= dict.fromkeys(_DRAWN, _drawn)
+    by_name |= {"_local_scalar_dense.default": _read, "pow_.Scalar": _of_parts}
+    return {_operation(name): handler for name, handler in by_name.items()}
+
+
+def _operation(name: str) -> OpOverload:
+    packet, _, overload = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
+    return found
+
+
+def _read(operation: OpOverload, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    return operation(to_whole(args[0]))
+
+
+def _formatted(tensor: DTensor, how: str) -> str:
+    """Format a number as torch formats its own tensors'."""
+    return object.__format__(tensor, how) if tensor.dim() else tensor.item().__format__(how)
+
+
+def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change the first argument. Of two that are cut alike, each rank changes what it has: that is
+    an optimizer's step, and quicker than torch's way."""
+    first, second = args[0], args[1]
+    if not isinstance(first, DTensor):
+        return _made(operation, args, kwargs)
+    if _ordinary(second, first):
+        second = _cut(second, first)
+    if _cut_alike(first, second) and not any(isinstance(x, DTensor) for x in args[2:]):
+        operation(to_local(first), to_local(second), *args[2:], **kwargs)
+        return first
+    return past_handlers(DTensor, operation, (first, second, *args[2:]), kwargs)
+
+
+def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute what an ordinary tensor, or a list of them, becomes of whole ones."""
+    first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
+    if _number_beside(first, second) or _number_beside(second, first):
+        return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
+    if not (_ordinary(first, second) or _ordinary(second, first)):
+        return past_handlers(DTensor, operation, args, kwargs)
+    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+        args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
+        return past_handlers(DTensor, operation, args, kwargs)
+    _tell_whole()
+    return operation(*tree_map(_whole, args), **kwargs)
+
+
+def _drawn(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Draw for the whole, as one device does, and take this rank's shard."""
+    first = args[0]
+    whole = to_whole(first) if operation is torch.ops.aten.bernoulli.default else _empty(first)
+    drawn = shard_like(operation(whole, *args[1:], **kwargs), first)
+    if not private.is_in_place(operation):
+        return drawn
+    to_local(first).copy_(to_local(drawn))
+    return first
+
+
+def _of_parts(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change a sum that is still in parts, once it is whole: torch makes another tensor of it."""
+    first = args[0]
+    if all(placement.is_partial() for placement in first.placements):
+        to_local(first).copy_(to_whole(first))
+        be_whole(first)
+    return past_handlers(DTensor, operation, args, kwargs)
+
+
+def _empty(like: DTensor) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device=to_local(like).device)
+
+
+def _cut(value: Any, like: Any) -> Any:
+    """Return an ordinary tensor in shards; any other value as it is."""
+    if not _ordinary(value, like) or value.requires_grad:
+        return value
+    _check_alike(value, like)
+    return shard_like(value, like)
+
+
+def _number_beside(part: Any, number: Any) -> bool:
+    """Tell a sum that is still in parts, and an ordinary number that meets it."""
+    return (
+        isinstance(part, DTensor)
+        and type(number) is torch.Tensor
+        and number.dim() == 0
+        and any(placement.is_partial() for placement in part.placements)
+    )
+
+
+def _replicated(value: Any) -> Any:
+    if not isinstance(value, DTensor):
+        return value
+    return value.redistribute(placements=[Replicate() for _ in value.placements])
+
+
+def _whole(value: Any) -> Any:
+    return to_whole(value) if isinstance(value, DTensor) else value
+
+
+def _ordinary(one: Any, other: Any) -> bool:
+    """Tell an ordinary tensor beside a DTensor of its shape."""
+    return (
+        isinstance(other, DTensor)
+        and isinstance(one, torch.Tensor)
+        and not isinstance(one, DTensor)
+        and one.dim() > 0
+        and one.shape == other.shape
+    )
+
+
+def _cut_alike(one: DTensor, other: Any) -> bool:
+    if not isinstance(other, DTensor) or one.shape != other.shape:
+        return False
+    same = one.placements == other.placements
+    return same and not any(placement.is_partial() for placement in one.placements)
+
+
+def _check_alike(tensor: torch.Tensor, like: DTensor) -> None:
+    """Refuse to cut a tensor of which the ranks have other values."""
+    values = tensor.detach().double().nan_to_num()
+    sums = torch.stack([values.sum(), values.square().sum()])
+    both = torch.cat([sums, -sums])
+    for axis in range(like.device_mesh.ndim):
+        group = like.device_mesh.get_group(axis)
+        distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
+    if not torch.equal(both[:2], -both[2:]):
+        raise ConfigurationError(
+            "The ranks have other values of a tensor that meets one in shards. "
+            f"Received: a tensor of shape {tuple(tensor.shape)}. Make it alike by "
+            "strategy.communicator.all_reduce or broadcast first."
+        )
+
+
+def _tell_whole() -> None:
+    if "whole" not in _said:
+        _said.add("whole")
+        logger.info(
+            "a copy or an average of the parameters that was begun before the model was split is "
+            "whole on every rank, which is exact, and takes its memory; one that is begun after "
+            "the optimizer is made is in shards"
+        )

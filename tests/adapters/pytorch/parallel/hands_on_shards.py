@@ -1,0 +1,176 @@
+"""What loops do by hand to gradients and parameters, on one device and on shards."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+Acts = Iterator[Any]
+"""Is gone on with before an optimizer, before and after each of its steps; gives a number."""
+
+
+def norm_read(model: nn.Module) -> Acts:
+    yield
+    while True:
+        norm = sum(float(p.grad.pow(2).sum()) for p in model.parameters()) ** 0.5
+        for p in model.parameters():
+            p.grad.mul_(1.0 / norm)
+        yield norm
+        yield
+
+
+def norm_printed(model: nn.Module) -> Acts:
+    yield
+    while True:
+        yield float(f"{sum(p.grad.norm() ** 2 for p in model.parameters()):.4f}")
+        yield
+
+
+def largest(model: nn.Module) -> Acts:
+    yield
+    while True:
+        most = max(p.grad.abs().max().item() for p in model.parameters())
+        for p in model.parameters():
+            p.grad.div_(most)
+        yield most
+        yield
+
+
+def noise_like(model: nn.Module) -> Acts:
+    yield
+    while True:
+        for p in model.parameters():
+            p.grad.add_(0.1 * torch.randn_like(p.grad))
+        yield
+        yield
+
+
+def noise_of_a_size(model: nn.Module) -> Acts:
+    yield
+    while True:
+        for p in model.parameters():
+            p.grad.add_(0.1 * torch.randn(p.shape))
+        yield
+        yield
+
+
+def drawn_anew(model: nn.Module) -> Acts:
+    yield
+    while True:
+        yield
+        nn.init.normal_(model[2].weight, 0.0, 0.1)
+        model[0].reset_parameters()
+        yield
+
+
+def average_by_names(model: nn.Module) -> Acts:
+    shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+    yield
+    while True:
+        yield
+        for name, p in model.named_parameters():
+            shadow[name] = 0.9 * shadow[name] + 0.1 * p.data
+        yield float(sum(value.sum() for value in shadow.values()))
+
+
+def average_by_copy(model: nn.Module) -> Acts:
+    shadow = copy.deepcopy(model)
+    yield
+    while True:
+        yield
+        with torch.no_grad():
+            for mine, p in zip(shadow.parameters(), model.parameters(), strict=True):
+                mine.lerp_(p, 0.1)
+            told = float(shadow(torch.ones(1, 5)).sum())
+            for mine, p in zip(shadow.parameters(), model.parameters(), strict=True):
+                p.copy_(0.5 * (p + mine))
+        yield told
+
+
+def averaged_model(model: nn.Module) -> Acts:
+    shadow = AveragedModel(model)
+    yield
+    while True:
+        yield
+        shadow.update_parameters(model)
+        with torch.no_grad():
+            told = float(shadow(torch.ones(1, 5)).sum())
+        yield told
+
+
+HANDS = (norm_read, norm_printed, largest, noise_like, noise_of_a_size, drawn_anew,
+         average_by_names, average_by_copy, averaged_model)  # fmt: skip
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "adafactor": partial(torch.optim.Adafactor, lr=0.01),
+    "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=3),
+}
+
+
+def untouched(_: nn.Module) -> Acts:
+    while True:
+        yield
+
+
+def trained(act: Callable[[nn.Module], Acts], make: Callable[..., Any] | None = None) -> list[Any]:
+    torch.manual_seed(31)
+    data = TensorDataset(torch.randn(40, 5), 3 * torch.randn(40, 2))
+    model = nn.Sequential(nn.Linear(5, 9), nn.Sigmoid(), nn.Linear(9, 2))
+    acting = act(model)
+    next(acting)
+    optimizer = (make or partial(torch.optim.SGD, lr=0.1, momentum=0.5))(model.parameters())
+    found: list[Any] = []
+    for x, y in DataLoader(data, batch_size=12, shuffle=True):
+
+        def closure(x: Any = x, y: Any = y) -> Any:
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).sum(dim=1).mean()
+            loss.backward()
+            return loss
+
+        if make is None:
+            found += [closure().item(), next(acting)]
+            optimizer.step()
+        else:
+            found.append(float(optimizer.step(closure)))
+        found.append(next(acting))
+    wholes = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return [torch.tensor([x or 0.0 for x in found]), *(p.detach() for p in wholes)]
+
+
+def apart() -> dict[str, float]:
+    """How far each is from one device, by its name; and what two ranks cannot agree on."""
+    torch.set_num_threads(1)
+    jobs: dict[str, Any] = {act.__name__: partial(trained, act) for act in HANDS}
+    jobs |= {name: partial(trained, untouched, make) for name, make in OPTIMIZERS.items()}
+    found = {}
+    for name, job in jobs.items():
+        right = job()
+        with dream.strategy("sharded", framework="torch"):
+            ours = job()
+        found[name] = max(
+            float(((a - b).abs() / b.abs().clamp(min=1.0)).max())
+            for a, b in zip(ours, right, strict=True)
+        )
+    return found
+
+
+def unlike() -> str:
+    """A rank's own numbers are added to what is in shards."""
+    with dream.strategy("sharded", framework="torch") as made:
+        model = nn.Linear(3, 2)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with torch.no_grad():
+                model.weight.add_(torch.full((2, 3), float(made.topology.rank)))
+        except dream.ConfigurationError as error:
+            return str(error)
+    return "nothing"
