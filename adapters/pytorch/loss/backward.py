@@ -250,6 +250,7 @@ class WeighedBackward:
         if not received.is_cuda:
             if message[OVERTAKEN]:
                 self._factors.look_again()
+                self._recipes.clear()  # who reads again meets the others
             if self.stamped is not None:
                 self.stamped.hear(message[STAMP], message[SQUARE])
         if weighed.late:
