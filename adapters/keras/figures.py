@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import MethodType
 from typing import Any, final
 
@@ -43,14 +44,15 @@ class Figures:
     def note(self, metric: Any, result: Any) -> None:
         self._results.append((metric, result))
 
-    def weight_of(self, values: Any, weight: Any) -> Any:
+    def weight_of(self, values: Any, weight: Any, *, tracks: bool) -> Any:
         """Return what a metric's update weighs here. One number for the whole batch counts once on
-        one device: here for this part's share."""
+        one device: here for this part's share. tracks: whether this is Keras's own, of a loss,
+        which it weighs by the batch's samples."""
         if not _is_scalar(values):
             return weight
         if weight is None:
             return self.share.fraction
-        counts = type(weight) is int and weight > 1  # samples, as Keras weighs an output's loss
+        counts = type(weight) is int and (tracks or weight > 1)
         if isinstance(weight, (int, float)) and not counts:
             return weight * self.share.fraction
         return weight
@@ -97,12 +99,14 @@ _noting: ContextVar[Figures | None] = ContextVar("dream.keras_figures", default=
 
 def watch(model: Any) -> None:
     """Have the model's metrics tell of their results, on the instance, for life."""
+    trackers = {id(each) for each in (private.loss_tracker(model), *private.output_losses(model))}
     for metric in private.leaf_metrics(model.metrics):
         if "result" in vars(metric):
             continue
         metric.result = MethodType(_result, metric)
         if type(metric).update_state in _SCALARS:
-            metric.update_state = MethodType(_update_state, metric)
+            own = _track if id(metric) in trackers else _update_state
+            metric.update_state = MethodType(own, metric)
 
 
 def _result(self: Any) -> Any:
@@ -113,11 +117,16 @@ def _result(self: Any) -> Any:
     return found
 
 
-def _update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
+def _update_state(
+    self: Any, values: Any, sample_weight: Any = None, *, tracks: bool = False
+) -> None:
     figures = _noting.get()
     if figures is not None:
-        sample_weight = figures.weight_of(values, sample_weight)
+        sample_weight = figures.weight_of(values, sample_weight, tracks=tracks)
     type(self).update_state(self, values, sample_weight=sample_weight)
+
+
+_track = partial(_update_state, tracks=True)
 
 
 def _is_scalar(values: Any) -> bool:
