@@ -97,6 +97,10 @@ _FIRST: tuple[tuple[Any, str], ...] = (
 _FACTORIES = ("ones", "zeros", "full", "empty", "eye", "arange", "rand", "randn")
 
 
+_INHERITED: Any = object()
+"""Stands for what an owner had of a base class's."""
+
+
 @final
 class Patches:
     """A list of replacements, applied and taken back together."""
@@ -105,7 +109,7 @@ class Patches:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        own = vars(owner).get(name)  # as it lies there: a classmethod, not what it is bound to
+        own = vars(owner).get(name, _INHERITED)  # as it lies there, a classmethod unbound
         self._originals.append((owner, name, own))
         setattr(owner, name, value)
 
@@ -113,7 +117,7 @@ class Patches:
         """Put the originals back, last first."""
         while self._originals:
             owner, name, original = self._originals.pop()
-            if original is None:  # it was a base class's
+            if original is _INHERITED:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)

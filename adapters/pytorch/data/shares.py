@@ -23,7 +23,7 @@ _FAR = 8
 _OWN_SUMS = (
     "what the loop itself adds up over an epoch is of this rank's rows alone: running += "
     "loss.item() * len(x) comes to a part of the sum, so divide it by the rows that were counted, "
-    "not by len(dataset); other sums, as of right answers, are made global by "
+    "not by len(data); other sums, as of right answers, are made global by "
     'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
 )
 _said: set[str] = set()

@@ -18,7 +18,7 @@ from dream.tools.plan.sketch import Candidate, Rehearsal
 
 PARAMETERS = 41_170
 TRAINING = TrainingSpec("adamw", "float32", fused=False)
-WIDTH, TOKENS, LOSS = 32, 16, 16
+WIDTH, TOKENS, LOSS = 32, 16, 24
 
 
 def rehearse(candidate: Candidate, batch: int, build: Any = plan_models.tokens) -> list[Rehearsal]:
