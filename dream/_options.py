@@ -177,7 +177,8 @@ REPLICAS = (
     ),
     Option(
         "find_unused", bool, False, "look before backward for parameters that take no part in a "
-        "step's loss; without it they are found after, which is as right", mesh=True, frameworks=("torch",),
+        "step's loss; without it they are found after, which is as right",
+        mesh=True, frameworks=("torch",),
     ),
     Option(
         "resync", int, None, "steps between broadcasts of rank 0's weights in a job of two "
@@ -253,7 +254,8 @@ SHARDED = (
     ),
     Option(
         "find_unused", bool, False, "zero=1: look before backward for parameters that take no part "
-        "in a step's loss; without it they are found after, which is as right", mesh=True, frameworks=("torch",),
+        "in a step's loss; without it they are found after, which is as right",
+        mesh=True, frameworks=("torch",),
     ),
     Option(
         "data", int, None, "groups of ranks that hold all shards each (hybrid sharding); 1 by "

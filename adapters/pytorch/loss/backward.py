@@ -138,7 +138,7 @@ class WeighedBackward:
             run(roots, gradients, inputs=inputs, **keep)  # torch says what is wrong
             return
         read = [terms_of(root, armed) for root in roots]
-        bearers = bearers_of(roots, armed)
+        bearers = bearers_of([root.grad_fn for root in roots], armed)
         terms = [term for each in read for term in each]
         completes = all(bearer.completes for bearer in bearers)
         cut = self._updates is not None
