@@ -176,7 +176,8 @@ REPLICAS = (
         mesh=True, frameworks=("torch",),
     ),
     Option(
-        "find_unused", bool, False, "allow parameters that take no part in a step's loss",
+        "find_unused", bool, False, "look before backward for parameters that take no part in a "
+        "step's loss; without it they are found after, which is as right",
         mesh=True, frameworks=("torch",),
     ),
     Option(
@@ -252,8 +253,9 @@ SHARDED = (
         choices=(1, 2, 3), mesh=True,
     ),
     Option(
-        "find_unused", bool, False, "zero=1: allow parameters that take no part in a step's loss, "
-        "which zero=2 and zero=3 always do", mesh=True, frameworks=("torch",),
+        "find_unused", bool, False, "zero=1: look before backward for parameters that take no part "
+        "in a step's loss; without it they are found after, which is as right",
+        mesh=True, frameworks=("torch",),
     ),
     Option(
         "data", int, None, "groups of ranks that hold all shards each (hybrid sharding); 1 by "

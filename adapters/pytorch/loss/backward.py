@@ -198,7 +198,7 @@ class WeighedBackward:
 
     def _read(self, roots: list[Any], armed: list[Call]) -> Reading:
         terms = [terms_of(root, armed) for root in roots]
-        bearers = bearers_of(roots, armed)
+        bearers = bearers_of([root.grad_fn for root in roots], armed)
         listed = [term for each in terms for term in each]
         cut = self._updates is not None
         weighed = self._factors.weigh(listed, fresh=not _begun(bearers), cut=cut)

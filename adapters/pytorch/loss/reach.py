@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
 
 _FAR = 100_000
 """Nodes that are looked at."""
 
 
-def bearers_of(roots: Sequence[torch.Tensor], armed: Sequence[Call]) -> list[Bearer]:
-    """Those that were called, and that the gradient of these roots comes to. From call to call
+def bearers_of(starts: Sequence[Any], armed: Sequence[Call]) -> list[Bearer]:
+    """Those that were called, and that a gradient from these nodes comes to. From call to call
     where their outputs are met; else by the parameters at the graph's leaves."""
     waiting = [*dict.fromkeys(call.bearer for call in armed if call.bearer is not None)]
-    if len(waiting) == 1 and _marked(roots[0]):
+    if len(waiting) == 1 and _marked(starts[0]):
         return waiting
     found: dict[Bearer, None] = {}
     owner = {id(p): bearer for bearer in waiting for p in bearer.trained}
-    left: list[Any] = [root.grad_fn for root in roots]
+    left: list[Any] = [*starts]
     known = {*left}
     for _ in range(_FAR):
         if not left or len(found) == len(waiting):
@@ -45,9 +43,8 @@ def bearers_of(roots: Sequence[torch.Tensor], armed: Sequence[Call]) -> list[Bea
     return [bearer for bearer in waiting if bearer in found]
 
 
-def _marked(root: torch.Tensor) -> bool:
+def _marked(node: Any) -> bool:
     """Whether a call's output is near a loss's end, as it mostly is."""
-    node: Any = root.grad_fn
     for _ in range(8):
         if call_at(node) is not None:
             return True

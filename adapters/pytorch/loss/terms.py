@@ -10,6 +10,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Call, call_at
 from dream.adapters.pytorch.loss.divisors import Divided, Floor, divided_by_numbers, floor_of
+from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.private import note, saved
 from dream.data.partition import Share
 
@@ -195,7 +196,7 @@ class _Reader:
             calls = [call]
         if not calls and not seen.data and name in graph.OF_PARAMETERS:
             return Term(top, "once", [])
-        calls = calls or self._armed
+        calls = calls or self._behind(node)
         term = Term(top, "once", calls, plain=plain, zeroed=seen.marked)
         shares = [each.share for each in calls if each.share is not None]
         if not shares:
@@ -209,6 +210,12 @@ class _Reader:
         if seen.couples and not term.unknown:
             term.unknown, term.plain = seen.couples, False
         return term
+
+    def _behind(self, node: Any) -> list[Call]:
+        """Of what is computed from gradients, the way to the outputs is not seen: the calls of the
+        modules whose parameters it comes to."""
+        bearers = bearers_of([node], self._armed)
+        return [call for call in self._armed if call.bearer in bearers] or self._armed
 
     def unknown(self, node: Any, name: str) -> Term:
         """A term that counts as a mean over samples."""

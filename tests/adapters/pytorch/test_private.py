@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,10 +106,20 @@ def test_what_ddp_has() -> None:
     """Ranks are needed to make one; tests/contract runs these."""
     assert callable(DistributedDataParallel._remove_autograd_hooks)
     assert callable(torch.distributed.Reducer._rebuild_buckets)
+    assert callable(torch.distributed.Reducer._check_reducer_finalized)
     assert private.GradBucket is torch.distributed.GradBucket
     module = nn.Linear(2, 2)
     private.ignore_parameters(module, ["weight"])
     assert module._ddp_params_and_buffers_to_ignore == ["weight"]
+
+
+def test_what_dtensors_and_lbfgs_have() -> None:
+    """tests/adapters/pytorch/parallel/test_hands_on_shards.py runs these."""
+    dispatcher = private.dispatcher_of(DTensor)
+    assert isinstance(getattr(dispatcher, private.DTENSOR_HANDLERS), dict)
+    assert callable(getattr(torch.optim.LBFGS, private.LBFGS_GATHERS))
+    assert callable(getattr(torch.optim.LBFGS, private.LBFGS_ADDS))
+    private.be_whole(torch.ones(()))
 
 
 def test_structures_are_taken_apart_and_put_together() -> None:

@@ -291,6 +291,7 @@ class DdpModule(DistributedModule, Bearer):
             self.registry.settle(self.module)  # before rank 0's weights are rounded
             precision.cast(self.module)
         self._parameters = list(self.module.parameters())
+        _refuse_given(self.module)
         self._trained = ()
 
     def _untaken(self) -> list[nn.Parameter]:
@@ -315,6 +316,8 @@ class DdpModule(DistributedModule, Bearer):
                 self._forward = forward_of(self._ddp, self._runner)
             if self.registry.updates is not None:
                 self._held = self.registry.updates.held.watch(self._own)
+            if self._ddp is not None and self._settings.sparse(self._runner):
+                self._held += [parameter.register_hook(_apart) for parameter in self._own]
             assert self._runner.message is not None
             self.backwards.watch(self._own[0], self._runner.message)
 
@@ -323,3 +326,21 @@ class DdpModule(DistributedModule, Bearer):
         like = self._own[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return Message(torch.zeros(SIZE, dtype=dtype, device=like.device))
+
+
+def _apart(gradient: torch.Tensor) -> torch.Tensor:
+    """A sparse gradient in memory of its own: its values may be those that backward goes on from,
+    and DDP divides them in place."""
+    return gradient.clone() if gradient.is_sparse else gradient
+
+
+def _refuse_given(module: nn.Module) -> None:
+    """Refuse a first call whose parameters were computed: whose they are cannot be seen then."""
+    for name, parameter in module.named_parameters():
+        if not parameter.is_leaf:
+            raise Unsupported(
+                "A model's first training call has parameters that were computed, as by "
+                f"functional_call. Received: {name} of {type(module).__name__}. Compute them in "
+                "the model's forward or by torch.nn.utils.parametrize; or call the model as "
+                "model(...) once before, with gradients on."
+            )

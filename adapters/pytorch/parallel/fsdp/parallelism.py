@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim import Optimizer
 
 from dream._adapter import Plan
 from dream._errors import ConfigurationError, Unsupported
@@ -55,6 +56,7 @@ class FullySharded(Sharding):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
+        self._kept = False
         self._device_mesh = None if self.alone else self._make_mesh()
 
     def mesh(self) -> Mesh:
@@ -67,6 +69,13 @@ class FullySharded(Sharding):
         super().subscribe(hooks)
         if not self.alone:
             hooks.wrap("grad", self._differentiable)
+            hooks.wrap("backward", self._ending)
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        known = optimizer in self._guarded
+        super().adopt(optimizer)
+        if not (known or self.alone):
+            optimizer.register_step_pre_hook(self._give_up)
 
     def group(self) -> ProcessGroup | None:
         return None if self.alone else distributed.group.WORLD
@@ -88,19 +97,35 @@ class FullySharded(Sharding):
         return init_device_mesh(kind, (mesh.data, mesh.model), mesh_dim_names=("replica", "shard"))
 
     def _differentiable(self, grad: Callable[..., Any]) -> Callable[..., Any]:
-        """Have `torch.autograd.grad` keep the parameters where its result may be differentiated."""
+        """Have `torch.autograd.grad` keep the parameters where its result may be differentiated,
+        until that has been."""
 
         @wraps(grad)
         def kept(*args: Any, create_graph: bool = False, **kwargs: Any) -> Any:
-            self._keep_gathered(create_graph)
-            try:
-                return grad(*args, create_graph=create_graph, **kwargs)
-            finally:
-                self._keep_gathered(False)
+            if create_graph and not self._kept:
+                self._keep_gathered(True)
+            return grad(*args, create_graph=create_graph, **kwargs)
 
         return kept
 
+    def _ending(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Have what was kept be given up when `torch.autograd.backward` has ended."""
+
+        @wraps(backward)
+        def ended(*args: Any, **kwargs: Any) -> None:
+            backward(*args, **kwargs)
+            self._give_up()
+
+        return ended
+
+    def _give_up(self, *_: Any) -> None:
+        """Let go of what was kept; before a step at the latest, which changes the shards alone."""
+        if self._kept:
+            self._keep_gathered(False)
+            self.reshard()
+
     def _keep_gathered(self, keep: bool) -> None:
+        self._kept = keep
         for root in self.roots:
             assert isinstance(root, FullyShardedModule)
             root.keep_gathered(keep)
@@ -131,10 +156,12 @@ class FullyShardedModule(ShardedModule):
         self._device = device
         self._reshard = reshard
         self._units: list[FSDPModule] = []
+        self._resharded: list[FSDPModule] = []  # between forward and backward
         self._gathered: dict[int, nn.Parameter] = {}
 
     def shard(self) -> None:
         _check_runs_first(self.module)
+        _check_supported(self.module)
         self.reshard()
         initializer = MetaInitializer(self.module) if is_meta(self.module) else None
         apart = self._parameters.cast(self.module)
@@ -167,9 +194,11 @@ class FullyShardedModule(ShardedModule):
             unit.reshard()
 
     def keep_gathered(self, keep: bool) -> None:
-        """Leave what is gathered after a backward pass, for a second one through it; or not."""
+        """Leave what is gathered after a pass, for one through its gradients; or not."""
         for unit in self._units:
             unit.set_reshard_after_backward(not keep, recurse=False)
+            if unit in self._resharded:
+                unit.set_reshard_after_forward(not keep, recurse=False)
 
     def hook_of_copy(self, module: nn.Module) -> PendingCopy:
         """Make what takes the calls of a copy of the module, or of one of its parts."""
@@ -186,6 +215,8 @@ class FullyShardedModule(ShardedModule):
         module.register_forward_pre_hook(partial(self._running, own))
         module.register_load_state_dict_pre_hook(shard_loaded)
         self._units.append(unit)
+        if reshard:
+            self._resharded.append(unit)
         self.sharded.update(_by_id(module))
 
     def _running(self, own: Owned, *_: Any) -> None:
@@ -257,6 +288,24 @@ def _check_dtypes(module: nn.Module, own: Owned) -> None:
             f"{', '.join(sorted(map(str, dtypes)))} in {type(module).__name__}. Put those of "
             "another dtype into a child module, or use 'mirrored'."
         )
+
+
+def _check_supported(module: nn.Module) -> None:
+    """Refuse by name what FSDP2 cannot shard."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise Unsupported(
+                "FSDP2 cannot reduce sparse gradients. Received: "
+                f"{name or type(part).__name__} with sparse=True. Say sparse=False, or use "
+                "'mirrored'."
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.dim() == 0:
+            raise Unsupported(
+                "FSDP2 cuts parameters along their first dim, and a number has none. Received: "
+                f"{name} of {type(module).__name__}, shape (). Give it shape (1,), or use "
+                "'mirrored' or zero=1."
+            )
 
 
 def _check_runs_first(module: nn.Module) -> None:

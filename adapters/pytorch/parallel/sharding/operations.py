@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 from torch.distributed.tensor import DTensor, Replicate
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import DTensorHandlers
@@ -81,6 +81,7 @@ def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     if _cut_alike(first, second) and not any(isinstance(x, DTensor) for x in args[2:]):
         operation(to_local(first), to_local(second), *args[2:], **kwargs)
         return first
+    _refuse_mixed(operation, first, second)
     return past_handlers(DTensor, operation, (first, second, *args[2:]), kwargs)
 
 
@@ -90,6 +91,7 @@ def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if _number_beside(first, second) or _number_beside(second, first):
         return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
     if not (_ordinary(first, second) or _ordinary(second, first)):
+        _refuse_mixed(operation, first, second)
         return past_handlers(DTensor, operation, args, kwargs)
     if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
         args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
@@ -166,6 +168,18 @@ def _cut_alike(one: DTensor, other: Any) -> bool:
         return False
     same = one.placements == other.placements
     return same and not any(placement.is_partial() for placement in one.placements)
+
+
+def _refuse_mixed(operation: OpOverload, *tensors: Any) -> None:
+    """Say in dream's words what torch would refuse."""
+    many = [x for x in tensors if isinstance(x, torch.Tensor) and x.numel() != 1]
+    if len({isinstance(x, DTensor) for x in many}) > 1:
+        shapes = " and ".join(str(tuple(x.shape)) for x in many)
+        raise Unsupported(
+            "A parameter in shards meets an ordinary tensor outside of the module that gathers it. "
+            f"Received: {operation}, of shapes {shapes}. Compute that inside the module's forward, "
+            "make the parameter whole by .full_tensor(), or use 'mirrored'."
+        )
 
 
 def _check_alike(tensor: torch.Tensor, like: DTensor) -> None:
