@@ -237,6 +237,7 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
                 engine.communicator, lambda: consistency.take_weights(model, engine)
             )
         consistency.report_local_statistics(model, engine)
+        consistency.report_micro_draws(model, engine)
     state.prepared = True
 
 
