@@ -53,6 +53,21 @@ def check_own_loop(model: Any, name: str, engine: Engine) -> None:
         )
 
 
+def report_generators(x: Any, validation: Any, engine: Engine) -> None:
+    """Say that it is a race which of two generators draws first, where TensorFlow reads them."""
+    if engine.framework == "tensorflow" and hasattr(x, "__next__") and _yields(validation):
+        logger.info(
+            "fit's two generators are read ahead in threads of TensorFlow's: which of them draws "
+            "first from random numbers that they share is a matter of time, on one device too. "
+            "Give each a numpy.random.default_rng(seed) of its own"
+        )
+
+
+def _yields(validation: Any) -> bool:
+    first = validation[0] if isinstance(validation, tuple) else validation
+    return hasattr(first, "__next__")
+
+
 def check_micro_batches(model: Any) -> None:
     """Only what Keras's own step does can be done in parts."""
     for name in ("train_step", "compute_metrics"):

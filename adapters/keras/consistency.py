@@ -226,6 +226,17 @@ def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
         )  # fmt: skip
 
 
+def report_micro_draws(model: Any, engine: Engine) -> None:
+    """Log one line where random numbers are drawn for micro-batches."""
+    drawing = [layer.name for layer in private.layers_of(model) if private.own_seeds(layer)]
+    if engine.knobs.accumulates and drawing:
+        logger.info(
+            "%s draws for each micro-batch by itself, so that masks and noise are not those of a "
+            "whole batch on one device. Received: accumulate=%d. Leave accumulate out for those",
+            ", ".join(drawing), engine.knobs.accumulate,
+        )  # fmt: skip
+
+
 def local_statistics(model: Any) -> list[str]:
     """Name the layers that normalise each replica's share by itself."""
     return [layer.name for layer in batch_norm.layers_of(model) if not layer.synchronized]

@@ -7,7 +7,7 @@ rank 0 only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, final
 
 import keras
@@ -62,6 +62,7 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
     if engine.steps:
         _prepare(model, state, source, training=True)
     if engine.parts > 1:
+        checks.report_generators(given["x"], given["validation_data"], engine)
         given["validation_data"] = _validation(given, engine)
     unordered = "" if source.fixed else type(given["x"]).__name__
     progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
@@ -189,7 +190,9 @@ def _validation(given: Arguments, engine: Engine) -> Any:
     x, y, weight = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
     size = given["validation_batch_size"] or given["batch_size"]
     whole = {"x": x, "y": y, "sample_weight": weight, "batch_size": size}
-    return DealtData(engine, _source(engine, whole, steps=given["validation_steps"]))
+    find_it = partial(_source, engine, whole, steps=given["validation_steps"])
+    # Keras looks at a generator's first batches when it first validates, and so they are drawn.
+    return DealtData(engine, find_it if hasattr(x, "__next__") else find_it())
 
 
 def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
@@ -234,6 +237,7 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
                 engine.communicator, lambda: consistency.take_weights(model, engine)
             )
         consistency.report_local_statistics(model, engine)
+        consistency.report_micro_draws(model, engine)
     state.prepared = True
 
 
@@ -247,11 +251,25 @@ def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) ->
 class DealtData(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
     """A source dealt by an engine, which Keras's trainers take for `x` as it is."""
 
-    def __init__(self, engine: Engine, source: Arrays | Batches) -> None:
-        self._source = source
-        self._elements = (
-            engine.batches(source) if isinstance(source, Batches) else engine.arrays(source)
-        )
+    def __init__(
+        self, engine: Engine, source: Arrays | Batches | Callable[[], Arrays | Batches]
+    ) -> None:
+        """source: or what finds it, once it is asked for."""
+        self._engine = engine
+        self._given = source
+        if not callable(source):
+            self._elements  # noqa: B018  # what draws as it is made draws now
+
+    @cached_property
+    def _source(self) -> Arrays | Batches:
+        return self._given() if callable(self._given) else self._given
+
+    @cached_property
+    def _elements(self) -> Any:
+        source = self._source
+        if isinstance(source, Batches):
+            return self._engine.batches(source)
+        return self._engine.arrays(source)
 
     def get_tf_dataset(self) -> Any:
         return self._elements

@@ -24,6 +24,7 @@ from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 from dream.files.whole import write_whole
 
@@ -52,6 +53,11 @@ def sliceable(inputs: Any, backend: str) -> Any:
 def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
     """Return (inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
     return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
+
+
+def is_generator(adapter: Any) -> bool:
+    """Whether Keras's adapter reads a Python generator."""
+    return isinstance(adapter, GeneratorDataAdapter)
 
 
 def build(model: Any, batch: Any) -> None:

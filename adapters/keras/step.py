@@ -97,6 +97,7 @@ class _GlobalSums:
         self._share = share
         self._metrics = metric_states(model)
         self._statistics = statistics_of(model) if statistics else []
+        self._in_micros = statistics and engine.knobs.accumulates
         self._before = engine.copies(self._metrics)
         self._figures = figures.Figures(engine.framework, share)
         figures.watch(model)
@@ -148,7 +149,9 @@ class _GlobalSums:
             state = variable.value
             if id(variable) in counted_once:
                 # torch knows every length and counts samples: so do all where one is torch
-                weight = share.count if engine.mixed else share.fraction
+                weight = share.total if engine.mixed else 1.0
+                if self._in_micros:  # else the update was weighed by the share as it came
+                    weight = weight * share.fraction
                 start = before if engine.pooled else 0.0
                 state = start + (state - start) * weight
             elif engine.pooled:

@@ -22,8 +22,8 @@ _left_alone: ContextVar[bool] = ContextVar("dream.gradients_left_alone", default
 
 @contextmanager
 def leave_gradients_alone() -> Iterator[None]:
-    """Backward passes inside are of a loop that averages by itself (Keras's `train_step`, whose
-    optimizer does)."""
+    """Backward passes inside are of a step that averages by itself: a `train_step` of Keras's,
+    whose optimizer does."""
     token = _left_alone.set(True)
     try:
         yield

@@ -122,6 +122,7 @@ class KerasStep:
             self._agree(inputs)
             batch_norm.synchronise(self._model, self._engine)
             consistency.report_local_statistics(self._model, self._engine)
+        consistency.report_micro_draws(self._model, self._engine)
         self._synchronised = batch_norm.synchronises(self._model, self._engine)
 
     def _agree(self, inputs: Batch) -> None:

@@ -121,10 +121,13 @@ Digest = Callable[[Any], tf.Tensor]
 
 
 def of_batches(
-    batches: tf.data.Dataset, ranks: Sequence[int], parts: int, digest_of: Digest
+    source: Batches, ranks: Sequence[int], parts: int, digest_of: Digest
 ) -> tf.data.Dataset:
-    """Return the shares of `ranks` in turn of global batches that a dataset yields, each with the
-    digest of its batch."""
+    """Return the shares of `ranks` in turn of global batches that a source yields, each with the
+    digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
+    draws from may be drawn from elsewhere."""
+    batches = whole_batches(source)
+    ahead = None if private.is_generator(source.adapter) else tf.data.AUTOTUNE
 
     def cut(*batch: Any) -> list[dict[str, Any]]:
         whole = batch[0] if len(batch) == 1 else batch
@@ -135,11 +138,11 @@ def of_batches(
         return _concatenated([tf.data.Dataset.from_tensors(share) for share in cut(*batch)])
 
     shares = (
-        batches.map(lambda *batch: cut(*batch)[0], num_parallel_calls=tf.data.AUTOTUNE)
+        batches.map(lambda *batch: cut(*batch)[0], num_parallel_calls=ahead)
         if len(ranks) == 1
         else batches.flat_map(in_turn)
     )
-    return _plain(shares).prefetch(tf.data.AUTOTUNE)
+    return _plain(shares) if ahead is None else _plain(shares).prefetch(ahead)
 
 
 def _cut(whole: Any, rank: int, parts: int, number: tf.Tensor) -> dict[str, Any]:

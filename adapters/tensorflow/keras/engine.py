@@ -62,11 +62,10 @@ class ProcessEngine(TensorFlowEngine):
         return data.of_arrays(source, [self.rank], self.parts)
 
     def batches(self, source: Batches) -> Any:
-        dataset = data.whole_batches(source)
         if self.parts == 1:
-            return dataset
+            return data.whole_batches(source)
         digest_of = data.common_digest if self.mixed else data.own_digest
-        return data.of_batches(dataset, [self.rank], self.parts, digest_of)
+        return data.of_batches(source, [self.rank], self.parts, digest_of)
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()

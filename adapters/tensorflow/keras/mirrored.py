@@ -59,8 +59,7 @@ class MirroredEngine(TensorFlowEngine):
         return self._placed(data.of_arrays(source, range(self.parts), self.parts))
 
     def batches(self, source: Batches) -> Any:
-        dataset = data.whole_batches(source)
-        return self._placed(data.of_batches(dataset, range(self.parts), self.parts, data.no_digest))
+        return self._placed(data.of_batches(source, range(self.parts), self.parts, data.no_digest))
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:
         """Place elements by turns on the devices, as they come."""
