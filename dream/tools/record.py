@@ -195,6 +195,7 @@ class Record:
     gradient_bytes: of all parameters that are trained, on all ranks together.
     datasets: how many samples each data loader, or each call of fit, was given.
     staleness: of all updates, as `Staleness.to_json` tells it, where workers do not wait.
+    lines: what dream said, each once.
     """
 
     rank: int
@@ -214,6 +215,7 @@ class Record:
     gradient_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
     staleness: Mapping[str, object] | None = None
+    lines: tuple[str, ...] = ()
 
     @property
     def batches(self) -> int:
@@ -250,7 +252,7 @@ def read(folder: Path, rank: int) -> Record:
     """Read a rank's record. Raises FileNotFoundError where it left none."""
     said = read_figures(folder, rank)
     said["steps"] = tuple(Step(**each) for each in said["steps"])
-    for name in ("draws", "statistics", "datasets"):
+    for name in ("draws", "statistics", "datasets", "lines"):
         said[name] = tuple(said[name])
     pace = said["pace"]
     said["pace"] = Pace(**pace | {"clocks": tuple(pace["clocks"])})

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from logging import LogRecord
 from typing import TYPE_CHECKING, Any, final
 
 from dream import _registry, cluster
 from dream._adapter import Adapter, Asynchronous
 from dream._framework import ImportWatch
+from dream._log import logger
 from dream._observers import Observer
 from dream._spec import FRAMEWORKS
 from dream._topology import Cluster
@@ -72,6 +74,8 @@ class Recorder(Observer):
         self._written = False
         self._clock = Clock()
         self._seeding = Seeding(0)
+        self._lines: dict[str, None] = {}
+        logger.addFilter(self._heard)
 
     @property
     def draws_alike(self) -> bool:  # type: ignore[override]
@@ -85,6 +89,10 @@ class Recorder(Observer):
     def inside(self) -> bool:
         """Whether what happens now is part of a step that is recorded as a whole."""
         return self._depth > 0
+
+    def _heard(self, line: LogRecord) -> bool:
+        self._lines[line.getMessage()] = None
+        return True
 
     def entering(self, adapter: Adapter, framework: str, strategy: str) -> None:
         first, self._adapter = self._adapter is None, adapter
@@ -197,6 +205,7 @@ class Recorder(Observer):
             datasets=tuple(self._datasets),
             gradient_bytes=gradient_bytes,
             pace=pace,
+            lines=tuple(self._lines),
             staleness=who.staleness().to_json() if isinstance(who, Asynchronous) else None,
             **self._said,
         )

@@ -32,7 +32,7 @@ def show(rows: Sequence[Judged], single: Ran, causes: Causes, console: Console) 
         if not row.good:
             console.print()
             console.print(Text(f"{row.cell}: {row.verdict}", style="bold red"))
-            for line in details(row, causes.get(row.cell.strategy, ())):
+            for line in details(row, causes.get(row.cell.strategy, ()), _heard(row, single)):
                 console.print(Text(f"  {line}"), soft_wrap=True)
     console.print()
     console.print(Text(conclusion(rows), style="bold"))
@@ -88,8 +88,9 @@ def rounded(row: Judged) -> Iterator[str]:
         )
 
 
-def details(row: Judged, causes: Sequence[Diagnosis]) -> Iterator[str]:
-    """Say what is wrong with a strategy, and why, as far as it is known."""
+def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ()) -> Iterator[str]:
+    """Say what is wrong with a strategy, and why, as far as it is known. heard: what dream said
+    meanwhile."""
     yield from row.reason.splitlines()
     if row.worst is not None and row.worst.bad:
         where = f"{row.worst.name}, by {row.worst.size:.1e} on rank {row.worst.rank}"
@@ -102,10 +103,20 @@ def details(row: Judged, causes: Sequence[Diagnosis]) -> Iterator[str]:
         yield f"  {_MARKS[cause.ruling]} {cause.name}: {cause.evidence}."
         if cause.ruling is Ruling.IN and cause.advice:
             yield f"      {cause.advice}"
-    if causes and all(cause.ruling is Ruling.OUT for cause in causes):
+    if heard:
+        yield "What dream said on rank 0 meanwhile, which may be the cause:"
+        yield from (f"  {line}" for line in heard)
+    elif causes and all(cause.ruling is Ruling.OUT for cause in causes):
         yield "  None of these. What else it may be: a mean over other things than samples (tokens,"
         yield "  masks), which says so by strategy.weigh(loss, count); random numbers drawn for"
         yield "  each sample as it is read (augmentation), which fall on others."
+
+
+def _heard(row: Judged, single: Ran) -> list[str]:
+    """Return what dream said while the ranks trained, and under single did not."""
+    lines = () if row.ran is None else row.ran.first.lines
+    known = (*single.first.lines, *(line for line in lines if line.startswith("reduction=")))
+    return [line for line in lines if line not in known]
 
 
 _MARKS = {Ruling.IN: "yes ", Ruling.OPEN: "open", Ruling.OUT: "no  "}
@@ -183,6 +194,7 @@ def _figures(row: Judged, causes: Causes) -> Figures:
         "equal": row.good,
         "reason": row.reason or None,
         "losses": None if ran is None else [finite(loss) for loss in ran.losses],
+        "said": [] if ran is None else list(ran.first.lines),
         "first_step_that_differs": row.first_step,
         "largest_loss_difference": finite(max(row.losses)) if row.losses else None,
         "largest_parameter_difference": None if row.largest is None else finite(row.largest),

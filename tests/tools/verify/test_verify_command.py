@@ -139,6 +139,18 @@ def test_what_differs_is_caught_with_its_cause(
 
 
 @pytest.mark.slow
+def test_what_dream_said_of_a_loss_is_named_beside_the_causes(verify: Verify) -> None:
+    """Samples that are held against one another: ranks have fewer of them."""
+    code, figures, text = verify("in_batch", "--strategy", "mirrored", "--steps", "3", "--quick")
+    assert code == 1, text
+    assert figures["plain"]["equal"]
+    (row,) = figures["strategies"]
+    assert row["causes"] == []  # --quick
+    assert "what MmBackward0 divides by cannot be told" in text
+    assert any("MmBackward0" in line for line in row["said"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -239,6 +239,9 @@ EQUAL["autocast_inside"] = EQUAL["attention"].replace(
 )
 
 WRONG = {
+    "in_batch": _loop(
+        "layers()", loss="F.cross_entropy(model(a) @ model(a).T, torch.arange(len(a)))"
+    ),
     "sum": _loop("layers()", loss="F.cross_entropy(model(a), b, reduction='sum') / 100"),
     "dropout": _loop("layers(nn.Dropout(0.5))"),
     "batch_norm": _loop("layers(nn.BatchNorm1d(16))", options=_LOCAL),
