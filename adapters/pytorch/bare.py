@@ -47,7 +47,6 @@ class BareParameters:
         self._optimizers: list[ref[Optimizer]] = []
         self._uncovered: dict[int, list[torch.Tensor]] = {}
         self._known = (-1, 0)
-        self._averaged: dict[int, tuple[int, int]] = {}
         self._inside = False
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -65,6 +64,7 @@ class BareParameters:
                 return
             called = self._called()
             bare = [] if called else self._of_loss(tensors)
+            before = self._gradients() if called else []
             self._inside = True
             try:
                 if bare and not called:
@@ -73,29 +73,23 @@ class BareParameters:
                     run(tensors, grad_tensors, *args, **kwargs)
             finally:
                 self._inside = False
-            bare = self._of_optimizers() if called else bare
+            bare = [p for held in before for p in held.reached()] if called else bare
             if bare:
                 self._average(bare)
 
         return backward
 
-    def _of_optimizers(self) -> list[torch.Tensor]:
-        """Those that a backward pass has just come to."""
+    def _gradients(self) -> list[_Held]:
+        """What the optimizers' uncovered parameters hold before a backward pass. Only what it comes
+        to is averaged: an optimizer that none comes to may be long forgotten, and is collected on
+        some rank sooner than on another."""
         if not self._optimizers:
             return []
         now = (self._registry.generation, len(self._optimizers))
         if now != self._known:
             self._look_again()
             self._known = (self._registry.generation, len(self._optimizers))
-        # An optimizer that no backward comes to may be long forgotten, and is collected on some
-        # rank sooner than on another.
-        used = (each for each in self._uncovered.values() if any(map(self._is_new, each)))
-        return [p for each in used for p in each if p.requires_grad]
-
-    def _is_new(self, parameter: torch.Tensor) -> bool:
-        """Whether its gradient has changed since it was averaged."""
-        gradient = parameter.grad
-        return gradient is not None and self._averaged.get(id(parameter)) != _stamp(gradient)
+        return [_Held(each) for each in self._uncovered.values()]
 
     def _look_again(self) -> None:
         reduced = self._registry.reduced()
@@ -143,12 +137,25 @@ class BareParameters:
                 parameter.grad.copy_(mean)
             elif any_has:
                 parameter.grad = mean.clone()
-            if parameter.grad is not None:
-                self._averaged[id(parameter)] = _stamp(parameter.grad)
 
 
-def _stamp(gradient: torch.Tensor) -> tuple[int, int]:
-    return id(gradient), version_of(gradient)
+@final
+class _Held:
+    """The gradients that some parameters have, to see which a backward pass changes."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._stamps = [*map(_stamp, parameters)]
+
+    def reached(self) -> list[torch.Tensor]:
+        """Return all of them where one's gradient has changed."""
+        changed = [*map(_stamp, self._parameters)] != self._stamps
+        return [p for p in self._parameters if p.requires_grad] if changed else []
+
+
+def _stamp(parameter: torch.Tensor) -> tuple[int, int] | None:
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), version_of(gradient))
 
 
 def _leaves(node: Any) -> Iterator[torch.Tensor]:

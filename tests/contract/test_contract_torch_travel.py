@@ -22,8 +22,8 @@ def oracle(run_oracle: Callable[[str], Job]) -> Job:
     return run_oracle("torch")
 
 
-MESSAGE = 0.06
-"""The part of this small model's bytes that a message of four numbers is, and the drift guard's
+MESSAGE = 0.08
+"""The part of this small model's bytes that a message of six numbers is, and the drift guard's
 looks."""
 STATED = {
     "float16": (0.53, 1e-3),

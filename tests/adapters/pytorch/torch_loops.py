@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -272,6 +273,23 @@ def closure_optimizer() -> torch.Tensor:
     return weights(model)
 
 
+def model_that_one_rank_forgets() -> torch.Tensor:
+    """Its optimizer is collected there, and on the others lives on, with gradients that no module
+    of the block has reduced."""
+    kept: list[Any] = [net()]
+    kept.append(momentum(*kept))
+    for parameter in kept[0].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    if dream_rank():
+        kept.clear()
+        gc.collect()
+    model = net()
+    optimizer = momentum(model)
+    for x, y in epochs(loader()):
+        descend(optimizer, F.cross_entropy(model(x), y))
+    return weights(model)
+
+
 LOOPS: dict[str, Callable[[], torch.Tensor]] = {
     loop.__name__: loop
     for loop in (
@@ -292,6 +310,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         penalty_on_the_weights,
         scaled_gradients,
         users_sampler,
+        model_that_one_rank_forgets,
     )
 }
 
