@@ -14,6 +14,7 @@ from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
 from dream.adapters.keras.engine import BatchShare, Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
+from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.train_step import check_scalar
@@ -151,7 +152,8 @@ class KerasStep:
             for penalty in self._model.losses:
                 value = value + penalty
             scaled = self._optimizer.scale_loss(value)
-            (scaled * count if synchronised else scaled).backward()
+            with leave_gradients_alone():  # this step adds them up itself
+                (scaled * count if synchronised else scaled).backward()
         return value.detach(), [v.value.grad for v in variables]
 
     def _reduce(
