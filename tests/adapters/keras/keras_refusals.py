@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -167,6 +168,21 @@ def left_behind(options: dict[str, Any]) -> dict[str, Any]:
         ),
         "config": model.optimizer.get_config()["momentum"],
     }
+
+
+def draws_of_micro_batches(options: dict[str, Any]) -> list[str]:
+    """The lines that rank 0 says of a model with dropout, trained in micro-batches."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("dream")
+    logger.addHandler(handler)
+    try:
+        with dream.strategy("mirrored", accumulate=2, **options):
+            fitted(compiled(net(layers.Dropout(0.5, name="drops"))), epochs=1)
+    finally:
+        logger.removeHandler(handler)
+    return lines
 
 
 class Orders(keras.Model):

@@ -50,3 +50,8 @@ def test_the_order_goes_on_from_fit_to_fit(cell: Cell) -> None:
     for rank in keras_launching.call(cell, "keras_refusals", "order_of_epochs", cell.options):
         figures: dict[str, Any] = rank
         assert figures["dream"] == pytest.approx(figures["plain"], abs=1e-6)
+
+
+def test_masks_of_micro_batches_are_said_to_be_their_own(cell: Cell) -> None:
+    lines = keras_launching.call(cell, "keras_refusals", "draws_of_micro_batches", cell.options)[0]
+    assert [line for line in lines if "drops draws for each micro-batch by itself" in line]
