@@ -78,7 +78,7 @@ def _rehearse(model: Any, engine: Engine, example: Any) -> None:
 
 def metric_values(model: Any) -> list[Any]:
     """Return the states of all metrics, as nested lists."""
-    return [keras.ops.convert_to_numpy(v.value).tolist() for v in metric_states(model)]
+    return [np.asarray(v.numpy()).tolist() for v in metric_states(model)]
 
 
 def set_metric_values(model: Any, values: Sequence[Any]) -> None:

@@ -216,6 +216,8 @@ class _Imported(MetaPathFinder, Loader):
         for other in list(modules):
             if name == group or other.partition(".")[0] == package:
                 sys.modules[other] = modules.pop(other)
+        if name == "keras":  # its own import would bring its backend, and watches count on that
+            import_module(module.backend.backend())
 
     def new_draws(self) -> None:
         """Let generators that draw their seed at import draw another: no two ranks share it."""
