@@ -22,7 +22,7 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
-from dream.adapters.pytorch.loss.calls import Bearer, Call
+from dream.adapters.pytorch.loss.calls import Bearer, Call, mark_late
 from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
 from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
@@ -171,6 +171,8 @@ class WeighedBackward:
                 starts.append(sent[0])
                 given.append(sent[1])
                 inputs = None if inputs is None else [*inputs, sent[0]]
+        if len(roots) == 1 and reading.bearers and completes:
+            mark_late(roots[0])
         try:
             run(starts, given, inputs=inputs, **keep)
             for bearer in reading.bearers if completes else ():

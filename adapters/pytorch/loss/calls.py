@@ -27,6 +27,19 @@ def is_message(root: torch.Tensor) -> bool:
     )
 
 
+_LATE = "dream.late"
+
+
+def mark_late(root: torch.Tensor) -> None:
+    """Note that a loss is to hold the global value once its backward has ended."""
+    note(root.grad_fn, _LATE, True)
+
+
+def is_late(root: torch.Tensor) -> bool:
+    node: Any = root.grad_fn
+    return node is not None and _LATE in node.metadata
+
+
 def _leaves_at(node: Any) -> list[Any]:
     return [getattr(after, "variable", None) for after, _ in node.next_functions]
 

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch.loss.calls import is_message
+from dream.adapters.pytorch.loss.calls import is_late, is_message
 from dream.adapters.pytorch.private import tree_leaves
 
 _KEY = "dream.scaled"
@@ -55,7 +55,7 @@ class LossObserver:
         roots = [root for root in given if not is_message(root)]
         if not roots or any(root.numel() != 1 for root in roots):
             return None
-        if len(roots) == 1 and len(given) > 1:
+        if len(roots) == 1 and (len(given) > 1 or is_late(roots[0])):
             return LateLoss(roots[0].detach(), self._scale(roots[0]))
         first, *rest = (self._unscaled(root).reshape(()).clone() for root in roots)
         return sum(rest, first)
