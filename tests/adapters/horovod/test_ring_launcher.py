@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dream.cluster.ports import next_port
+
 SCRIPT = Path(__file__).with_name("ring_launcher.py")
 
 
@@ -30,7 +32,7 @@ def test_the_ring_is_joined_beside_the_launchers_own_store(tmp_path: Path) -> No
         total, told, again, store = json.loads(out.splitlines()[-1])
         assert (total, again) == ([3.0] * 3, [2.0] * 2)
         assert told == [["rank", 0], ["rank", 1]]
-        assert store == f"127.0.0.1:{port + 1}"
+        assert store == f"127.0.0.1:{next_port(port)}"
 
 
 def _rank(rank: int, port: int, runtime: Path) -> subprocess.Popen[str]:
