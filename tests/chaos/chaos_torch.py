@@ -19,6 +19,7 @@ def main() -> None:
     folder, name, options = sys.argv[1:]
     torch.set_num_threads(1)
     marks = Marks(folder, int(os.environ["RANK"]))
+    torch.manual_seed(0)
     x = torch.randn(64, 16)
     data = DataLoader(TensorDataset(x, x.argmax(1)), batch_size=16)
     with dream.strategy(name, **json.loads(options)) as strategy:

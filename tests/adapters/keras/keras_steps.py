@@ -275,7 +275,7 @@ def callbacks_that_watch_the_logs(block: Block) -> Figures:
     x, y = arrays()
     with tempfile.TemporaryDirectory() as folder, block:
         place = Path(folder, "best.weights.h5")
-        model = compiled(net(), optimizer=keras.optimizers.SGD(0.8, momentum=0.9))
+        model = compiled(net(), optimizer=keras.optimizers.SGD(3.0, momentum=0.9))
         watched = [
             keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True),
             keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_lr=1e-4),
