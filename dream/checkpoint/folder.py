@@ -177,9 +177,12 @@ class CheckpointFolder:
             shutil.rmtree(part, ignore_errors=True)
 
     def _clear_parts(self) -> None:
-        """What writers have left that were ended."""
+        """What writers have left that were ended: a half checkpoint, or a half pointer."""
         for left in self.path.glob(f"{_PART}*"):
-            shutil.rmtree(left, ignore_errors=True)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
     def _whole(self) -> list[Path]:
         """Those that are whole, fewest steps first."""

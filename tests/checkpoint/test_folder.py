@@ -115,6 +115,16 @@ def test_killed_at_any_moment_what_is_there_is_whole(tmp_path: Path) -> None:
         assert not [*path.glob(".part-*")]
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(made(1))
+    (tmp_path / ".part-00ab").mkdir()
+    (tmp_path / ".part-00ab" / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".part-00cd.latest").write_bytes(b"step-")
+    folder.save(made(2))
+    assert not [*tmp_path.glob(".part-*")]
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
