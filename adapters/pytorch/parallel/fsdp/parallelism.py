@@ -23,7 +23,6 @@ from dream._topology import Mesh
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
@@ -31,10 +30,13 @@ from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule, SubmoduleCall
+from dream.adapters.pytorch.parallel.sharding.module import (
+    ShardContext,
+    ShardedModule,
+    SubmoduleCall,
+)
 from dream.adapters.pytorch.parallel.sharding.parallelism import Sharding, shards_nothing
 from dream.adapters.pytorch.parallel.sharding.parameters import (
-    SplitParameters,
     copy_shards,
     shard_loaded,
 )
@@ -57,7 +59,6 @@ class FullySharded(Sharding):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._kept = False
-        self._device_mesh = None if self.alone else self._make_mesh()
 
     def mesh(self) -> Mesh:
         return shards_mesh_of(self.plan)
@@ -77,24 +78,23 @@ class FullySharded(Sharding):
         if not (known or self.alone):
             optimizer.register_step_pre_hook(self._give_up)
 
-    def group(self) -> ProcessGroup | None:
-        return None if self.alone else distributed.group.WORLD
-
-    def make(
-        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    def shard(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        context: ShardContext,
     ) -> FullyShardedModule:
-        assert self._device_mesh is not None
         reshard = self.plan.options["zero"] == 3
-        return FullyShardedModule(
-            module, registry, inner, self.parameters, self.backward, self.group(),
-            mesh=self._device_mesh, device=self.device, reshard=reshard,
-        )  # fmt: skip
+        return FullyShardedModule(module, registry, inner, context, reshard=reshard)
 
-    def _make_mesh(self) -> DeviceMesh:
-        mesh, kind = self.placement.mesh, self.device.type
-        if mesh.data == 1:
-            return init_device_mesh(kind, (mesh.model,), mesh_dim_names=("shard",))
-        return init_device_mesh(kind, (mesh.data, mesh.model), mesh_dim_names=("replica", "shard"))
+    def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
+        mesh = self.placement.mesh
+        shape = (
+            {"shard": mesh.model} if mesh.data == 1 else {"replica": mesh.data, "shard": mesh.model}
+        )
+        made = init_device_mesh(self.device.type, (*shape.values(),), mesh_dim_names=(*shape,))
+        return made, distributed.group.WORLD
 
     def _differentiable(self, grad: Callable[..., Any]) -> Callable[..., Any]:
         """Have `torch.autograd.grad` keep the parameters where its result may be differentiated,
@@ -143,17 +143,11 @@ class FullyShardedModule(ShardedModule):
         module: nn.Module,
         registry: ModuleRegistry,
         inner: Forward | None,
-        parameters: SplitParameters,
-        backward: WeighedBackward,
-        group: ProcessGroup | None,
+        context: ShardContext,
         *,
-        mesh: DeviceMesh,
-        device: torch.device,
         reshard: bool,
     ) -> None:
-        super().__init__(module, registry, inner, parameters, backward, group)
-        self._mesh = mesh
-        self._device = device
+        super().__init__(module, registry, inner, context)
         self._reshard = reshard
         self._units: list[FSDPModule] = []
         self._resharded: list[FSDPModule] = []  # between forward and backward

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import distributed, nn
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.errors import peers_may_fail
@@ -55,6 +57,22 @@ class Message:
         return self._numbers
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class ShardContext:
+    """What the modules of one strategy are sharded with.
+
+    mesh: the ranks that hold the shards. dealt_to: those that batches are dealt to; None where that
+    is one. parameters: those that shards took the place of.
+    """
+
+    parameters: SplitParameters
+    backward: WeighedBackward
+    mesh: DeviceMesh
+    device: torch.device
+    dealt_to: ProcessGroup | None
+
+
 class ShardedModule(DistributedModule, Bearer):
     """Takes the calls of one module whose parameters are spread over the ranks.
 
@@ -68,15 +86,13 @@ class ShardedModule(DistributedModule, Bearer):
         module: nn.Module,
         registry: ModuleRegistry,
         inner: Forward | None,
-        parameters: SplitParameters,
-        backward: WeighedBackward,
-        group: ProcessGroup | None,
+        context: ShardContext,
     ) -> None:
-        """group: the ranks that batches are dealt to; None where that is one."""
         super().__init__(module, registry, inner)
-        self._backward, self._message = backward, Message(group)
+        self._backward, self._parameters = context.backward, context.parameters
+        self._mesh, self._device = context.mesh, context.device
+        self._message = Message(context.dealt_to)
         self.sharded: dict[int, nn.Parameter] = {}
-        self._parameters = parameters
         self._ready = False
         self._norms = batch_norm.norms(module)
         self._number = 0  # of the update that gradients were last gathered for

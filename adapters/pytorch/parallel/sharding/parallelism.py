@@ -10,6 +10,7 @@ from weakref import WeakSet
 from numpy.typing import NDArray
 from torch import nn
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from dream import _registry
@@ -34,7 +35,7 @@ from dream.adapters.pytorch.parallel.sharding.gradients import (
 from dream.adapters.pytorch.parallel.sharding.long_vectors import take_vectors
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
 from dream.adapters.pytorch.train_step import Cuts, Parts, Passes
@@ -83,16 +84,28 @@ class Sharding(Parallelism):
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
         )  # fmt: skip
+        self._context = None if self.alone else self._make_context()
 
     @abstractmethod
-    def make(
-        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
+        """Return the ranks that hold the shards, and those that batches are dealt to, or None where
+        that is one. Called where there are several ranks."""
+
+    @abstractmethod
+    def shard(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        context: ShardContext,
     ) -> ShardedModule:
         """Make what shards a module and takes its calls."""
 
-    @abstractmethod
-    def group(self) -> ProcessGroup | None:
-        """Return the ranks that batches are dealt to; None where that is one."""
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    ) -> ShardedModule:
+        assert self._context is not None
+        return self.shard(module, registry, inner, self._context)
 
     def mesh(self) -> Mesh:
         """Return the mesh of the ranks."""
@@ -204,6 +217,10 @@ class Sharding(Parallelism):
     def loss_weight(self) -> float | None:
         """A loss is global once its backward has ended."""
         return 1.0 if self.alone else None
+
+    def _make_context(self) -> ShardContext:
+        mesh, dealt_to = self.make_mesh()
+        return ShardContext(self.parameters, self.backward, mesh, self.device, dealt_to)
 
     def _shard_for(self, optimizer: Optimizer) -> None:
         """Shard the modules that hold the parameters of an optimizer made in the block."""

@@ -19,17 +19,15 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from dream._adapter import Plan
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.sharding.gradients import DataAxisSum
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parallelism import Sharding
-from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters, shard_loaded
+from dream.adapters.pytorch.parallel.sharding.parameters import shard_loaded
 from dream.adapters.pytorch.parallel.tensor.local_shard import LocalShard, compute, to_whole
 from dream.adapters.pytorch.parallel.tensor.plan import After, TensorPlan, plan_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
@@ -41,28 +39,21 @@ from dream.data.partition import Share
 class TensorParallel(Sharding):
     """Ranks along the model axis work on the same samples, each with its piece of the layers."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self._data_group: ProcessGroup | None = None
-        self._device_mesh = None if self.alone else self._make_mesh()
-
-    def _make_mesh(self) -> DeviceMesh:
+    def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
         mesh = self.placement.mesh
         axes = ("data", "model")
         whole = init_device_mesh(self.device.type, (mesh.data, mesh.model), mesh_dim_names=axes)
-        self._data_group = whole["data"].get_group() if mesh.data > 1 else None
-        return whole["model"]
+        return whole["model"], whole["data"].get_group() if mesh.data > 1 else None
 
-    def group(self) -> ProcessGroup | None:
-        return self._data_group
-
-    def make(
-        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
+    def shard(
+        self,
+        module: nn.Module,
+        registry: ModuleRegistry,
+        inner: Forward | None,
+        context: ShardContext,
     ) -> TensorParallelModule:
-        assert self._device_mesh is not None
         return TensorParallelModule(
-            module, registry, inner, self.parameters, self.backward, self.group(),
-            mesh=self._device_mesh, device=self.device,
+            module, registry, inner, context,
             asked=self.plan.options["plan"], among=self.placement.model,
         )  # fmt: skip
 
@@ -77,20 +68,14 @@ class TensorParallelModule(ShardedModule):
         module: nn.Module,
         registry: ModuleRegistry,
         inner: Forward | None,
-        parameters: SplitParameters,
-        backward: WeighedBackward,
-        group: ProcessGroup | None,
+        context: ShardContext,
         *,
-        mesh: DeviceMesh,
-        device: torch.device,
         asked: object,
         among: Communicator | None,
     ) -> None:
         """asked: the plan. among: the ranks of one copy, whose inputs are compared at the first
         call; None where there is nothing to compare."""
-        super().__init__(module, registry, inner, parameters, backward, group)
-        self._mesh = mesh
-        self._device = device
+        super().__init__(module, registry, inner, context)
         self._asked = asked
         self._sum = DataAxisSum(registry.communicator)
         self._own_columns: dict[int, str] = {}

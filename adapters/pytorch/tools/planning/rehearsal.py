@@ -36,7 +36,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
 from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast
 from dream.adapters.pytorch.parallel.pipeline.weights import by_hand
 from dream.adapters.pytorch.parallel.sharding.gradients import average
-from dream.adapters.pytorch.parallel.sharding.module import ShardedModule
+from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.step import starting_anywhere
 from dream.adapters.pytorch.parallel.tensor.parallelism import TensorParallelModule
@@ -123,7 +123,7 @@ class _Passes(Passes):
         return self._root.received()[VALUE]
 
 
-def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None:
+def _dealt_to(candidate: Candidate, here: World) -> distributed.ProcessGroup | None:
     """Return the ranks that batches are dealt to; None where that is one."""
     if candidate.kind == "sharded":
         return distributed.group.WORLD
@@ -133,18 +133,13 @@ def _group(candidate: Candidate, here: World) -> distributed.ProcessGroup | None
 def _root(
     candidate: Candidate, here: World, model: nn.Module, registry: ModuleRegistry
 ) -> ShardedModule:
-    mesh, parameters = here.devices["model"], SplitParameters(registry)
-    backward, group = WeighedBackward(registry.communicator), _group(candidate, here)
-    if candidate.kind == "sharded":
-        reshard = candidate.zero == 3
-        return FullyShardedModule(
-            model, registry, None, parameters, backward, group,
-            mesh=mesh, device=_DEVICE, reshard=reshard,
-        )  # fmt: skip
-    return TensorParallelModule(
-        model, registry, None, parameters, backward, group,
-        mesh=mesh, device=_DEVICE, asked="auto", among=None,
+    context = ShardContext(
+        SplitParameters(registry), WeighedBackward(registry.communicator), here.devices["model"],
+        _DEVICE, _dealt_to(candidate, here),
     )  # fmt: skip
+    if candidate.kind == "sharded":
+        return FullyShardedModule(model, registry, None, context, reshard=candidate.zero == 3)
+    return TensorParallelModule(model, registry, None, context, asked="auto", among=None)
 
 
 def _unused(*_: Any) -> ShardedModule:
