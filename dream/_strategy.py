@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dream.checkpoint import Checkpoint
+    from dream.checkpoint.training import TrainingCheckpoints
     from dream.files.opened import Watch
     from dream.progress.loop import Progress
 
@@ -93,6 +94,7 @@ class Strategy:
         self._files: Watch | None = None
         self._refusal = Refusal(self.name)
         self._last_value: Any = None
+        self._checkpoints: TrainingCheckpoints | None = None
         if framework is not None and not cluster.frameworks_differ():
             choice.spec.check_framework(choice.given, framework, choice.reduction)
 
@@ -306,7 +308,8 @@ class Strategy:
         best: str | None = None,
     ) -> Path:
         """Write a checkpoint that any number of ranks goes on from, and return its folder. Call it
-        on every rank; it is whole once any rank has come back.
+        on every rank; it is whole once any rank has come back. Where the job was asked to leave,
+        it leaves then, with exit code 85.
 
         path: a folder for checkpoints, made where there is none. step: updates made so far.
         model, optimizer, scheduler: one, or a dict of several by name. A scheduler is anything
@@ -315,21 +318,15 @@ class Strategy:
             name in `extra`, whose smallest value stays too.
         Errors: DreamError where the disk refuses, with those before untouched.
         """
-        from dream import __version__
-        from dream.checkpoint import job  # on use: `import dream` stays quick
+        from dream.checkpoint.job import Parts  # on use: `import dream` stays quick
 
-        adapter = self._adapter_of(model)
-        parts = job.Parts.of(model, optimizer, scheduler, data)
-        facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
-                 "world_size": self._place.world_size}  # fmt: skip
-        return job.save(
-            path, parts, step, adapter.checkpointer(), adapter.communicator, extra=extra or {},
-            facts=facts, keep=keep, best=best,
-        )  # fmt: skip
+        kept = self._checkpoints_of(model)
+        parts = Parts.of(model, optimizer, scheduler, data)
+        return kept.save(path, parts, step, extra=extra or {}, keep=keep, best=best)
 
     def load(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
         model: Any,
         optimizer: Any = None,
@@ -340,18 +337,36 @@ class Strategy:
         of ranks wrote it, and return it (`.step`, `.extra`); None where there is none. Call it on
         every rank, with what `save` was given. The generators go on where they stood.
 
+        path: None takes the folder of `dream run --checkpoint`, where training is saved by itself
+            from then on; steps count updates. Without one nothing is loaded or saved.
         Errors: ConfigurationError for a checkpoint of other parts (the first difference named), a
         damaged one, or a newer format; nothing has been changed then.
         """
-        from dream.checkpoint import job
+        from dream.checkpoint.job import Parts
 
-        adapter = self._adapter_of(model)
-        parts = job.Parts.of(model, optimizer, scheduler, data)
-        return job.load(path, parts, adapter.checkpointer(), adapter.communicator)
+        kept = self._checkpoints_of(model)
+        return kept.load(path, Parts.of(model, optimizer, scheduler, data))
 
-    def _adapter_of(self, model: Any) -> Adapter:
-        self._decide_by(model.values() if isinstance(model, Mapping) else (model,))
-        return self._adapter
+    @property
+    def leaving(self) -> bool:
+        """Whether the job was asked to leave (SIGTERM, SIGUSR1 or the end of Slurm's time, at any
+        rank), the same on every rank: for a loop that saves by hand, whose next `save` leaves. Ask
+        on every rank, once a step; False until `save` or `load` was called."""
+        return self._checkpoints is not None and self._checkpoints.leaving()
+
+    def _checkpoints_of(self, model: Any) -> TrainingCheckpoints:
+        if self._checkpoints is None:
+            from dream import __version__
+            from dream.checkpoint.training import TrainingCheckpoints
+
+            self._decide_by(model.values() if isinstance(model, Mapping) else (model,))
+            adapter = self._adapter
+            facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
+                     "world_size": self._place.world_size}  # fmt: skip
+            self._checkpoints = TrainingCheckpoints(
+                adapter.checkpointer(), adapter.communicator, facts
+            )
+        return self._checkpoints
 
     def weigh(self, loss: Any, count: Any) -> Any:
         """`loss`, this rank's mean over `count` things, scaled so that the gradient is that of

@@ -92,6 +92,9 @@ class TorchCheckpointer(Checkpointer):
             groups.append({**hyperparameters, "params": [places[name] for name in own]})
         optimizer.load_state_dict({"state": packed, "param_groups": groups})
 
+    def count_updates(self, optimizer: Optimizer, updated: Callable[[], None]) -> None:
+        optimizer.register_step_post_hook(lambda *_: updated())
+
     def random(self) -> dict[str, Any]:
         kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
         numpy_state = (kind, keys.tobytes(), place, has_gauss, gauss)  # type: ignore[union-attr]

@@ -44,6 +44,11 @@ class Checkpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def epoch(self) -> int:
+        """Return the pass over the data that training goes on in, from 0."""
+        return 0 if self.data is None else int(self.data["epoch"])
+
 
 def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:
     """Raise for the first name that only one side has."""

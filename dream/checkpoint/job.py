@@ -50,6 +50,10 @@ class Checkpointer(ABC):
     def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
 
     @abstractmethod
+    def count_updates(self, optimizer: Any, updated: Callable[[], None]) -> None:
+        """Call `updated` after each step of an optimizer, for as long as it lives."""
+
+    @abstractmethod
     def random(self) -> dict[str, Any]: ...
 
     @abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from dream._errors import ConfigurationError
@@ -55,6 +56,23 @@ OBSERVER = "DREAM_OBSERVER"
 SNAPSHOTS = "DREAM_SNAPSHOTS"
 """The folder that `dream run` keeps for a job's snapshots until it ends."""
 
+CHECKPOINT = "DREAM_CHECKPOINT"
+"""* The folder that a training is saved in by itself, as `dream run --checkpoint` sets it."""
+
+CHECKPOINT_SECONDS = "DREAM_CHECKPOINT_SECONDS"
+"""* How often, as `dream run --every` sets it (600)."""
+
+GO_ON_LATER = 85
+"""The exit code of ranks that were asked to leave and have saved what is needed to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What a training is saved in by itself, and every how many seconds; None for nowhere."""
+
+    folder: Path | None
+    every: float
+
 
 def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return what `dream run --strategy` asked for, if anything."""
@@ -75,6 +93,14 @@ def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return where the job's snapshots are kept, under `dream run`."""
     folder = environ.get(SNAPSHOTS)
     return Path(folder) if folder else None
+
+
+def checkpoints(environ: Mapping[str, str] = os.environ) -> Checkpoints:
+    """Return what `dream run --checkpoint` asked for."""
+    folder = environ.get(CHECKPOINT)
+    return Checkpoints(
+        Path(folder) if folder else None, _seconds(CHECKPOINT_SECONDS, "600", environ)
+    )
 
 
 def startup_seconds() -> float:

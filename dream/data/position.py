@@ -101,11 +101,13 @@ class Track:
     """The passes to train on over one loader.
 
     epoch: that of the next pass. facts: of the data as it is then, kept with its state. drawn: what
-    draws the order; None where it depends on the epoch alone.
+    draws the order; None where it depends on the epoch alone. between: called before each batch,
+    if anything is to be.
     """
 
     def __init__(self, facts: Callable[[], Mapping[str, Any]], drawn: Drawn | None = None) -> None:
         self.epoch = 0
+        self.between: Callable[[], None] | None = None
         self._facts = facts
         self._drawn = drawn
         self._start: Position | None = None
@@ -155,6 +157,8 @@ class Pass:
     def ask(self) -> None:
         """A batch is asked for. With the second one the epoch counts: whoever only looks at a
         first batch does not change the order of what follows. One that goes on counts at once."""
+        if self.trains and self._track is not None and self._track.between is not None:
+            self._track.between()
         self._asked += 1
         if self._asked == 1 and self.trains and self._track is not None:
             self._track.began(self)

@@ -20,6 +20,9 @@ REPORT = "DREAM_REPORT"
 _LONGEST_REPORT = 1 << 14
 """Bytes: they fit into the pipe, so that a launcher that stands still keeps nobody waiting."""
 
+_GO_ON_LATER = 85
+"""settings.GO_ON_LATER, which is not imported here."""
+
 PARENT = "DREAM_LAUNCHER"
 _TENSORFLOW = "dream.adapters.tensorflow.runtime:set_up_early"
 _VICTIM_TYPES = (
@@ -72,7 +75,7 @@ def main() -> None:
         _run(kind, name, rest)
     except SystemExit as error:
         code, text = _exit_code(error.code)
-        tell("error" if code else "left", code, text)
+        tell("left" if code in (0, _GO_ON_LATER) else "error", code, text)
         raise
     except BaseException as error:
         _fail(tell, error)
@@ -186,7 +189,7 @@ class Teller:  # @final, less the import of typing
     def __call__(self, kind: str, code: int, text: str) -> None:
         """Tell of an end, or of a thread's: once, in a piece that the pipe takes whole."""
         body = text.encode(errors="replace")[-_LONGEST_REPORT:]
-        head = f"{kind} {code} {time.time()} {len(body)}\n".encode()
+        head = f"{kind} {code} {time.time()} {_step()} {len(body)}\n".encode()
         if self._sink < 0 or os.getpid() != self._pid:  # a forked child's end is not the rank's
             return
         try:
@@ -200,6 +203,12 @@ class Teller:  # @final, less the import of typing
     def _identity(self) -> tuple[int, int]:
         status = os.fstat(self._sink)
         return status.st_dev, status.st_ino
+
+
+def _step() -> int:
+    """Return the training step that this rank is in, or 0: where dream was not imported, too."""
+    activity = sys.modules.get("dream.stall.activity")
+    return 0 if activity is None else int(activity.progress.steps)
 
 
 def _run_script(path: str, arguments: list[str]) -> None:

@@ -24,6 +24,7 @@ from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
+from dream.launch.restarts import Restarts
 from dream.launch.start import run
 from dream.launch.watch import Events
 
@@ -58,6 +59,8 @@ def job(argv: Sequence[str]) -> Job:
         node_timeout=given.node_timeout,
         log_dir=given.log_dir,
         max_restarts=given.max_restarts,
+        checkpoint=given.checkpoint,
+        every=given.every,
         grace=given.grace,
         show="all" if given.all_output else "first",
         environ=environ,
@@ -114,6 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--all-output", action="store_true", help="every rank on screen, not rank 0 alone")
     add("--max-restarts", "--max_restarts", type=int, default=0, metavar="K",
         help="start all ranks again, up to K times, where one fails")  # fmt: skip
+    add("--checkpoint", type=Path, metavar="FOLDER",
+        help="save training there by itself, and go on from there (`strategy.load`)")  # fmt: skip
+    add("--every", type=_seconds, default=600.0, metavar="TIME",
+        help="how often, in seconds or as 90s, 10m, 2h (10m)")  # fmt: skip
     add("--port-range", "--port_range", metavar="LOW-HIGH",
         help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
     add("--grace", type=float, default=30.0, metavar="SECONDS",
@@ -123,6 +130,16 @@ def _parser() -> argparse.ArgumentParser:
     add("target", metavar="SCRIPT", help="a Python file")
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own")
     return parser
+
+
+def _seconds(text: str) -> float:
+    """Read 90, 90s, 10m or 2h."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        return float(number) * unit
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"no time: {text!r}; give 90s, 10m or 2h") from None
 
 
 def _add_hosts(parser: argparse.ArgumentParser) -> None:
@@ -185,8 +202,10 @@ def run_command(job: Job) -> int:
     with temporary_folder("dream-job-") as folder:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
         outcome = _run(job)
-        while outcome.cause is not None and job.attempt < job.max_restarts:
+        restarts = Restarts()
+        while job.attempt < job.max_restarts and restarts.may_follow(outcome):
             job = replace(job, attempt=job.attempt + 1)
+            restarts.wait(outcome)
             SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}.")
             outcome = _run(job)
     return outcome.exit_code
@@ -220,6 +239,8 @@ def _signals(events: Events) -> Iterator[None]:
 
 def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
     """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
+    if outcome.saved:
+        return "Every rank has saved and left. Start the job again to go on."
     if outcome.stopped is not None:
         return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
     if outcome.cause is not None:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from dream.cluster.settings import GO_ON_LATER
+
 EARLY = (
     "It may have stopped on its own loss: branch on a global value "
     "(`strategy.communicator.all_reduce`)."
@@ -32,7 +34,7 @@ class Ending:
     time: when it failed, by its own report, else when it ended; seconds since the epoch.
     victim: it failed as ranks do whose peer is gone.
     text: its traceback, else the end of what it wrote to stderr.
-    raised: it ended by an error of Python's.
+    raised: it ended by an error of Python's. step: the training step that it was in then.
     absent: it has not ended, as far as is known, and others have failed waiting for it: why, in
         their words.
     """
@@ -43,11 +45,21 @@ class Ending:
     victim: bool = False
     text: str = ""
     raised: bool = False
+    step: int = 0
     absent: str = ""
 
     @property
     def failed(self) -> bool:
-        return self.code != 0
+        return self.code not in (0, GO_ON_LATER)
+
+    def repeats(self, before: Ending) -> bool:
+        """Whether a rank raised what it or another had raised before, at the same step."""
+        return (
+            self.raised
+            and before.raised
+            and self.step == before.step
+            and _last_line(self.text) == _last_line(before.text)
+        )
 
     @property
     def how(self) -> str:
@@ -60,6 +72,10 @@ class Ending:
             hint = ", as the system does when memory runs out" if self.code == -9 else ""
             return f"was killed by {_signal_name(-self.code)} (signal {-self.code}{hint})"
         return f"failed with exit code {self.code}"
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip().rpartition("\n")[2]
 
 
 def _signal_name(number: int) -> str:
@@ -164,6 +180,7 @@ class Outcome:
     lost: what else ended it: a time limit, another host.
     grace: whether ranks may save what they have, since the job was stopped on another host.
     shown: ranks whose last words are on this host's screen.
+    saved: whether every rank of this host saved and left, having been asked to.
     """
 
     seconds: float
@@ -173,9 +190,12 @@ class Outcome:
     lost: str = ""
     grace: bool = False
     shown: frozenset[int] = frozenset()
+    saved: bool = False
 
     @property
     def exit_code(self) -> int:
+        if self.saved:
+            return GO_ON_LATER
         if self.stopped is not None:
             return 128 + self.stopped
         if self.cause is not None:

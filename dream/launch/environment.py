@@ -73,10 +73,13 @@ def _place(place: Cluster) -> dict[str, str]:
 
 
 def _requests(job: Job, place: Cluster) -> dict[str, str]:
-    """Return what `--strategy` and `--framework` asked for."""
+    """Return what `--strategy`, `--framework` and `--checkpoint` asked for."""
     requests = {}
     if job.strategy is not None:
         requests[settings.STRATEGY] = job.strategy
+    if job.checkpoint is not None:
+        requests[settings.CHECKPOINT] = str(job.checkpoint.absolute())
+        requests[settings.CHECKPOINT_SECONDS] = str(job.every)
     if job.frameworks:
         framework = job.everybody[place.rank]
         requests[settings.FRAMEWORK] = framework

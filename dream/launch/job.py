@@ -27,6 +27,7 @@ class Job:
     node_timeout: seconds for which another host may be silent before it counts as lost.
     max_restarts: how often the whole job is started again where a rank fails; attempt: the
         number of this start, from 0.
+    checkpoint: the folder that trainings are saved in by themselves; every: how often, in seconds.
     grace: seconds that ranks have to end once the job is stopped from outside.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
     """
@@ -45,6 +46,8 @@ class Job:
     timeout: float | None = None
     max_restarts: int = 0
     attempt: int = 0
+    checkpoint: Path | None = None
+    every: float = 600.0
     grace: float = 30.0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
@@ -58,6 +61,7 @@ class Job:
             )
         _check_at_least("--max-restarts", self.max_restarts, 0)
         _check_at_least("--grace", self.grace, 0)
+        _check_at_least("--every", self.every, 0.001)
         if self.max_restarts and self.nnodes > 1:
             raise ConfigurationError(
                 "A job of several hosts cannot be started again by one of them. Received: "
@@ -96,7 +100,7 @@ class Job:
         return tuple(given[rank % len(given)] for rank in range(self.world_size if given else 0))
 
 
-def _check_at_least(what: str, value: float, minimum: int) -> None:
+def _check_at_least(what: str, value: float, minimum: float) -> None:
     if not value >= minimum:
         raise ConfigurationError(
             f"{what} must be at least {minimum}. Received: {value}. Give a larger number."

@@ -32,13 +32,15 @@ class RankReport:
     """How a rank ends, told before it does.
 
     kind: "left", "error" or "victim"; or "thread": one of its threads raised, and it goes on.
-    code: its exit code to be. time: seconds since the epoch. text: its traceback.
+    code: its exit code to be. time: seconds since the epoch. step: that it was in.
+    text: its traceback.
     came: when it was read, by the monotonic clock.
     """
 
     kind: str
     code: int
     time: float
+    step: int
     text: str
     came: float
 
@@ -100,12 +102,12 @@ class ReportPipe:
         head, line, rest = bytes(self._held).partition(b"\n")
         if not line:
             return None
-        kind, code, seconds, size = head.decode().split(" ")
+        kind, code, seconds, step, size = head.decode().split(" ")
         if len(rest) < int(size):
             return None
         self._held = bytearray(rest[int(size) :])
         text = rest[: int(size)].decode(errors="replace")
-        return RankReport(kind, int(code), float(seconds), text, time.monotonic())
+        return RankReport(kind, int(code), float(seconds), int(step), text, time.monotonic())
 
 
 @final
@@ -220,12 +222,15 @@ class Process:
 
     def _ending_of(self, code: int | None) -> Ending | None:
         told = self._report
-        if told is not None and told.kind == "left" and not code:
-            return Ending(self.rank, 0, told.time)
+        if told is not None and told.kind == "left" and code in (None, told.code):
+            return Ending(self.rank, told.code, told.time)
         if told is not None and told.kind != "left" and code != 0:
             if code is not None and code < 0:
                 code = told.code  # a signal ended it on its way out: ours, or its framework's
-            return Ending(self.rank, code, told.time, told.kind == "victim", told.text, raised=True)
+            return Ending(
+                self.rank, code, told.time, told.kind == "victim", told.text, raised=True,
+                step=told.step,
+            )  # fmt: skip
         if not code:
             return None if code is None else Ending(self.rank, 0, self._ended_at)
         self.output.finish(_STREAM_SECONDS)

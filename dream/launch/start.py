@@ -14,6 +14,7 @@ from typing import final
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import stall_seconds
+from dream.cluster.settings import GO_ON_LATER
 from dream.launch.ending import Outcome, ranks
 from dream.launch.environment import rank_environment
 from dream.launch.guard import Guard
@@ -145,7 +146,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             end(ranks.processes, queue, manner)
             if link is not None:
                 link.close()
-    return replace(outcome, shown=ranks.shown(outcome))
+    return replace(outcome, shown=ranks.shown(outcome), saved=ranks.saved())
 
 
 def _wait_for_children() -> None:
@@ -187,6 +188,11 @@ class _Ranks:
         index = [process.rank for process in self.processes].index(rank)
         self.processes[index].output.finish(0.5)
         self.processes[index] = self._process(self._places[rank], again=True)
+
+    def saved(self) -> bool:
+        """Whether every rank saved and left."""
+        endings = [process.ending() for process in self.processes]
+        return all(ending is not None and ending.code == GO_ON_LATER for ending in endings)
 
     def shown(self, outcome: Outcome) -> frozenset[int]:
         """Return, of those that the outcome names, the ranks whose last words are on screen."""

@@ -12,7 +12,7 @@ watcher    the thread that looks, says and ends
 """
 
 from dream.cluster.awake import Patience
-from dream.stall.activity import Waiting, stepped, waiting, waits_inside
+from dream.stall.activity import Waiting, resumed, stepped, waiting, waits_inside
 from dream.stall.status import absence
 from dream.stall.watcher import give_up, overdue, watch
 
@@ -22,6 +22,7 @@ __all__ = [
     "absence",
     "give_up",
     "overdue",
+    "resumed",
     "stepped",
     "waiting",
     "waits_inside",

@@ -41,6 +41,11 @@ def stepped() -> None:
     progress.thread = threading.get_ident()
 
 
+def resumed(steps: int) -> None:
+    """Count on from a training's earlier life."""
+    progress.steps = steps
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
     """A wait that is under way. call: what for, in words. ranks: gives those waited for, of the

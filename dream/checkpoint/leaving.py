@@ -1,0 +1,95 @@
+"""A request to leave, and the end of a step at which all ranks hear of it together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import final
+
+import numpy as np
+
+from dream.collectives import Communicator
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_BEFORE_THE_END = 60.0
+"""Seconds before the scheduler's time limit."""
+
+_BETWEEN = 0.25
+"""Seconds between two agreements: the ranks talk once in as many steps as take that long."""
+
+
+@final
+class Notice:
+    """Whether this rank was asked to leave: by SIGTERM, SIGUSR1 or the end of Slurm's time."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        end = environ.get("SLURM_JOB_END_TIME", "")
+        self._until = float(end) - _BEFORE_THE_END if end.isdecimal() else float("inf")
+        self._heard = ""
+        self._listens = False
+
+    def listen(self) -> None:
+        """Take the signals that the script has no handler for. A second one ends the process."""
+        if self._listens or threading.current_thread() is not threading.main_thread():
+            return
+        self._listens = True
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._hear)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        self._heard = signal.Signals(number).name
+
+    @property
+    def why(self) -> str:
+        """Return what asked for it; empty where nothing did."""
+        return self._heard or ("the scheduler's time limit" if time.time() > self._until else "")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """leaves: whether a rank was asked to. due: whether it is time for a checkpoint."""
+
+    leaves: bool
+    due: bool
+
+
+@final
+class StepEnds:
+    """The ends of steps, which every rank comes to in the same order.
+
+    every: seconds between two checkpoints, by rank 0's clock; None for never.
+    """
+
+    def __init__(self, ranks: Communicator, notice: Notice, every: float | None) -> None:
+        self._ranks, self._notice, self._every = ranks, notice, every
+        self._saved = self._looked = time.monotonic()
+        self._steps, self._next = 0, 1
+
+    def came(self, *, ask: bool = False) -> Agreed | None:
+        """Return what the ranks agreed on, where they talk at this one. ask: have them do so."""
+        self._steps += 1
+        if self._steps < self._next and not ask:
+            return None
+        now = time.monotonic()
+        due = self._every is not None and now - self._saved >= self._every
+        steps = self._steps_until_next(now)
+        leads = self._ranks.rank == 0
+        own = np.array([bool(self._notice.why), leads and due, steps if leads else 0], np.int64)
+        leaves, due, steps = self._ranks.all_reduce(own, "max").tolist()
+        self._looked, self._steps, self._next = now, 0, steps
+        if due:
+            self._saved = now
+        return Agreed(bool(leaves), bool(due))
+
+    def _steps_until_next(self, now: float) -> int:
+        """At most twice as many as last time: steps may become slower."""
+        each = (now - self._looked) / self._steps
+        return int(min(max(_BETWEEN / max(each, 1e-6), 1), 2 * self._next))

@@ -1,0 +1,119 @@
+"""The checkpoints of one training: those that its script saves, and those that are saved for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+from dream import stall
+from dream._errors import ConfigurationError
+from dream.checkpoint import job
+from dream.checkpoint.content import Checkpoint
+from dream.checkpoint.job import Checkpointer, Parts
+from dream.checkpoint.leaving import Notice, StepEnds
+from dream.cluster import settings
+from dream.collectives import Communicator
+from dream.data import tracked
+from dream.data.position import Track
+
+_KEPT = 3
+logger = logging.getLogger("dream")
+FolderPath = str | os.PathLike[str]
+
+
+@final
+class TrainingCheckpoints:
+    """Saves and loads for a strategy. Where `load` is given no folder, it is that of `dream run
+    --checkpoint`, and what was loaded is saved there by itself: now and then, and before leaving.
+
+    facts: who writes.
+    """
+
+    def __init__(self, held: Checkpointer, ranks: Communicator, facts: Mapping[str, Any]) -> None:
+        self._held, self._ranks, self._facts = held, ranks, facts
+        asked = settings.checkpoints()
+        self._folder = asked.folder
+        self._notice = Notice()
+        self._ends = StepEnds(ranks, self._notice, asked.every if self._folder else None)
+        self._parts: Parts | None = None  # those that are saved by themselves
+        self._step = 0
+        self._updated = False
+        self._leaves = False
+
+    def save(
+        self, path: FolderPath, parts: Parts, step: int, *,
+        extra: Mapping[str, Any], keep: int, best: str | None,
+    ) -> Path:  # fmt: skip
+        """Write one; a rank that was asked to leave has all of them leave then."""
+        self._notice.listen()
+        place = self._write(path, parts, step, extra=extra, keep=keep, best=best)
+        if self.leaving(ask=True):
+            self._leave(place)
+        return place
+
+    def load(self, path: FolderPath | None, parts: Parts) -> Checkpoint | None:
+        folder = path if path is not None else self._folder
+        if folder is None:
+            return None
+        self._notice.listen()
+        found = job.load(folder, parts, self._held, self._ranks)
+        if path is None:
+            self._keep(parts, found.step if found else 0)
+        return found
+
+    def leaving(self, *, ask: bool = False) -> bool:
+        """Tell whether the job was asked to leave, on every rank alike; each asks as often."""
+        if not self._leaves:
+            agreed = self._ends.came(ask=ask)
+            self._leaves = agreed is not None and agreed.leaves
+        return self._leaves
+
+    def _keep(self, parts: Parts, step: int) -> None:
+        """Have these saved by themselves from now on. step: updates made so far."""
+        track = None if parts.data is None else tracked.track_of(parts.data)
+        if not isinstance(track, Track) or not parts.optimizers:
+            raise ConfigurationError(
+                "What saves a training by itself has to see its steps. Received: load without "
+                f"{'an optimizer' if isinstance(track, Track) else 'a loader of the block'}. Give "
+                "load the model, the optimizer and the loader (data=); or a folder, and call save."
+            )
+        self._parts, self._step = parts, step
+        stall.resumed(step)
+        first = next(iter(parts.optimizers.values()))
+        self._held.count_updates(first, self._has_updated)
+        track.between = self._step_ended
+
+    def _has_updated(self) -> None:
+        self._step += 1
+        self._updated = True
+
+    def _step_ended(self) -> None:
+        """A batch is asked for: where an update came before it, all of that step is done."""
+        if not self._updated:
+            return
+        self._updated = False
+        agreed = self._ends.came()
+        if agreed is None or not (agreed.leaves or agreed.due):
+            return
+        assert self._parts is not None
+        assert self._folder is not None
+        place = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
+        if agreed.leaves:
+            self._leave(place)
+
+    def _write(
+        self, path: FolderPath, parts: Parts, step: int, *,
+        extra: Mapping[str, Any], keep: int, best: str | None,
+    ) -> Path:  # fmt: skip
+        return job.save(
+            path, parts, step, self._held, self._ranks, extra=extra, facts=self._facts,
+            keep=keep, best=best,
+        )  # fmt: skip
+
+    def _leave(self, place: Path) -> NoReturn:
+        why = f" ({self._notice.why})" if self._notice.why else ""
+        logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
+        raise SystemExit(settings.GO_ON_LATER)

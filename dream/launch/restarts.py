@@ -1,0 +1,44 @@
+"""Whether a job is started again once a rank has failed, and when."""
+
+from __future__ import annotations
+
+import time
+from typing import final
+
+from dream.launch.ending import Ending, Outcome
+from dream.launch.output import SCREEN
+
+_QUICK = 60.0
+"""Seconds: what fails sooner may fail of something that takes its time to pass."""
+
+_LONGEST_WAIT = 60.0
+
+
+@final
+class Restarts:
+    """Those of one job. What comes back at the same step is the script's, and ends it."""
+
+    def __init__(self) -> None:
+        self._before: Ending | None = None
+        self._quick = 0
+
+    def may_follow(self, outcome: Outcome) -> bool:
+        """Whether an end is one to start again after. Says where it would be in vain."""
+        if outcome.cause is None:
+            return False
+        first, before = outcome.cause.first, self._before
+        self._before = first
+        if before is None or not first.repeats(before):
+            return True
+        SCREEN.say(
+            f"Not started again: rank {before.rank} raised the same error at the same step before "
+            f"(step {first.step})."
+        )
+        return False
+
+    def wait(self, outcome: Outcome) -> None:
+        """Wait before the next start: not at first, then twice as long each time that the job
+        fails soon."""
+        self._quick = self._quick + 1 if outcome.seconds < _QUICK else 0
+        if self._quick > 1:
+            time.sleep(min(2.0 ** (self._quick - 2), _LONGEST_WAIT))

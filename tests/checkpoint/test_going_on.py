@@ -1,0 +1,165 @@
+"""A job that is asked to leave, or loses a rank, ends where it would have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SCRIPT = """
+import json, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import dream
+
+word, out, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+torch.manual_seed(5)
+x, y = torch.randn(61, 8), torch.randint(0, 3, (61,))
+with dream.strategy(word) as strategy:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
+    batches = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+    at = strategy.load(model=model, optimizer=optimizer, scheduler=schedule, data=batches)
+    step = at.step if at else 0
+    for epoch in range(at.epoch if at else 0, 8):
+        for inputs, target in batches:
+            if "fault" in sys.argv and step == 13 and strategy.topology.rank == 1:
+                raise ValueError("a bug")
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), target).backward()
+            optimizer.step()
+            step += 1
+            with open(f"{out}.step.{strategy.topology.rank}", "w") as file:
+                file.write(f"{step} {os.getpid()}")
+            time.sleep(seconds)
+        schedule.step()
+    state = strategy.full_state(model)
+    if strategy.topology.rank == 0:
+        with open(out, "w") as file:
+            told = {"from": at and at.step, "steps": step}
+            json.dump(told | {name: value.tolist() for name, value in state.items()}, file)
+"""
+SLOW = "0.05"
+Act = Callable[[int, subprocess.Popen[str]], None]
+"""Given rank 1's process and the launcher."""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("going_on") / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def command(script: Path, word: str, ranks: int, folder: Path, *more: str) -> list[str]:
+    """Those of `more` before "--" are the launcher's."""
+    where = more.index("--") if "--" in more else len(more)
+    options = ["-n", str(ranks), "--checkpoint", str(folder), *more[:where]]
+    rest = more[where + 1 :] or ("0",)
+    out = str(folder.with_suffix(".json"))
+    return [sys.executable, "-m", "dream", "run", *options, str(script), word, out, *rest]
+
+
+def at_step(folder: Path, rank: int, least: int) -> int:
+    """Return the process of a rank once it has come that far."""
+    file = folder.with_suffix(f".json.step.{rank}")
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        said = file.read_text().split() if file.exists() else []
+        if len(said) == 2 and int(said[0]) >= least:
+            return int(said[1])
+        time.sleep(0.01)
+    raise AssertionError(f"rank {rank} has not come to step {least}")
+
+
+def interrupted(arguments: list[str], folder: Path, act: Act) -> subprocess.CompletedProcess[str]:
+    """Run a job, and do something to rank 1 or the launcher at step 9."""
+    with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True) as job:
+        try:
+            act(at_step(folder, 1, 9), job)
+            out, err = job.communicate(timeout=150)
+        finally:
+            job.kill()
+    return subprocess.CompletedProcess(arguments, job.returncode, out, err)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(folder.with_suffix(".json").read_text())
+    return told
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    names = one.keys() - {"from", "steps"}
+    return float(max(np.abs(np.subtract(one[name], other[name])).max() for name in names))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(script: Path) -> dict[str, Any]:
+    folder = script.with_name("undisturbed")
+    subprocess.run(command(script, "single", 1, folder), check=True, timeout=150)
+    return result(folder)
+
+
+ASKS: list[tuple[str, Act]] = [
+    ("mirrored", lambda _, job: job.send_signal(signal.SIGTERM)),
+    ("sharded", lambda rank, _: os.kill(rank, signal.SIGUSR1)),
+]
+
+
+@pytest.mark.parametrize(("word", "ask"), ASKS, ids=["the launcher", "one rank"])
+def test_all_save_and_leave_together(
+    script: Path, tmp_path: Path, undisturbed: dict[str, Any], word: str, ask: Act
+) -> None:
+    folder = tmp_path / "run"
+    left = interrupted(command(script, word, 2, folder, "--", SLOW), folder, ask)
+    assert left.returncode == 85, left.stderr
+    assert "has saved and left" in left.stderr
+    ran = subprocess.run(command(script, "mirrored", 3, folder), timeout=150, check=False)
+    assert ran.returncode == 0
+    told = result(folder)
+    assert told["from"] >= 9
+    assert told["steps"] == undisturbed["steps"] == 32
+    assert difference(told, undisturbed) < 1e-6
+
+
+def test_a_job_goes_on_without_its_dead_rank(
+    script: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    options = ["--max-restarts", "2", "--every", "0.01"]
+    arguments = command(script, "mirrored", 2, folder, *options, "--", SLOW)
+    ran = interrupted(arguments, folder, lambda rank, _: os.kill(rank, signal.SIGKILL))
+    assert ran.returncode == 0, ran.stderr
+    assert "Starting again, 1 of 2" in ran.stderr
+    told = result(folder)
+    assert 0 < told["from"] <= 10
+    assert difference(told, undisturbed) < 1e-6
+
+
+def test_a_bug_that_comes_back_ends_the_job(script: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = ["--max-restarts", "5", "--every", "0.01"]
+    arguments = command(script, "mirrored", 2, folder, *options, "--", SLOW, "fault")
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+    assert ran.returncode == 1
+    assert "Starting again, 1 of 5" in ran.stderr
+    assert "Starting again, 2" not in ran.stderr
+    assert "the same error at the same step before (step 13)" in ran.stderr
+
+
+def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> None:
+    arguments = [sys.executable, str(script), "single", str(tmp_path / "run.json"), "0"]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.json.step.0"]
