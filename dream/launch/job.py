@@ -25,8 +25,8 @@ class Job:
     n: ranks on this host.
     frameworks: dealt out by rank, one after the other; empty where the script decides.
     node_timeout: seconds for which another host may be silent before it counts as lost.
-    max_restarts: how often the whole job is started again where a rank fails; attempt: the
-        number of this start, from 0.
+    max_restarts: how often the whole job is started again where a rank fails or a host is lost, the
+        same on every host; attempt: the number of this start, from 0.
     checkpoint: the folder that trainings are saved in by themselves; every: how often, in seconds.
     grace: seconds that ranks have to end once the job is stopped from outside.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
@@ -62,11 +62,6 @@ class Job:
         _check_at_least("--max-restarts", self.max_restarts, 0)
         _check_at_least("--grace", self.grace, 0)
         _check_at_least("--every", self.every, 0.001)
-        if self.max_restarts and self.nnodes > 1:
-            raise ConfigurationError(
-                "A job of several hosts cannot be started again by one of them. Received: "
-                f"--max-restarts {self.max_restarts}, --nnodes {self.nnodes}. Leave it out."
-            )
         if not LEAST_NODE_TIMEOUT <= self.node_timeout < float("inf"):
             raise ConfigurationError(
                 f"--node-timeout must be at least {LEAST_NODE_TIMEOUT:g} seconds. Received: "

@@ -25,7 +25,7 @@ class Restarts:
     def may_follow(self, outcome: Outcome) -> bool:
         """Whether an end is one to start again after. Says where it would be in vain."""
         if outcome.cause is None:
-            return False
+            return bool(outcome.lost) and not outcome.grace
         first, before = outcome.cause.first, self._before
         self._before = first
         if before is None or not first.repeats(before):

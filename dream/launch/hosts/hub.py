@@ -162,6 +162,9 @@ class Hub(JoinHandler):
             self._judge.report(number, HostReport.read(content), now)
 
     def _join(self, guest: _Guest, content: Any) -> None:
+        if self._meeting.comes_again(content):
+            self._lose(guest)  # it asks until it finds our next hub
+            return
         node = self._meeting.join(content)
         if node is None:
             known = content if isinstance(content, dict) else {}

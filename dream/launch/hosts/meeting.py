@@ -34,7 +34,7 @@ class Node:
     number: its --node-rank. launcher: drawn at its start, so that one that comes back is told
     from another that was given the same number. address: where the others reach it. ports:
     torch's store, should this be node 0; then a port for each rank. node_timeout: what it was
-    given; the largest counts.
+    given; the largest counts. max_restarts: it too.
     """
 
     number: int
@@ -46,6 +46,7 @@ class Node:
     versions: dict[str, str]
     node_timeout: float
     address: str = ""
+    max_restarts: int = 0
 
     @property
     def master(self) -> Endpoint:
@@ -77,6 +78,7 @@ def own_node(job: Job, ports: Sequence[int]) -> Node:
         ports=tuple(ports),
         versions=versions(),
         node_timeout=job.node_timeout,
+        max_restarts=job.max_restarts,
     )
 
 
@@ -105,6 +107,7 @@ def disagreement(nodes: Iterable[Node]) -> str:
         _differ(known, "--nnodes", lambda node: str(node.nnodes), alike),
         _twice(known),
         _differ(known, "-n", lambda node: str(node.n), alike),
+        _differ(known, "--max-restarts", lambda node: str(node.max_restarts), alike),
         *(_versions_differ(known, name) for name in ("Python", *_COMPARED)),
     )
     return next(filter(None, found), "")
@@ -198,6 +201,12 @@ class Meeting:
             return None
         self.nodes[node.number] = node
         return node
+
+    def comes_again(self, content: Any) -> bool:
+        """Whether this is a launcher of the job's next start, which this one is not over for."""
+        known = {node.launcher for node in self.nodes.values()}
+        restarts = any(node.max_restarts for node in self.nodes.values())
+        return self.complete and restarts and content.get("launcher") not in known
 
     def leave(self, number: int) -> None:
         """Before all had come: it may be started again, in another way."""

@@ -288,6 +288,48 @@ def still_runs(process: subprocess.Popen[str], seconds: float) -> bool:
     return process.poll() is None
 
 
+AGAIN = "--max-restarts", "2"
+WELL_AGAIN = (
+    "first = not os.path.exists(f'{sys.argv[0]}.joined{rank}')\n"
+    + PEERS.replace("poll.poll(50)", "not first: break\n    if poll.poll(50)")
+    + "print('well', rank)\n"
+)
+"""Those of before, which come to their end once they are started again."""
+
+
+def test_a_job_of_several_hosts_starts_again(
+    three: list[Host], started: Started, tmp_path: Path
+) -> None:
+    script = write(tmp_path, WELL_AGAIN)
+    launchers = launch(started, three, script, *AGAIN)
+    joined(script, 3)
+    os.kill(int(Path(f"{script}.joined1").read_text()), signal.SIGKILL)
+    for node, said in enumerate(netns.ends(launchers, time.monotonic())):
+        assert said.code == 0, said.err
+        assert said.out == ("well 0\n" if node == 0 else "")
+        assert "Rank 1 was killed by SIGKILL" in said.err
+        assert "Starting again, 1 of 2" in said.err
+
+
+@pytest.mark.parametrize("lost", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
+def test_a_host_that_comes_back_is_waited_for(
+    three: list[Host], started: Started, tmp_path: Path, lost: int
+) -> None:
+    script = write(tmp_path, WELL_AGAIN)
+    launchers = launch(started, three, script, *AGAIN)
+    joined(script, 3)
+    launchers[lost].kill()
+    launchers[lost].wait()
+    launchers[lost] = one(started, three, lost, script, *AGAIN)
+    said = netns.ends(launchers, time.monotonic())
+    assert [each.code for each in said] == [0, 0, 0], said
+    assert said[0].out == "well 0\n"
+    for node in {0, 1, 2} - {lost}:
+        assert "Starting again, 1 of 2" in said[node].err
+        if lost:  # a node 0 that comes back at once may have been heard by then
+            assert f"Ended because node {lost} (host{lost}) is gone" in said[node].err
+
+
 def test_a_host_that_never_comes(three: list[Host], started: Started, tmp_path: Path) -> None:
     env = {"DREAM_STARTUP_SECONDS": "2"}
     launchers = [one(started, three, node, write(tmp_path, ALONE), env=env) for node in (0, 1)]
