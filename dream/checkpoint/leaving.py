@@ -22,6 +22,8 @@ _BEFORE_THE_END = 60.0
 _BETWEEN = 0.25
 """Seconds between two agreements: the ranks talk once in as many steps as take that long."""
 
+_MOST_STEPS = 100
+
 
 @final
 class Notice:
@@ -90,6 +92,6 @@ class StepEnds:
         return Agreed(bool(leaves), bool(due))
 
     def _steps_until_next(self, now: float) -> int:
-        """At most twice as many as last time: steps may become slower."""
+        """At most twice as many as last time, and a hundred: steps may become slower."""
         each = (now - self._looked) / self._steps
-        return int(min(max(_BETWEEN / max(each, 1e-6), 1), 2 * self._next))
+        return int(min(max(_BETWEEN / max(each, 1e-6), 1), 2 * self._next, _MOST_STEPS))

@@ -24,7 +24,7 @@ from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
-from dream.launch.restarts import Restarts
+from dream.launch.restarts import Restarts, goes_on_from
 from dream.launch.start import run
 from dream.launch.watch import Events
 
@@ -206,7 +206,7 @@ def run_command(job: Job) -> int:
         while job.attempt < job.max_restarts and restarts.may_follow(outcome):
             job = replace(job, attempt=job.attempt + 1)
             restarts.wait(outcome)
-            SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}.")
+            SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}{goes_on_from(job)}.")
             outcome = _run(job)
     return outcome.exit_code
 

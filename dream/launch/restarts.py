@@ -6,12 +6,27 @@ import time
 from typing import final
 
 from dream.launch.ending import Ending, Outcome
+from dream.launch.job import Job
 from dream.launch.output import SCREEN
 
 _QUICK = 60.0
 """Seconds: what fails sooner may fail of something that takes its time to pass."""
 
 _LONGEST_WAIT = 60.0
+
+
+def goes_on_from(job: Job) -> str:
+    """Say where the next start begins, for the end of a sentence."""
+    if job.checkpoint is None:
+        return ""
+    try:
+        newest = (job.checkpoint / "latest").read_text(encoding="utf-8").strip()
+    except OSError:
+        return (
+            f", from the beginning: nothing is saved in {job.checkpoint} yet (a script calls "
+            "strategy.load, which has it saved)"
+        )
+    return f", from {job.checkpoint / newest}"
 
 
 @final

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import dream
+from dream.checkpoint import leaving
+from dream.checkpoint.leaving import Notice, StepEnds
+
+SCRIPT = """
+import os, signal
+from dream.checkpoint.leaving import Notice
+{before}
+notice = Notice({{}})
+notice.listen()
+assert not notice.why
+os.kill(os.getpid(), signal.{name})
+print(notice.why)
+{after}
+"""
+
+
+def said(name: str, before: str = "", after: str = "") -> tuple[int, str]:
+    text = SCRIPT.format(name=name, before=before, after=after)
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_is_heard_and_a_second_one_ends_the_process(name: str) -> None:
+    assert said(name) == (0, name)
+    code, _ = said(name, after=f"os.kill(os.getpid(), signal.{name})")
+    assert code == -getattr(signal, name)
+
+
+def test_a_handler_of_the_script_stays() -> None:
+    before = "signal.signal(signal.SIGUSR1, lambda *_: print('mine'))"
+    assert said("SIGUSR1", before) == (0, "mine")
+
+
+def test_the_end_of_the_schedulers_time() -> None:
+    now = time.time()
+    assert not Notice({"SLURM_JOB_END_TIME": str(int(now + 600))}).why
+    assert Notice({"SLURM_JOB_END_TIME": str(int(now + 30))}).why == "the scheduler's time limit"
+
+
+def test_ranks_talk_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(leaving.time, "monotonic", lambda: clock[0])
+    ends = StepEnds(dream.communicator(framework="torch"), Notice({}), every=10.0)
+    talked = []
+    for step in range(12_000):
+        clock[0] += 0.001
+        agreed = ends.came()
+        if agreed is not None:
+            talked.append((step, agreed.due))
+    assert 120 <= len(talked) <= 130
+    assert [step // 1000 for step, due in talked if due] == [10]
+    clock[0] += 5.0  # steps are slow now
+    for _ in range(100):  # it had been many steps to the next
+        clock[0] += 5.0
+        ends.came()
+    clock[0] += 5.0
+    assert ends.came() is not None
