@@ -18,6 +18,7 @@ from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
 from dream.adapters.pytorch.loss import count_of
+from dream.adapters.pytorch.loss.reads import ReadNumbers
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.checkpoint.job import Checkpointer
 from dream.collectives import Communicator
@@ -49,6 +50,8 @@ class TorchAdapter(Adapter):
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)
+        if own.replicas > 1:
+            ReadNumbers(own.shares).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
 

@@ -32,6 +32,7 @@ Place = Literal[
     "backward",
     "clamp",
     "compile",
+    "read",
     "zero_grad",
     "clip_norm",
     "clip_value",
@@ -77,14 +78,17 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "scatter": (nn.DataParallel, "__init__"),
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
 }
-_CLAMPS: tuple[tuple[Any, str], ...] = (
-    (torch, "clamp"),
-    (torch, "clamp_min"),
-    (torch.Tensor, "clamp"),
-    (torch.Tensor, "clamp_"),
-    (torch.Tensor, "clamp_min"),
-)
-"""The names of the place "clamp"."""
+_SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
+    "clamp": (
+        (torch, "clamp"),
+        (torch, "clamp_min"),
+        (torch.Tensor, "clamp"),
+        (torch.Tensor, "clamp_"),
+        (torch.Tensor, "clamp_min"),
+    ),
+    "read": tuple((torch.Tensor, name) for name in ("item", "tolist", "__float__", "__int__")),
+}
+"""Places of several names."""
 _FIRST: tuple[tuple[Any, str], ...] = (
     (nn.Module, "__init__"),
     (nn.Module, "__call__"),
@@ -209,7 +213,7 @@ class Hooks:
         named = (
             (owner, name, wrapper)
             for place, wrapper in self._wraps
-            for owner, name in (_CLAMPS if place == "clamp" else (_PLACES[place],))
+            for owner, name in _SEVERAL.get(place) or (_PLACES[place],)
         )
         for owner, name, wrapper in named:
             original = getattr(owner, name)

@@ -352,7 +352,7 @@ class _DealtIterator:
             with current.reading():
                 batch = next(self._inner)
         except StopIteration:
-            self._shares.exhausted(self)
+            self._shares.ended(self)
             self._pass.ended()
             raise
         share = self._pass.handed()

@@ -14,19 +14,11 @@ from weakref import ref
 import torch
 
 from dream._errors import ConfigurationError
-from dream._log import logger
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
-_OWN_SUMS = (
-    "what the loop itself adds up over an epoch is of this rank's rows alone: running += "
-    "loss.item() * len(x) comes to a part of the sum, so divide it by the rows that were counted, "
-    "not by len(data); other sums, as of right answers, are made global by "
-    'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
-)
-_said: set[str] = set()
 
 
 @final
@@ -43,6 +35,11 @@ class Reading:
     def newest(self) -> Share | None:
         """That of the batch handed out last."""
         return self._recent[-1] if self._recent else None
+
+    @property
+    def recent(self) -> Iterable[Share | None]:
+        """Those of the batches handed out last."""
+        return self._recent
 
     def yields(self, share: Share | None) -> None:
         """It hands out a batch; None for that there is none left."""
@@ -83,6 +80,15 @@ class Shares:
                 return reading.newest
         return None
 
+    @property
+    def parted(self) -> bool:
+        """Whether the loop reads, or has just read, batches that several ranks share."""
+        return any(
+            share is not None and share.parts > 1
+            for reading in self._readings.values()
+            for share in reading.recent
+        )
+
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
         key = id(source)
@@ -99,15 +105,6 @@ class Shares:
         reading = self._readings.get(id(source))
         if reading is not None and not reading.ended:
             reading.yields(None)
-
-    def exhausted(self, source: object) -> None:
-        """A loop has taken all there is of a pass. Said once a job: whose sums its own are."""
-        reading = self._readings.get(id(source))
-        share = None if reading is None else reading.newest
-        self.ended(source)
-        if share is not None and share.parts > 1 and _OWN_SUMS not in _said:
-            _said.add(_OWN_SUMS)
-            logger.info(_OWN_SUMS)
 
     def weight(self, inputs: Iterable[object]) -> float:
         """Weigh this rank's gradient: by that of the first marked input, else that of the

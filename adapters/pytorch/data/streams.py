@@ -272,7 +272,7 @@ class _StreamIterator:
             with current.reading():
                 total, digest, parts = next(self._inner)
         except StopIteration:
-            self._shares.exhausted(self)
+            self._shares.ended(self)
             self._stream.compare(_ENDED)
             self._pass.ended()
             raise

@@ -1,0 +1,46 @@
+"""Numbers that the loop itself reads and adds up, of which a rank has a part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, final
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Hooks
+
+_OWN_SUMS = (
+    "what the loop itself adds up over an epoch is of this rank's rows alone: running += "
+    "loss.item() * len(x) comes to a part of the sum, so divide it by the rows that were counted, "
+    "not by len(data); other sums, as of right answers, are made global by "
+    'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
+)
+_LIBRARIES = ("torch.", "dream.", "keras.")
+
+
+@final
+class ReadNumbers:
+    """Says so once, where a loop that trains on shares has a number of a tensor's."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._said = False
+
+    def subscribe(self, hooks: Hooks) -> None:
+        hooks.wrap("read", self._noting)
+
+    def _noting(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(read)
+        def wrapped(x: torch.Tensor, *args: Any) -> Any:
+            if not self._said and torch.is_grad_enabled() and self._shares.parted:
+                caller = sys._getframe(1).f_globals.get("__name__", "")
+                if not caller.startswith(_LIBRARIES):
+                    self._said = True
+                    logger.info(_OWN_SUMS)
+            return read(x, *args)
+
+        return wrapped
