@@ -32,7 +32,7 @@ def by_a_library() -> None:
     [
         (lambda: X.sum().item(), True),
         (lambda: float(X.sum()), True),
-        (X.tolist, True),
+        (lambda: X.tolist(), True),
         (lambda: X.sum(), False),
         (evaluated, False),
         (by_a_library, False),
