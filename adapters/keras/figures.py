@@ -99,6 +99,9 @@ _noting: ContextVar[Figures | None] = ContextVar("dream.keras_figures", default=
 
 def watch(model: Any) -> None:
     """Have the model's metrics tell of their results, on the instance, for life."""
+    own_results = type(model).get_metrics_result is not keras.Model.get_metrics_result
+    if private.makes_floats_of_results() and not own_results:
+        model.get_metrics_result = MethodType(_results, model)
     trackers = {id(each) for each in (private.loss_tracker(model), *private.output_losses(model))}
     for metric in private.leaf_metrics(model.metrics):
         if "result" in vars(metric):
@@ -107,6 +110,15 @@ def watch(model: Any) -> None:
         if type(metric).update_state in _SCALARS:
             own = _track if id(metric) in trackers else _update_state
             metric.update_state = MethodType(own, metric)
+
+
+def _results(self: Any) -> dict[str, Any]:
+    """`get_metrics_result`, of which no float is made: which metric gave it would be lost."""
+    found: dict[str, Any] = {}
+    for metric in self.metrics:
+        result = metric.result()
+        found |= result if isinstance(result, dict) else {metric.name: result}
+    return found
 
 
 def _result(self: Any) -> Any:

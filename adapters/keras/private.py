@@ -315,6 +315,11 @@ def leaf_metrics(metrics: Iterable[Any]) -> list[Any]:
     return found
 
 
+def makes_floats_of_results() -> bool:
+    """Whether `get_metrics_result` gives floats, as in Keras 3.12; later ones give the results."""
+    return "pythonify_logs" in keras.Model.get_metrics_result.__code__.co_names
+
+
 def output_losses(model: Any) -> list[Any]:
     """Return the metrics that keep the loss of each of several outputs."""
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)

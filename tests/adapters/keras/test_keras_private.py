@@ -23,6 +23,7 @@ assert private.loss_tracker(model).name == "loss" and private.first_epoch(model)
 assert [type(layer).__name__ for layer in private.children(model)] == ["Dropout", "Dense"]
 assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
 assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
+assert not private.makes_floats_of_results()
 assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
 adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
 assert isinstance(adapter, private.ArrayDataAdapter)
