@@ -11,6 +11,7 @@ from sklearn.model_selection import train_test_split
 
 import dream
 
+keras.utils.set_random_seed(0)
 images, labels = load_digits(return_X_y=True)
 x, x_test, y, y_test = train_test_split(images / 16, labels, random_state=0)
 

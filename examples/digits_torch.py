@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
+torch.manual_seed(0)
 images, labels = load_digits(return_X_y=True)
 x, x_test, y, y_test = train_test_split(
     torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels), random_state=0

@@ -44,30 +44,30 @@ def train(result):
             torch.save(model.state_dict(), result)
 
 
-def run(ranks, result, *options, disturb=None):
-    """Train on so many ranks, and disturb it at step 30 of this start; return the exit code."""
+def run(ranks, result, *options, disturb=()):
+    """Train on so many ranks; return the exit code. disturb: what is ended each time that rank 0
+    tells a step: "rank", or the "job", which is asked to leave."""
+    disturb = list(disturb)
     command = ["-m", "dream", "run", "-n", str(ranks), *options, __file__, str(result)]
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as job:
         for line in job.stdout:
-            if disturb is not None and line.startswith("step"):
-                disturb(job.pid, int(line.split()[-1]))
-                disturb = None
+            if disturb and line.startswith("step"):
+                rank = int(line.split()[-1])
+                if disturb.pop(0) == "rank":
+                    os.kill(rank, signal.SIGKILL)
+                else:
+                    job.terminate()
     return job.returncode
 
 
 def survive(folder):
     run(1, folder / "undisturbed.pt")
     kept = ["--checkpoint", str(folder / "kept"), "--every", "0.1s"]
-    lost = run(
-        2, folder / "result.pt", *kept, "--max-restarts", "1",
-        disturb=lambda launcher, rank: (
-            os.kill(rank, signal.SIGKILL), time.sleep(8), os.kill(launcher, signal.SIGTERM)
-        ),
-    )  # fmt: skip
-    print(f"two ranks, one of them lost, then asked to leave: exit code {lost}")
-    left = run(1, folder / "result.pt", *kept, disturb=lambda job, _: os.kill(job, signal.SIGTERM))
-    print(f"one rank, asked to leave: exit code {left}")
-    print(f"three ranks, to the end: exit code {run(3, folder / 'result.pt', *kept)}")
+    result = folder / "result.pt"
+    lost = run(2, result, *kept, "--max-restarts", "1", disturb=["rank", "job"])
+    print(f"two ranks, one of them lost, both back, then asked to leave: exit code {lost}")
+    print(f"one rank, asked to leave: exit code {run(1, result, *kept, disturb=['job'])}")
+    print(f"three ranks, to the end: exit code {run(3, result, *kept)}")
     ends = [torch.load(folder / name) for name in ("undisturbed.pt", "result.pt")]
     apart = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0])
     print(f"the weights differ by {apart:.1e}")

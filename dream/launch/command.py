@@ -31,7 +31,7 @@ from dream.launch.watch import Events
 DEFAULT_PORT = 29500
 """Where node 0 serves the rendezvous of several hosts, unless told otherwise."""
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -208,6 +208,8 @@ def run_command(job: Job) -> int:
             restarts.wait(outcome)
             SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}{goes_on_from(job)}.")
             outcome = _run(job)
+    if outcome.stopped in (signal.SIGTERM, signal.SIGUSR1) and job.checkpoint is not None:
+        return settings.GO_ON_LATER
     return outcome.exit_code
 
 
@@ -221,7 +223,7 @@ def _run(job: Job) -> Outcome:
 
 @contextmanager
 def _signals(events: Events) -> Iterator[None]:
-    """Take SIGINT, SIGTERM and SIGHUP as events; the last as far as nohup does not forbid it."""
+    """Take signals that end a job as events; SIGHUP as far as nohup does not forbid it."""
 
     def put(number: int, frame: FrameType | None) -> None:
         del frame

@@ -34,15 +34,10 @@ def output(backend, *line):
     return done.stdout
 
 
-@AGAIN
 @pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS, KERAS_TORCH])
-def test_alone(script, backend):
-    assert accuracy(backend, str(EXAMPLES / script)) > 0.9
-
-
-@pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS, KERAS_TORCH])
-def test_on_two_ranks(script, backend):
-    assert accuracy(backend, *RUN, str(EXAMPLES / script)) > 0.9
+def test_two_ranks_print_what_one_prints(script, backend):
+    told = [accuracy(backend, *line, str(EXAMPLES / script)) for line in ([], RUN)]
+    assert told[0] == told[1] > 0.9
 
 
 @AGAIN
@@ -185,10 +180,9 @@ def test_knobs_change_no_number():
     assert float(alone[0][1]) > 0.9
 
 
-def test_a_training_is_left_and_gone_on_with_by_others(tmp_path):
-    """Left by two ranks in its second epoch, gone on with by three: the weights of one go."""
-    script, kept = str(EXAMPLES / "resume.py"), str(tmp_path / "kept.pt")
-    expected = re.findall(r"weights ([\d.]+)", output("", script))
-    assert re.findall(r"weights", output("", *RUN, script, kept, "40")) == []
-    three = [*RUN[:-1], "3"]
-    assert re.findall(r"weights ([\d.]+)", output("", *three, script, kept)) == expected
+@AGAIN
+def test_a_training_survives():
+    """Without a rank, left and gone on with by others: the weights are those of one go."""
+    found = output("", str(EXAMPLES / "survive_torch.py"))
+    assert re.findall(r"exit code (\d+)", found) == ["85", "85", "0"]
+    assert float(re.findall(r"the weights differ by (\S+)", found)[0]) < 1e-6
