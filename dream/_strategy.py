@@ -323,8 +323,8 @@ class Strategy:
         facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
                  "world_size": self._place.world_size}  # fmt: skip
         return job.save(
-            path, parts, step, adapter.checkpointer(), adapter.communicator, extra=extra or {},
-            facts=facts, keep=keep, best=best,
+            path, parts, step, adapter.checkpointer(parts.first_model), adapter.communicator,
+            extra=extra or {}, facts=facts, keep=keep, best=best,
         )  # fmt: skip
 
     def load(
@@ -347,7 +347,7 @@ class Strategy:
 
         adapter = self._adapter_of(model)
         parts = job.Parts.of(model, optimizer, scheduler, data)
-        return job.load(path, parts, adapter.checkpointer(), adapter.communicator)
+        return job.load(path, parts, adapter.checkpointer(parts.first_model), adapter.communicator)
 
     def _adapter_of(self, model: Any) -> Adapter:
         self._decide_by(model.values() if isinstance(model, Mapping) else (model,))

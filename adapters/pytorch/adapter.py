@@ -141,8 +141,10 @@ class TorchAdapter(Adapter):
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         return self.parallelism.full_state(model)
 
-    def checkpointer(self) -> Checkpointer:
-        return self.parallelism.checkpointer()
+    def checkpointer(self, model: Any) -> Checkpointer:
+        own = self.parallelism.checkpointer()
+        self._refuse_keras(model)
+        return (self._keras and self._keras.checkpointer(model)) or own
 
     def loss_weight(self) -> float | None:
         return self.parallelism.loss_weight()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,7 +13,15 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.tensors import array_of
-from dream.checkpoint.content import Arrays, OptimizerState, check_arrays, check_names
+from dream.checkpoint import generators
+from dream.checkpoint.content import (
+    Arrays,
+    OptimizerState,
+    check_arrays,
+    check_kind,
+    check_names,
+    named_in,
+)
 from dream.checkpoint.job import Checkpointer, Named
 
 if TYPE_CHECKING:
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
 
 @final
 class TorchCheckpointer(Checkpointer):
+    api = "torch"
+
     def __init__(self, parallelism: Parallelism) -> None:
         self._parallelism = parallelism
 
@@ -54,12 +63,7 @@ class TorchCheckpointer(Checkpointer):
         return OptimizerState(type(optimizer).__name__, arrays, numbers, groups)
 
     def check_optimizer(self, optimizer: Optimizer, models: Named, state: OptimizerState) -> None:
-        kind = type(optimizer).__name__
-        if state.kind != kind:
-            raise ConfigurationError(
-                f"This checkpoint is of another optimizer. Received: {state.kind} in it, {kind} "
-                "here. Make it as it was when it was saved."
-            )
+        check_kind(state.kind, type(optimizer).__name__)
         names = _names(optimizer, models)
         here = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
         check_names(
@@ -92,18 +96,16 @@ class TorchCheckpointer(Checkpointer):
             groups.append({**hyperparameters, "params": [places[name] for name in own]})
         optimizer.load_state_dict({"state": packed, "param_groups": groups})
 
-    def random(self) -> dict[str, Any]:
-        kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
-        numpy_state = (kind, keys.tobytes(), place, has_gauss, gauss)  # type: ignore[union-attr]
-        state = {"python": random.getstate(), "numpy": numpy_state, "torch": _bytes()}
+    def random(self, models: Named) -> dict[str, Any]:
+        del models  # torch's layers draw from its one generator
+        state = {**generators.state(), "torch": _bytes()}
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
         return state
 
-    def set_random(self, state: Mapping[str, Any]) -> None:
-        random.setstate(state["python"])
-        kind, keys, place, has_gauss, gauss = state["numpy"]
-        np.random.set_state((kind, np.frombuffer(keys, np.uint32), place, has_gauss, gauss))
+    def set_random(self, state: Mapping[str, Any], models: Named) -> None:
+        del models
+        generators.restore(state)
         torch.set_rng_state(_from_bytes(state["torch"]))
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(_from_bytes(state["cuda"]))
@@ -122,7 +124,7 @@ def _names(optimizer: Optimizer, models: Named) -> dict[torch.Tensor, str]:
     known: dict[torch.Tensor, str] = {}
     for key, model in models.items():
         for name, parameter in model.named_parameters():
-            known.setdefault(parameter, f"{key}.{name}" if key else name)
+            known.setdefault(parameter, named_in(key, name))
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     unknown = [tuple(parameter.shape) for parameter in stepped if parameter not in known]
     if unknown:

@@ -45,6 +45,20 @@ class Checkpoint:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def named_in(model: str, name: str) -> str:
+    """Return the name of a parameter among those of several models; one has the name ""."""
+    return f"{model}.{name}" if model else name
+
+
+def check_kind(saved: str, here: str) -> None:
+    """Raise where an optimizer is of another class."""
+    if saved != here:
+        raise ConfigurationError(
+            f"This checkpoint is of another optimizer. Received: {saved} in it, {here} here. Make "
+            "it as it was when it was saved."
+        )
+
+
 def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:
     """Raise for the first name that only one side has."""
     missing = [name for name in here if name not in {*saved}]

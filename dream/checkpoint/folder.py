@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._errors import ConfigurationError, DreamError
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState
+from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, named_in
 from dream.checkpoint.words import from_json, to_json
 from dream.files.whole import settle_folder, write_whole
 
@@ -223,7 +223,7 @@ class CheckpointFolder:
 def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:
     """The names of one model are its own; several have theirs before them."""
     return {
-        f"{name}.{key}" if name else key: array
+        named_in(name, key): array
         for name, arrays in parts.items()
         for key, array in arrays.items()
     }

@@ -50,10 +50,11 @@ class Checkpointer(ABC):
     def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
 
     @abstractmethod
-    def random(self) -> dict[str, Any]: ...
+    def random(self, models: Named) -> dict[str, Any]:
+        """Say where the generators stand, those of the models among them."""
 
     @abstractmethod
-    def set_random(self, state: Mapping[str, Any]) -> None: ...
+    def set_random(self, state: Mapping[str, Any], models: Named) -> None: ...
 
 
 @final
@@ -69,6 +70,11 @@ class Parts:
     @classmethod
     def of(cls, model: Any, optimizer: Any, scheduler: Any, data: Any) -> Parts:
         return cls(_named(model), _named(optimizer), _named(scheduler), data)
+
+    @property
+    def first_model(self) -> Any:
+        """Which says of which framework they are."""
+        return next(iter(self.models.values()), None)
 
 
 def _named(given: Any) -> dict[str, Any]:
@@ -97,7 +103,7 @@ def save(
         optimizers={n: held.optimizer(o, parts.models) for n, o in parts.optimizers.items()},
         schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
         data=None if parts.data is None else tracked.track_of(parts.data).state(),
-        random=held.random(),
+        random=held.random(parts.models),
         extra=extra,
         facts=facts,
     )
@@ -125,7 +131,7 @@ def load(
         scheduler.load_state_dict(found.schedulers[key])
     if parts.data is not None and found.data is not None:
         tracked.track_of(parts.data).load(found.data)
-    held.set_random(found.random)
+    held.set_random(found.random, parts.models)
     return found
 
 
