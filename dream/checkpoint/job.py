@@ -115,13 +115,25 @@ def load(
 ) -> Checkpoint | None:
     """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
     it, and nothing is set where something does not fit."""
+    found = find(path, ranks)
+    if found is not None:
+        take(found, parts, held)
+    return found
+
+
+def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
+    """Read the newest checkpoint on every rank; None where there is none."""
     folder = CheckpointFolder(path)
     told = _at_rank_0(ranks, lambda: _newest(folder))
     if not told:
         return None
     name, _, digest = told.partition(" ")
     _agree(ranks, folder.path / name, digest)
-    found = folder.load(folder.path / name)
+    return folder.load(folder.path / name)
+
+
+def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
+    """Set everything as a checkpoint has it; nothing where something does not fit."""
     _check(found, parts, held)
     for key, model in parts.models.items():
         held.set_model(model, found.models[key])
@@ -132,7 +144,6 @@ def load(
     if parts.data is not None and found.data is not None:
         tracked.track_of(parts.data).load(found.data)
     held.set_random(found.random, parts.models)
-    return found
 
 
 def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:

@@ -23,7 +23,8 @@ class FitProgress:
     passes: over training data so far. fit_epoch: the epoch as fit counts it, where `position`
     counts passes over all fits. resuming: whether the next epoch goes on in a loaded state's.
     metrics: gives the states of the model's metrics, with which an epoch goes on. steps: of all
-    fits, where the function that takes them counts them; None where none does.
+    fits, where the function that takes them counts them; None where none does. taken: batches of
+    the epoch that ended last, without those that were taken before this fit.
     """
 
     def __init__(self, generators: Generators | None = None) -> None:
@@ -33,6 +34,7 @@ class FitProgress:
         self.resuming = False
         self.metrics: Callable[[], list[Any]] = list
         self.steps: int | None = None
+        self.taken = 0
         self._loaded_metrics: list[Any] = []
         self._unordered = ""
         self._size = 0
@@ -137,6 +139,11 @@ class FitProgress:
         return loaded if goes_on else []
 
     @property
+    def size(self) -> int:
+        """The global batch's, as far as it is known; 0 where it is not."""
+        return self._size
+
+    @property
     def over(self) -> bool:
         """Whether an epoch that went on has had the last of its batches. What a graph does without
         a batch must not be done once more to find that out."""
@@ -150,6 +157,7 @@ class FitProgress:
 
     def end_epoch(self) -> None:
         """End the epoch, or stop in its midst where training was stopped."""
+        self.taken = (self._batches or self.position.batches) - self.passes.left_out
         if self._batches is None or self.position.batches >= self._batches:
             self.position = Position(self.position.epoch + 1)
             self.fit_epoch += 1

@@ -1,0 +1,99 @@
+"""A fit that ends in mid-epoch goes on under another strategy and number of ranks."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import dream
+
+pytestmark = pytest.mark.slow
+EXHAUSTIVE = pytest.mark.exhaustive
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
+
+class Cell(NamedTuple):
+    backend: str
+    word: str
+    ranks: int = 1
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def run(cell: Cell, folder: Path, **more: Any) -> list[dict[str, Any]]:
+    options = dict(cell.options)
+    given = ",".join(f"{name}={value}" for name, value in options.items())
+    found: list[dict[str, Any]] = dream.launch(
+        by_name, "train", cell.word, options, str(folder), more, n=cell.ranks,
+        framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,
+        timeout=300, env={"KERAS_BACKEND": cell.backend, **QUIET},
+    )  # fmt: skip
+    return found
+
+
+def by_name(name: str, word: str, options: Any, folder: str, more: dict[str, Any]) -> Any:
+    import checkpoint_keras
+    import keras  # noqa: F401  (first, so that `--strategy` finds the backend before any op)
+
+    return getattr(checkpoint_keras, name)(word, options, folder, **more)
+
+
+@cache
+def whole(backend: str, folder: Path) -> dict[str, Any]:
+    return run(Cell(backend, "single"), folder / f"whole-{backend}")[0]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fits")
+
+
+TF, TORCH = "tensorflow", "torch"
+TENSOR, PIPELINE = (("split", "tensor"),), (("split", "pipeline"),)
+JOURNEYS = [
+    pytest.param((Cell(TF, "mirrored", 2), Cell(TF, "single"), Cell(TF, "sharded", 2)), id="tf"),
+    pytest.param((Cell(TORCH, "single"), Cell(TORCH, "mirrored", 2)), id="torch"),
+    pytest.param(
+        (Cell(TF, "model_parallel", 2, PIPELINE), Cell(TF, "mirrored", 1, (("devices", 2),)),
+         Cell(TF, "model_parallel", 2, TENSOR)), id="split", marks=EXHAUSTIVE,
+    ),
+    pytest.param(
+        (Cell(TORCH, "horovod", 3), Cell(TORCH, "mirrored", 2), Cell(TORCH, "single")),
+        id="torch-ring", marks=EXHAUSTIVE,
+    ),
+    pytest.param(
+        (Cell(TF, "horovod", 3), Cell(TF, "model_parallel", 2, PIPELINE), Cell(TF, "single")),
+        id="tf-ring", marks=EXHAUSTIVE,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", JOURNEYS)
+def test_a_fit_goes_on_elsewhere(cells: tuple[Cell, ...], place: Path, tmp_path: Path) -> None:
+    """Saved every 3 of 12 steps, 4 to an epoch; ended after 5, then after 2 more. With dropout,
+    shuffled data, AdamW, and a callback that lowers the learning rate."""
+    one = whole(cells[0].backend, place)
+    ends = (5, 2, -1) if len(cells) == 3 else (5, -1)
+    for seen, (cell, end) in enumerate(zip(cells, ends, strict=True)):
+        found = run(cell, tmp_path / "runs", end=end, seen=seen)
+    for rank in found:
+        same(rank, one, 1e-6)
+
+
+def same(found: dict[str, Any], one: dict[str, Any], bound: float) -> None:
+    for key in ("weights", "optimizer"):
+        for ours, theirs in zip(found[key], one[key], strict=True):
+            assert np.abs(ours - theirs).max() <= bound, key
+    assert found["history"].keys() == one["history"].keys()
+    for name, figures in one["history"].items():
+        np.testing.assert_allclose(found["history"][name], figures, atol=2 * bound, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", [TF, TORCH])
+def test_on_the_same_cell_not_a_bit_differs(backend: str, place: Path, tmp_path: Path) -> None:
+    cell = Cell(backend, "single")
+    run(cell, tmp_path / "runs", end=5, seen=1)
+    same(run(cell, tmp_path / "runs")[0], whole(backend, place), 0.0)
