@@ -12,8 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_of
-from dream.checkpoint import generators
+from dream.checkpoint import generators, layers
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
@@ -45,6 +46,11 @@ class TorchCheckpointer(Checkpointer):
     def set_model(self, model: nn.Module, arrays: Arrays) -> None:
         for name, tensor in model.state_dict().items():
             tensor.copy_(_laid_as(tensor, torch.from_numpy(arrays[name])))
+
+    def describe(self, model: nn.Module) -> layers.Plain:
+        described = describe(model)
+        names = {p.name: p.name for layer in described.layers for p in layer.parameters}
+        return layers.to_plain(described, names)
 
     def optimizer(self, optimizer: Optimizer, models: Named) -> OptimizerState:
         names = _names(optimizer, models)
@@ -92,7 +98,7 @@ class TorchCheckpointer(Checkpointer):
         groups = []
         for group in optimizer.param_groups:
             own = [names[parameter] for parameter in group["params"]]
-            hyperparameters = saved[own[0]] if own else _hyperparameters(group)
+            hyperparameters = {**_hyperparameters(group), **(saved[own[0]] if own else {})}
             groups.append({**hyperparameters, "params": [places[name] for name in own]})
         optimizer.load_state_dict({"state": packed, "param_groups": groups})
 
@@ -106,7 +112,8 @@ class TorchCheckpointer(Checkpointer):
     def set_random(self, state: Mapping[str, Any], models: Named) -> None:
         del models
         generators.restore(state)
-        torch.set_rng_state(_from_bytes(state["torch"]))
+        if "torch" in state:
+            torch.set_rng_state(_from_bytes(state["torch"]))
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(_from_bytes(state["cuda"]))
 

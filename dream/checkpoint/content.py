@@ -33,7 +33,8 @@ class OptimizerState:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
-    training stands in it. random: the generators. facts: who wrote it."""
+    training stands in it. random: the generators. facts: who wrote it. layers: NAME -> the model's
+    layers in words of every framework, or why there are none."""
 
     step: int
     models: Mapping[str, Arrays]
@@ -43,6 +44,7 @@ class Checkpoint:
     random: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Any] = field(default_factory=dict)
 
 
 def named_in(model: str, name: str) -> str:

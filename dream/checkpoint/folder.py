@@ -37,6 +37,7 @@ MODEL, OPTIMIZER, STATE, COMMITTED = (
     "COMMITTED",
 )
 LATEST = "latest"
+_PLAIN = ("schedulers", "data", "random", "extra", "facts", "layers")
 _LARGEST = 5 << 30
 _STEP = re.compile(r"step-(\d{9,})(?:\.(\d+))?")
 _PART = ".part-"
@@ -113,7 +114,7 @@ class CheckpointFolder:
         return Checkpoint(
             step=state["step"], models=models, optimizers=optimizers,
             **{key: from_json(state[key]) for key in
-               ("schedulers", "data", "random", "extra", "facts")},
+               _PLAIN},
         )  # fmt: skip
 
     def _write(self, part: Path, checkpoint: Checkpoint) -> None:
@@ -133,7 +134,7 @@ class CheckpointFolder:
                 for name, each in checkpoint.optimizers.items()
             },
             **{name: to_json(getattr(checkpoint, name), name) for name in
-               ("schedulers", "data", "random", "extra", "facts")},
+               _PLAIN},
             "files": {name: _told(part / name) for name in files},
         }  # fmt: skip
         text = json.dumps(state, indent=1, allow_nan=False).encode()

@@ -6,17 +6,21 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from dream._errors import ConfigurationError, DreamError
+from dream._log import logger
+from dream.checkpoint import layers, ported
 from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.collectives import Communicator
 from dream.data import tracked
 
 Named = Mapping[str, Any]
+NAMES = "names"
+"""The fact that says whose names a checkpoint's parameters have."""
 
 
 class Stateful(Protocol):
@@ -39,6 +43,11 @@ class Checkpointer(ABC):
 
     @abstractmethod
     def set_model(self, model: Any, arrays: Arrays) -> None: ...
+
+    @abstractmethod
+    def describe(self, model: Any) -> layers.Plain:
+        """Describe the model's layers, by its parameters' names. DreamError where another framework
+        has none such."""
 
     @abstractmethod
     def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
@@ -105,7 +114,8 @@ def save(
         data=None if parts.data is None else tracked.track_of(parts.data).state(),
         random=held.random(parts.models),
         extra=extra,
-        facts=facts,
+        facts={**facts, NAMES: held.api},
+        layers={name: _described(held, model) for name, model in parts.models.items()},
     )
     return Path(_at_rank_0(ranks, lambda: str(folder.save(checkpoint))))
 
@@ -134,6 +144,11 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None
 
 def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
     """Set everything as a checkpoint has it; nothing where something does not fit."""
+    check_names("models", [*found.models], [*parts.models])
+    if parts.optimizers:
+        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
+    if found.facts.get(NAMES, held.api) != held.api:
+        found = _as_here(found, parts, held)
     _check(found, parts, held)
     for key, model in parts.models.items():
         held.set_model(model, found.models[key])
@@ -146,12 +161,42 @@ def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
     held.set_random(found.random, parts.models)
 
 
+def _described(held: Checkpointer, model: Any) -> Any:
+    try:
+        return held.describe(model)
+    except DreamError as error:
+        return str(error)
+
+
+def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
+    """Return a checkpoint that the other framework wrote in the names and layouts of this one."""
+    if parts.data is not None:
+        raise ConfigurationError(
+            "Another framework draws the order of samples by its own numbers. Received: data, and "
+            f"a checkpoint that {found.facts[NAMES]} wrote. Leave data out; an epoch begins anew."
+        )
+    logger.info("the checkpoint was written by %s: generators of %s stand where the script has "
+                "left them", found.facts[NAMES], held.api)  # fmt: skip
+    saved = {key: layers.from_plain(found.layers.get(key)) for key in parts.models}
+    here = {key: layers.from_plain(held.describe(model)) for key, model in parts.models.items()}
+    models = {
+        key: ported.counts([*held.model(model)], found.step)
+        | ported.model(saved[key], here[key], found.models[key])
+        for key, model in parts.models.items()
+    }
+    among = [layers.among(described) for described in (saved, here)]
+    optimizers = {
+        key: ported.optimizer(
+            *among, found.optimizers[key], held.optimizer(each, parts.models), found.step, held.api
+        )
+        for key, each in parts.optimizers.items()
+    }
+    return replace(found, models=models, optimizers=optimizers)
+
+
 def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
-    check_names("models", [*found.models], [*parts.models])
     for name, model in parts.models.items():
         held.check_model(model, found.models[name])
-    if parts.optimizers:
-        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
     for name, optimizer in parts.optimizers.items():
         held.check_optimizer(optimizer, parts.models, found.optimizers[name])
     if parts.schedulers:

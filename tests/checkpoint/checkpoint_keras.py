@@ -48,7 +48,7 @@ def net(seen: int, rate: float) -> Any:
 
 def train(
     word: str, options: dict[str, Any], folder: str, *, every: Any = 3, end: int = -1,
-    rate: float = 0.3, seen: int = 0,
+    rate: float = 0.3, seen: int = 0, shuffle: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """What fit has told, and the model's state. end: after how many batches of this process."""
     with dream.strategy(word, **options) as strategy:
@@ -59,7 +59,7 @@ def train(
         try:
             x, y = data()
             told = model.fit(
-                x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0,
+                x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, shuffle=shuffle,
                 callbacks=[*callbacks, EndAt(end)],
             )  # fmt: skip
             history = {"epoch": told.epoch, **told.history}

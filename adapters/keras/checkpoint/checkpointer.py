@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
+import keras
 import numpy as np
 
 from dream._errors import ConfigurationError
@@ -14,7 +16,8 @@ from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
-from dream.checkpoint import generators
+from dream.adapters.keras.model_description import model as description
+from dream.checkpoint import generators, layers
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
@@ -26,6 +29,9 @@ from dream.checkpoint.content import (
 from dream.checkpoint.job import Checkpointer, Named
 
 _SCALE = "loss_scale"
+_TURNING = (keras.layers.Flatten, keras.layers.Reshape)
+"""Layers whose calls say in which order the features of the next lie."""
+_described: WeakKeyDictionary[Any, layers.Plain] = WeakKeyDictionary()
 _SEEDS, _SHARED = "keras", "!shared"
 
 
@@ -50,6 +56,16 @@ class KerasCheckpointer(Checkpointer):
     def set_model(self, model: Any, arrays: Arrays) -> None:
         for name, variable in names.weights(model).items():
             variable.assign(arrays[name])
+
+    def describe(self, model: Any) -> layers.Plain:
+        if model not in _described:
+            called = {id(variable): name for name, variable in names.weights(model).items()}
+            own = {name: called[id(v)] for name, v in description.variables(model).items()}
+            flattens = any(isinstance(each, _TURNING) for each in private.layers_of(model))
+            found = description.describe(model) if flattens else description.description(
+                model, (), in_order=False)  # fmt: skip
+            _described[model] = layers.to_plain(found, own)
+        return _described[model]
 
     def optimizer(self, optimizer: Any, models: Named) -> OptimizerState:
         inner = _inner(optimizer)

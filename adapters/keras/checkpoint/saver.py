@@ -10,6 +10,7 @@ from typing import Any, final
 
 import keras
 
+from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint.callback import Checkpoint
@@ -51,8 +52,14 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._progress.state()  # raises where no other process can go on in this data
         found = job.find(self._asked.path, self._engine.readers)
         kept = found and found.extra.get(_FIT)
+        if found and not kept:
+            raise ConfigurationError(
+                "This checkpoint does not say where a fit stood. Received: "
+                f"{self._asked.path}, which strategy.save wrote. Load it by strategy.load before "
+                "fit, and give dream.keras.Checkpoint another folder."
+            )
         if not found or not kept or kept["number"] < self._fit:
-            self._step = self._saved = found.step if found and kept else 0
+            self._step = self._saved = found.step if found else 0
         elif kept["number"] > self._fit:
             self._leave_out(f"{self._asked.path} is of fit {kept['number']} of the script")
         else:
