@@ -82,7 +82,7 @@ class CheckpointFolder:
             raise ConfigurationError(
                 f"Checkpoints are kept in a folder. Received: {self.path}, a file. Name a folder."
             )
-        whole = self._whole()
+        whole = self.whole()
         pointer = self.path / LATEST
         if pointer.is_file():
             named = self.path / pointer.read_text(encoding="utf-8").strip()
@@ -93,15 +93,7 @@ class CheckpointFolder:
     def load(self, place: Path) -> Checkpoint:
         """Read one, whole. ConfigurationError where its files are not those that were written, or
         it is of a newer format."""
-        state = self._state(place)
-        if state.get("format") != FORMAT:
-            raise ConfigurationError(
-                f"This checkpoint is of another format. Received: {place}, format "
-                f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
-                f"wrote it ({state.get('dream', 'unknown')})."
-            )
-        for name, told in state["files"].items():
-            _check_file(place / name, told)
+        state = self.check(place)
         read = _tensors(place, MODEL), _tensors(place, OPTIMIZER)
         models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
                          zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
@@ -116,6 +108,26 @@ class CheckpointFolder:
             **{key: from_json(state[key]) for key in
                _PLAIN},
         )  # fmt: skip
+
+    def check(self, place: Path) -> dict[str, Any]:
+        """Read every byte of one, and return its state. ConfigurationError names the file that is
+        not the one that was written."""
+        state = self.state(place)
+        if state.get("format") != FORMAT:
+            raise ConfigurationError(
+                f"This checkpoint is of another format. Received: {place}, format "
+                f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
+                f"wrote it ({state.get('dream', 'unknown')})."
+            )
+        for name, told in state["files"].items():
+            _check_file(place / name, told)
+        return state
+
+    def all(self) -> list[Path]:
+        """Return all that have a checkpoint's name, whole or not, fewest steps first."""
+        found = self.path.iterdir() if self.path.is_dir() else iter(())
+        steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
+        return [path for _, _, path in sorted(steps)]
 
     def _write(self, part: Path, checkpoint: Checkpoint) -> None:
         files = self._write_tensors(part, MODEL, _joined(checkpoint.models))
@@ -185,14 +197,12 @@ class CheckpointFolder:
             else:
                 left.unlink(missing_ok=True)
 
-    def _whole(self) -> list[Path]:
+    def whole(self) -> list[Path]:
         """Those that are whole, fewest steps first."""
-        found = self.path.iterdir() if self.path.is_dir() else iter(())
-        steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
-        return [path for _, _, path in sorted(steps) if (path / COMMITTED).is_file()]
+        return [place for place in self.all() if (place / COMMITTED).is_file()]
 
     def _let_go(self) -> None:
-        whole = self._whole()
+        whole = self.whole()
         of_steps = {place.name.partition(".")[0]: place for place in whole}  # the last of each
         stay = {*[*of_steps.values()][-self._keep :], self.newest()}
         if self._best is not None:
@@ -203,10 +213,11 @@ class CheckpointFolder:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _figure(self, place: Path) -> float:
-        value = from_json(self._state(place)["extra"]).get(self._best)
+        value = from_json(self.state(place)["extra"]).get(self._best)
         return float("inf") if value is None else float(value)
 
-    def _state(self, place: Path) -> dict[str, Any]:
+    def state(self, place: Path) -> dict[str, Any]:
+        """Read what one says of itself."""
         try:
             text = (place / STATE).read_bytes()
             committed = (place / COMMITTED).read_text(encoding="utf-8").strip()

@@ -34,6 +34,9 @@ class Checkpointer(ABC):
     """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
     calls each method; names of several models go before their parameters'."""
 
+    api: str
+    """Whose names parameters have: "torch" or "keras"."""
+
     @abstractmethod
     def model(self, model: Any) -> Arrays: ...
 
@@ -184,10 +187,15 @@ def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
         | ported.model(saved[key], here[key], found.models[key])
         for key, model in parts.models.items()
     }
-    among = [layers.among(described) for described in (saved, here)]
+    theirs, ours = layers.among(saved), layers.among(here)
     optimizers = {
         key: ported.optimizer(
-            *among, found.optimizers[key], held.optimizer(each, parts.models), found.step, held.api
+            theirs,
+            ours,
+            found.optimizers[key],
+            held.optimizer(each, parts.models),
+            found.step,
+            held.api,
         )
         for key, each in parts.optimizers.items()
     }

@@ -16,7 +16,6 @@ from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.model_description import model as description
 from dream.checkpoint import generators, layers
 from dream.checkpoint.content import (
     Arrays,
@@ -58,6 +57,9 @@ class KerasCheckpointer(Checkpointer):
             variable.assign(arrays[name])
 
     def describe(self, model: Any) -> layers.Plain:
+        # on use: it stands on hooks, and hooks on fit, which saves
+        from dream.adapters.keras.model_description import model as description
+
         if model not in _described:
             called = {id(variable): name for name, variable in names.weights(model).items()}
             own = {name: called[id(v)] for name, v in description.variables(model).items()}
