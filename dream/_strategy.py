@@ -335,10 +335,14 @@ class Strategy:
         optimizer: Any = None,
         scheduler: Any = None,
         data: Any = None,
+        strict: bool = True,
     ) -> Checkpoint | None:
-        """Set everything as the newest checkpoint in a folder has it, whatever strategy and number
-        of ranks wrote it, and return it (`.step`, `.extra`); None where there is none. Call it on
-        every rank, with what `save` was given. The generators go on where they stood.
+        """Set everything as the newest checkpoint in a folder has it, whatever strategy, number of
+        ranks and framework wrote it, and return it (`.step`, `.extra`); None where there is none.
+        Call it on every rank, with what `save` was given. The generators go on where they stood.
+
+        path: the folder, or one checkpoint in it. strict: False leaves an optimizer, a scheduler or
+        data as they are where the checkpoint has none.
 
         Errors: ConfigurationError for a checkpoint of other parts (the first difference named), a
         damaged one, or a newer format; nothing has been changed then.
@@ -347,7 +351,8 @@ class Strategy:
 
         adapter = self._adapter_of(model)
         parts = job.Parts.of(model, optimizer, scheduler, data)
-        return job.load(path, parts, adapter.checkpointer(parts.first_model), adapter.communicator)
+        held = adapter.checkpointer(parts.first_model)
+        return job.load(path, parts, held, adapter.communicator, strict=strict)
 
     def _adapter_of(self, model: Any) -> Adapter:
         self._decide_by(model.values() if isinstance(model, Mapping) else (model,))

@@ -82,7 +82,12 @@ class CheckpointFolder:
             raise ConfigurationError(
                 f"Checkpoints are kept in a folder. Received: {self.path}, a file. Name a folder."
             )
-        whole = self.whole()
+        whole, every = self.whole(), self.all()
+        if every and not whole:
+            raise ConfigurationError(
+                f"No checkpoint here is whole. Received: {every[-1]}, without {COMMITTED}: it is "
+                "being copied, or was left half. Wait for the copy, or remove it to begin anew."
+            )
         pointer = self.path / LATEST
         if pointer.is_file():
             named = self.path / pointer.read_text(encoding="utf-8").strip()

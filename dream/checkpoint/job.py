@@ -124,20 +124,26 @@ def save(
 
 
 def load(
-    path: str | os.PathLike[str], parts: Parts, held: Checkpointer, ranks: Communicator
+    path: str | os.PathLike[str],
+    parts: Parts,
+    held: Checkpointer,
+    ranks: Communicator,
+    *,
+    strict: bool = True,
 ) -> Checkpoint | None:
     """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
-    it, and nothing is set where something does not fit."""
+    it, and nothing is set where something does not fit. strict: whether all must be in it."""
     found = find(path, ranks)
     if found is not None:
-        take(found, parts, held)
+        take(found, parts if strict else _there(found, parts), held)
     return found
 
 
 def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
     """Read the newest checkpoint on every rank; None where there is none."""
-    folder = CheckpointFolder(path)
-    told = _at_rank_0(ranks, lambda: _newest(folder))
+    one = (Path(path) / STATE).is_file()
+    folder = CheckpointFolder(Path(path).parent if one else path)
+    told = _at_rank_0(ranks, lambda: _told(Path(path)) if one else _newest(folder))
     if not told:
         return None
     name, _, digest = told.partition(" ")
@@ -147,20 +153,18 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None
 
 def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
     """Set everything as a checkpoint has it; nothing where something does not fit."""
-    check_names("models", [*found.models], [*parts.models])
-    if parts.optimizers:
-        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
+    _check_there(found, parts)
     if found.facts.get(NAMES, held.api) != held.api:
         found = _as_here(found, parts, held)
     _check(found, parts, held)
+    if parts.data is not None and found.data is not None:
+        tracked.track_of(parts.data).load(found.data)  # first: it raises for other data
     for key, model in parts.models.items():
         held.set_model(model, found.models[key])
     for key, optimizer in parts.optimizers.items():
         held.set_optimizer(optimizer, parts.models, found.optimizers[key])
     for key, scheduler in parts.schedulers.items():
         scheduler.load_state_dict(found.schedulers[key])
-    if parts.data is not None and found.data is not None:
-        tracked.track_of(parts.data).load(found.data)
     held.set_random(found.random, parts.models)
 
 
@@ -207,13 +211,42 @@ def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
         held.check_model(model, found.models[name])
     for name, optimizer in parts.optimizers.items():
         held.check_optimizer(optimizer, parts.models, found.optimizers[name])
+
+
+def _check_there(found: Checkpoint, parts: Parts) -> None:
+    """Raise where something is asked for that is not in a checkpoint."""
+    check_names("models", [*found.models], [*parts.models])
+    for name in _missing(found, parts):
+        raise ConfigurationError(
+            f"This checkpoint has no {name}. Received: {name}=, and a checkpoint that was saved "
+            f"without. Leave {name} out, or give strict=False, which leaves it as it is."
+        )
+    if parts.optimizers:
+        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
     if parts.schedulers:
         check_names("schedulers", [*found.schedulers], [*parts.schedulers])
-    if parts.data is not None and found.data is None:
-        raise ConfigurationError(
-            "This checkpoint does not say where training stood in its data. Received: data, and a "
-            "checkpoint without. Leave data out, or save with it."
-        )
+
+
+def _missing(found: Checkpoint, parts: Parts) -> list[str]:
+    lacks = {
+        "optimizer": bool(parts.optimizers) and not found.optimizers,
+        "scheduler": bool(parts.schedulers) and not found.schedulers,
+        "data": parts.data is not None and found.data is None,
+    }
+    return [name for name, lacking in lacks.items() if lacking]
+
+
+def _there(found: Checkpoint, parts: Parts) -> Parts:
+    """Return those parts that a checkpoint has something for, and say which stay as they are."""
+    left = _missing(found, parts)
+    if left:
+        logger.info("the checkpoint has no %s, so it stays as it is", " and no ".join(left))
+    return Parts(
+        parts.models,
+        {} if "optimizer" in left else parts.optimizers,
+        {} if "scheduler" in left else parts.schedulers,
+        None if "data" in left else parts.data,
+    )
 
 
 def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
@@ -237,7 +270,11 @@ def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
 
 def _newest(folder: CheckpointFolder) -> str:
     place = folder.newest()
-    return "" if place is None else f"{place.name} {_digest(place)}"
+    return "" if place is None else _told(place)
+
+
+def _told(place: Path) -> str:
+    return f"{place.name} {_digest(place)}"
 
 
 def _digest(place: Path) -> str:

@@ -119,7 +119,6 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         job.take(found, self._parts(), self._held)
-        self._progress.check()
         self._step = self._saved = found.step
         self._logs = [(epoch, dict(figures)) for epoch, figures in kept["logs"]]
         self._others.restore(kept["callbacks"])

@@ -12,6 +12,7 @@ from dream.data.position import Position
 
 FIT_EPOCH = "fit_epoch"
 _METRICS = "metrics"
+_OF, _BATCH = "fit_batches", "fit_batch_size"
 ORDER_SEED = "order_seed"
 DRAWN_FROM = "drawn_from"
 
@@ -39,6 +40,7 @@ class FitProgress:
         self._unordered = ""
         self._size = 0
         self._batches: int | None = None
+        self._trained_on: tuple[int | None, int | None] = (None, None)
         self._offset = 0
         self._by_epoch = True
         self._order_seed: int | None = None
@@ -53,8 +55,9 @@ class FitProgress:
             )
         kept = dict(self.passes.kept) if self.passes.seed is None and self.position.batches else {}
         state = self.position.state(
-            {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept}
-        )
+            {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept,
+             _OF: self._batches, _BATCH: self._size}
+        )  # fmt: skip
         return {**state, _METRICS: self.metrics()} if self.position.batches else state
 
     def state_if_ordered(self) -> dict[str, Any] | None:
@@ -64,10 +67,13 @@ class FitProgress:
         self.fit_epoch = int(state.get(FIT_EPOCH, 0))
         self.position = Position.of(state, {FIT_EPOCH: self.fit_epoch})
         self._loaded_metrics = list(state.get(_METRICS, ()))
+        self._trained_on = (state.get(_OF), state.get(_BATCH))
         self.resuming = True
         self._order_seed = state.get(ORDER_SEED)
         self.passes.again = state.get(DRAWN_FROM) or {}
         self._go_on_with_seed()
+        if self._size:  # a fit has begun
+            self.check()
 
     def begin_unordered(self, what: str) -> None:
         """Begin a fit on data, `what`, whose order is another process's own."""
@@ -120,6 +126,14 @@ class FitProgress:
                 f"{self._size}, {self.position.samples} samples in {self.position.batches} "
                 "batches in the state. Use the same global batch size; the number of replicas may "
                 "be another."
+            )
+        before, here = self._trained_on, (self._batches, self._size)
+        if None not in (*before, *here) and 0 not in before and before != here:
+            raise ConfigurationError(
+                "Other data was trained on before, or in other batches. Received: "
+                f"{here[0]} batches of {here[1]} an epoch, {before[0]} of {before[1]} in the "
+                "state. Use the same samples and the same global batch size; the number of "
+                "replicas may be another."
             )
 
     def begin_epoch(self, epoch: int) -> list[Any]:
