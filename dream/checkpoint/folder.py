@@ -110,8 +110,7 @@ class CheckpointFolder:
         }
         return Checkpoint(
             step=state["step"], models=models, optimizers=optimizers,
-            **{key: from_json(state[key]) for key in
-               _PLAIN},
+            **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
 
     def check(self, place: Path) -> dict[str, Any]:

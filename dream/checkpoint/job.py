@@ -165,7 +165,10 @@ def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
         held.set_optimizer(optimizer, parts.models, found.optimizers[key])
     for key, scheduler in parts.schedulers.items():
         scheduler.load_state_dict(found.schedulers[key])
-    held.set_random(found.random, parts.models)
+    if found.random:
+        held.set_random(found.random, parts.models)
+    else:
+        logger.info("the checkpoint keeps no generators: they stand where the script left them")
 
 
 def _described(held: Checkpointer, model: Any) -> Any:

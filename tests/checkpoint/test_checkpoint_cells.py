@@ -16,6 +16,10 @@ pytestmark = pytest.mark.slow
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
+BOUNDS = (1e-6, 3e-6)
+"""SGD's and AdamW's, which Keras computes in another order of operations than torch."""
+
+
 class Cell(NamedTuple):
     api: str
     backend: str
@@ -94,14 +98,14 @@ def gone_on(reader: str, writers: tuple[str, ...], place: Path) -> None:
     folders = [written(name, place) for name in writers]
     for rank in run(CELLS[reader], "read", folders):
         for writer, by_kind in zip(writers, rank, strict=True):
-            for found, expected in zip(by_kind, plain(), strict=True):
+            for found, expected, bound in zip(by_kind, plain(), BOUNDS, strict=True):
                 for ours, theirs in zip(found, expected, strict=True):
-                    assert np.abs(ours - theirs).max() < 1e-6, writer
+                    assert np.abs(ours - theirs).max() < bound, writer
 
 
 @pytest.mark.parametrize("reader", SAMPLE)
 def test_a_training_goes_on_from(reader: str, place: Path) -> None:
-    """SGD with momentum, and AdamW: as one device learns in one go."""
+    """SGD with momentum, and AdamW: as one device learns in torch, in one go."""
     gone_on(reader, SAMPLE[reader], place)
 
 

@@ -16,12 +16,14 @@ from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState
 from dream.checkpoint.job import NAMES
 
 _STEP, _MODEL, _OPTIMIZER = "step", "model", "optimizer"
+_TORCH = "torch"
 
 
 def write(checkpoint: Checkpoint, destination: Path, _like: Path | None) -> None:
-    """Write {"step", "model", "optimizer"}: state dicts, the optimizer's by parameters' names."""
+    """Write {"step", "names", "model", "optimizer"}: state dicts, the optimizer's by names."""
     content = {
         _STEP: checkpoint.step,
+        NAMES: checkpoint.facts.get(NAMES, _TORCH),
         _MODEL: _one({name: _tensors(arrays) for name, arrays in checkpoint.models.items()}),
         _OPTIMIZER: _one({name: _packed(each) for name, each in checkpoint.optimizers.items()}),
     }
@@ -55,7 +57,8 @@ def read(source: Path, _like: Path | None) -> Checkpoint:
         print("The optimizer's state is left out: it is kept by numbers, not by names.")
     arrays = {name: array_of(value) for name, value in model.items()}
     step = int(content.get(_STEP, 0)) if _MODEL in content else 0
-    return Checkpoint(step, {"": arrays}, optimizers, facts={NAMES: "torch"})
+    facts = {NAMES: content.get(NAMES, _TORCH) if _MODEL in content else _TORCH}
+    return Checkpoint(step, {"": arrays}, optimizers, facts=facts)
 
 
 def _one(parts: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream.checkpoint.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
+from dream.checkpoint.job import NAMES
 from dream.tools import sizes
 from dream.tools.output import screen
 from dream.tools.tables import table
@@ -90,9 +91,10 @@ def _headers(place: Path, name: str) -> dict[str, Any]:
 
 
 def _writer(facts: Mapping[str, Any]) -> str:
-    ranks = facts.get("world_size", "?")
-    words = [facts.get("names"), facts.get("strategy"), f"{ranks} rank{'s' * (ranks != 1)}"]
-    return ", ".join(str(word) for word in words if word) + f"; dream {facts.get('dream', '?')}"
+    ranks = facts.get("world_size")
+    words = [facts.get(NAMES), facts.get("strategy"), ranks and f"{ranks} rank{'s' * (ranks > 1)}",
+             f"dream {facts['dream']}" if "dream" in facts else "a conversion"]  # fmt: skip
+    return ", ".join(str(word) for word in words if word)
 
 
 def _optimizer(told: Mapping[str, Any]) -> str:
