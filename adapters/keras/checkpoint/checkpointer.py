@@ -92,7 +92,7 @@ class KerasCheckpointer(Checkpointer):
         saved = [name for group in state.groups for name in group["params"]]
         if not optimizer.built:
             check_names("optimized parameters", saved, [n for n in saved if n in variables])
-            return
+            self._build(optimizer, [variables[name] for name in saved])
         called = {id(v): name for name, v in variables.items()}
         trained = private.known_to(inner)
         _check_known(trained, called)
@@ -107,9 +107,6 @@ class KerasCheckpointer(Checkpointer):
     def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None:
         inner, variables = _inner(optimizer), _variables(models)
         group = dict(state.groups[0])
-        if not optimizer.built:
-            self._build(optimizer, [variables[name] for name in group["params"]])
-            self.check_optimizer(optimizer, models, state)
         called = {id(v): name for name, v in variables.items()}
         for slot, pairs in slots_of(inner).items():
             for variable, kept in pairs:
@@ -132,7 +129,7 @@ class KerasCheckpointer(Checkpointer):
         if own.name in state:
             own.restore(state[own.name])
         saved, here = dict(state.get(_SEEDS, {})), _seeds(models)
-        if saved.keys() - {_SHARED} != here.keys() - {_SHARED}:
+        if _SEEDS in state and saved.keys() - {_SHARED} != here.keys() - {_SHARED}:
             logger.info(
                 "the checkpoint's model draws random numbers in other layers than this one, which "
                 "begin at their own seeds: %s", ", ".join(sorted(saved.keys() ^ here.keys())),
