@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +24,11 @@ class Cell(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
 
-def run(cell: Cell, folder: Path, **more: Any) -> list[dict[str, Any]]:
+def run(cell: Cell, folder: Path, what: str = "train", **more: Any) -> list[dict[str, Any]]:
     options = dict(cell.options)
     given = ",".join(f"{name}={value}" for name, value in options.items())
     found: list[dict[str, Any]] = dream.launch(
-        by_name, "train", cell.word, options, str(folder), more, n=cell.ranks,
+        by_name, what, cell.word, options, str(folder), more, n=cell.ranks,
         framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,
         timeout=300, env={"KERAS_BACKEND": cell.backend, **QUIET},
     )  # fmt: skip
@@ -119,3 +120,39 @@ def test_on_the_same_cell_not_a_bit_differs(backend: str, place: Path, tmp_path:
     cell = Cell(backend, "single")
     run(cell, tmp_path / "runs", end=5, seen=1)
     same(run(cell, tmp_path / "runs")[0], whole(backend, place), 0.0)
+
+
+SAID = {
+    "model": r"'dense/bias' of shape \(16,\) in it, \(17,\) here",
+    "batch": r"Batches of another size|Other data was trained on before",
+    "length": r"Other data was trained on before.*4 batches of 16 an epoch|other data",
+    "generator": r"no other process finds again|cannot be kept",
+    "outside": r"made outside of a block",
+    "saved": r"does not say where a fit stood",
+    "best": r"restore_best_weights=True",
+    "two": r"BackupAndRestore beside",
+    "every": r"every=0",
+    "keep": r"keep=0",
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("refused")
+    told: dict[str, str] = run(Cell(TORCH, "single"), folder, "refused")[0]
+    return told
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_cannot_go_on_is_refused(case: str, refusals: dict[str, str]) -> None:
+    assert re.search(SAID[case], refusals[case]), refusals[case]
+    assert not refusals[case].startswith("changed")
+
+
+def test_a_script_of_two_fits_is_gone_through_again(tmp_path: Path) -> None:
+    """Nothing is trained twice, and the weights are those of the end."""
+    found = run(Cell(TORCH, "single"), tmp_path / "runs", "again")[0]
+    first, second = found["weights"]
+    for ours, theirs in zip(first, second, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (found["steps"], found["epochs"]) == (12, [0, 1])

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import keras
 import numpy as np
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint import names
@@ -41,6 +41,11 @@ class KerasCheckpointer(Checkpointer):
     api = "keras"
 
     def __init__(self, engine: Engine) -> None:
+        if engine.mixed:
+            raise Unsupported(
+                "A job of ranks of two frameworks writes no checkpoints yet. Received: Keras on "
+                f"{engine.framework} among others. Keep strategy.full_state(model)."
+            )
         self._engine = engine
 
     def model(self, model: Any) -> Arrays:

@@ -118,6 +118,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._saved = self._step
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
+        self._progress.check_state(found.data or {})
         job.take(found, self._parts(), self._held)
         self._step = self._saved = found.step
         self._logs = [(epoch, dict(figures)) for epoch, figures in kept["logs"]]

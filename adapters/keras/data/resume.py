@@ -72,8 +72,6 @@ class FitProgress:
         self._order_seed = state.get(ORDER_SEED)
         self.passes.again = state.get(DRAWN_FROM) or {}
         self._go_on_with_seed()
-        if self._size:  # a fit has begun
-            self.check()
 
     def begin_unordered(self, what: str) -> None:
         """Begin a fit on data, `what`, whose order is another process's own."""
@@ -118,21 +116,30 @@ class FitProgress:
 
     def check(self) -> None:
         """Check that this fit's batches are those that were counted."""
-        if self._unordered and self.position.batches:
+        self._check(self.position, self._trained_on)
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that a state is of this fit's batches, before it is loaded."""
+        position = Position.of(state, {FIT_EPOCH: state.get(FIT_EPOCH, 0)})
+        self._check(position, (state.get(_OF), state.get(_BATCH)))
+
+    def _check(self, position: Position, trained_on: tuple[int | None, int | None]) -> None:
+        """trained_on: batches of an epoch and their size, as far as they were known."""
+        if self._unordered and position.batches:
             self.state()
-        if self.position.samples != self.position.batches * self._size:
+        if position.samples != position.batches * self._size:
             raise ConfigurationError(
                 "Batches of another size were taken before. Received: batch_size="
-                f"{self._size}, {self.position.samples} samples in {self.position.batches} "
+                f"{self._size}, {position.samples} samples in {position.batches} "
                 "batches in the state. Use the same global batch size; the number of replicas may "
                 "be another."
             )
-        before, here = self._trained_on, (self._batches, self._size)
-        if None not in (*before, *here) and 0 not in before and before != here:
+        here = (self._batches, self._size)
+        if None not in (*trained_on, *here) and 0 not in trained_on and trained_on != here:
             raise ConfigurationError(
                 "Other data was trained on before, or in other batches. Received: "
-                f"{here[0]} batches of {here[1]} an epoch, {before[0]} of {before[1]} in the "
-                "state. Use the same samples and the same global batch size; the number of "
+                f"{here[0]} batches of {here[1]} an epoch, {trained_on[0]} of {trained_on[1]} in "
+                "the state. Use the same samples and the same global batch size; the number of "
                 "replicas may be another."
             )
 
