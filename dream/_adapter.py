@@ -22,7 +22,7 @@ from dream.parameter_server.staleness import Staleness
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dream.checkpoint.job import Checkpointer
+    from dream.checkpoint.checkpointer import Checkpointer
 
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]

@@ -317,9 +317,10 @@ class Strategy:
         """
         from dream import __version__
         from dream.checkpoint import job  # on use: `import dream` stays quick
+        from dream.checkpoint.checkpointer import Parts
 
         adapter = self._adapter_of(model)
-        parts = job.Parts.of(model, optimizer, scheduler, data)
+        parts = Parts.of(model, optimizer, scheduler, data)
         facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
                  "world_size": self._place.world_size}  # fmt: skip
         return job.save(
@@ -348,9 +349,10 @@ class Strategy:
         damaged one, or a newer format; nothing has been changed then.
         """
         from dream.checkpoint import job
+        from dream.checkpoint.checkpointer import Parts
 
         adapter = self._adapter_of(model)
-        parts = job.Parts.of(model, optimizer, scheduler, data)
+        parts = Parts.of(model, optimizer, scheduler, data)
         held = adapter.checkpointer(parts.first_model)
         return job.load(path, parts, held, adapter.communicator, strict=strict)
 

@@ -19,7 +19,7 @@ from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.base import Parallelism
-from dream.checkpoint.job import Checkpointer
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all, share_of
 

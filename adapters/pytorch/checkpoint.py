@@ -15,6 +15,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_of
 from dream.checkpoint import generators, layers
+from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
@@ -23,7 +24,6 @@ from dream.checkpoint.content import (
     check_names,
     named_in,
 )
-from dream.checkpoint.job import Checkpointer, Named
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.parallel.base import Parallelism

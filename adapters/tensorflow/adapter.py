@@ -13,7 +13,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
 from dream.adapters.tensorflow.parallel.base import Parallelism
-from dream.checkpoint.job import Checkpointer
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Arrays = Mapping[str, "NDArray[Any]"]
+NAMES = "names"
+"""The fact that says whose names a checkpoint's parameters have: "torch" or "keras"."""
 
 
 @final

@@ -4,95 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any
 
 from dream._errors import ConfigurationError, DreamError
 from dream._log import logger
 from dream.checkpoint import layers, ported
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, check_names
+from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.content import NAMES, Checkpoint, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.collectives import Communicator
 from dream.data import tracked
-
-Named = Mapping[str, Any]
-NAMES = "names"
-"""The fact that says whose names a checkpoint's parameters have."""
-
-
-class Stateful(Protocol):
-    """A scheduler, a scaler, or anything else that says where it stands in plain values."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
-
-
-class Checkpointer(ABC):
-    """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
-    calls each method; names of several models go before their parameters'."""
-
-    api: str
-    """Whose names parameters have: "torch" or "keras"."""
-
-    @abstractmethod
-    def model(self, model: Any) -> Arrays: ...
-
-    @abstractmethod
-    def check_model(self, model: Any, arrays: Arrays) -> None:
-        """Raise where the arrays are of another model; nothing has been written then."""
-
-    @abstractmethod
-    def set_model(self, model: Any, arrays: Arrays) -> None: ...
-
-    @abstractmethod
-    def describe(self, model: Any) -> layers.Plain:
-        """Describe the model's layers, by its parameters' names. DreamError where another framework
-        has none such."""
-
-    @abstractmethod
-    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
-
-    @abstractmethod
-    def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
-
-    @abstractmethod
-    def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
-
-    @abstractmethod
-    def random(self, models: Named) -> dict[str, Any]:
-        """Say where the generators stand, those of the models among them."""
-
-    @abstractmethod
-    def set_random(self, state: Mapping[str, Any], models: Named) -> None: ...
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a checkpoint is of. One of a kind has the name ""."""
-
-    models: Named
-    optimizers: Named = field(default_factory=dict)
-    schedulers: Mapping[str, Stateful] = field(default_factory=dict)
-    data: Any = None
-
-    @classmethod
-    def of(cls, model: Any, optimizer: Any, scheduler: Any, data: Any) -> Parts:
-        return cls(_named(model), _named(optimizer), _named(scheduler), data)
-
-    @property
-    def first_model(self) -> Any:
-        """Which says of which framework they are."""
-        return next(iter(self.models.values()), None)
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) else {"": given}
 
 
 def save(

@@ -82,17 +82,12 @@ def refused(word: str, options: dict[str, Any], folder: str) -> dict[str, str]:
         x, y = data()
         stop = keras.callbacks.EarlyStopping("loss", restore_best_weights=True)
         backup = keras.callbacks.BackupAndRestore(f"{folder}/backup")
+        stream = ((x, y) for _ in range(EPOCHS))
         cases: dict[str, tuple[Any, ...]] = {
             "model": ("fit", wider(), x, y),
             "batch": ("fit", net(0, 0.3), x, y, {"batch_size": 8}),
             "length": ("fit", net(0, 0.3), x[:50], y[:50]),
-            "generator": (
-                "fit",
-                net(0, 0.3),
-                ((x, y) for _ in range(3)),
-                None,
-                {"batch_size": None},
-            ),
+            "generator": ("fit", net(0, 0.3), stream, None, {"batch_size": None}),
             "outside": ("fit", outside, x, y),
             "saved": ("saved", net(0, 0.3), x, y),
             "best": ("fit", net(0, 0.3), x, y, {"callbacks": [stop]}),

@@ -17,6 +17,7 @@ from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
 from dream.checkpoint import generators, layers
+from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
@@ -25,7 +26,6 @@ from dream.checkpoint.content import (
     check_names,
     named_in,
 )
-from dream.checkpoint.job import Checkpointer, Named
 
 _SCALE = "loss_scale"
 _TURNING = (keras.layers.Flatten, keras.layers.Reshape)

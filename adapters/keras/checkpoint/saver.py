@@ -20,6 +20,7 @@ from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
+from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.content import Checkpoint as Content
 
 _FIT = "fit"
@@ -137,10 +138,10 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         logger.info("this fit is over: %s. Nothing is trained", why)
         private.set_first_epoch(self.model, self.params["epochs"])
 
-    def _parts(self) -> job.Parts:
+    def _parts(self) -> Parts:
         found = optimizers_of(self.model)
         named = {"": found[0]} if len(found) == 1 else {str(i): o for i, o in enumerate(found)}
-        return job.Parts({"": self.model}, named, data=self.model)
+        return Parts({"": self.model}, named, data=self.model)
 
     def _restore_history(self) -> None:
         """Have fit's history tell of the epochs before, too. Keras's own begins anew after this

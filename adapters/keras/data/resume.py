@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 from dream._errors import ConfigurationError, Unsupported
@@ -12,7 +12,7 @@ from dream.data.position import Position
 
 FIT_EPOCH = "fit_epoch"
 _METRICS = "metrics"
-_OF, _BATCH = "fit_batches", "fit_batch_size"
+_DATA = "fit_data"
 ORDER_SEED = "order_seed"
 DRAWN_FROM = "drawn_from"
 
@@ -40,7 +40,8 @@ class FitProgress:
         self._unordered = ""
         self._size = 0
         self._batches: int | None = None
-        self._trained_on: tuple[int | None, int | None] = (None, None)
+        self._trained_on: Mapping[str, int] = {}
+        self._data: dict[str, int] = {}
         self._offset = 0
         self._by_epoch = True
         self._order_seed: int | None = None
@@ -56,7 +57,7 @@ class FitProgress:
         kept = dict(self.passes.kept) if self.passes.seed is None and self.position.batches else {}
         state = self.position.state(
             {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept,
-             _OF: self._batches, _BATCH: self._size}
+             _DATA: self._data}
         )  # fmt: skip
         return {**state, _METRICS: self.metrics()} if self.position.batches else state
 
@@ -67,7 +68,7 @@ class FitProgress:
         self.fit_epoch = int(state.get(FIT_EPOCH, 0))
         self.position = Position.of(state, {FIT_EPOCH: self.fit_epoch})
         self._loaded_metrics = list(state.get(_METRICS, ()))
-        self._trained_on = (state.get(_OF), state.get(_BATCH))
+        self._trained_on = state.get(_DATA) or {}
         self.resuming = True
         self._order_seed = state.get(ORDER_SEED)
         self.passes.again = state.get(DRAWN_FROM) or {}
@@ -111,6 +112,9 @@ class FitProgress:
         process's own."""
         self._unordered, self._batches = unordered, source.num_batches
         self._size = source.batch_size or 0
+        samples = source.samples if isinstance(source, Arrays) else None
+        known = {"samples": samples, "batches": self._batches, "batch_size": self._size or None}
+        self._data = {name: number for name, number in known.items() if number is not None}
         if self.resuming:
             self.check()
 
@@ -121,10 +125,10 @@ class FitProgress:
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a state is of this fit's batches, before it is loaded."""
         position = Position.of(state, {FIT_EPOCH: state.get(FIT_EPOCH, 0)})
-        self._check(position, (state.get(_OF), state.get(_BATCH)))
+        self._check(position, state.get(_DATA) or {})
 
-    def _check(self, position: Position, trained_on: tuple[int | None, int | None]) -> None:
-        """trained_on: batches of an epoch and their size, as far as they were known."""
+    def _check(self, position: Position, trained_on: Mapping[str, int]) -> None:
+        """trained_on: what was known of the data."""
         if self._unordered and position.batches:
             self.state()
         if position.samples != position.batches * self._size:
@@ -134,13 +138,13 @@ class FitProgress:
                 "batches in the state. Use the same global batch size; the number of replicas may "
                 "be another."
             )
-        here = (self._batches, self._size)
-        if None not in (*trained_on, *here) and 0 not in trained_on and trained_on != here:
+        other = {k: n for k, n in trained_on.items() if self._data.get(k, n) != n}
+        if other:
             raise ConfigurationError(
                 "Other data was trained on before, or in other batches. Received: "
-                f"{here[0]} batches of {here[1]} an epoch, {trained_on[0]} of {trained_on[1]} in "
-                "the state. Use the same samples and the same global batch size; the number of "
-                "replicas may be another."
+                f"{_told(self._data, other)} here, {_told(other, other)} in the state. Use the "
+                "same samples and the same global batch size; the number of replicas may be "
+                "another."
             )
 
     def begin_epoch(self, epoch: int) -> list[Any]:
@@ -183,3 +187,7 @@ class FitProgress:
             self.position = Position(self.position.epoch + 1)
             self.fit_epoch += 1
         self.passes.left_out = 0
+
+
+def _told(numbers: Mapping[str, int], names: Iterable[str]) -> str:
+    return ", ".join(f"{name}={numbers[name]}" for name in names)

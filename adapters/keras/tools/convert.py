@@ -11,8 +11,7 @@ import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.checkpoint import names
-from dream.checkpoint.content import Checkpoint, check_arrays
-from dream.checkpoint.job import NAMES
+from dream.checkpoint.content import NAMES, Checkpoint, check_arrays
 
 
 def write(checkpoint: Checkpoint, destination: Path, like: Path | None) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dream.adapters.pytorch.compression.exchange import Exchanged
     from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
-    from dream.checkpoint.job import Checkpointer
+    from dream.checkpoint.checkpointer import Checkpointer
 
 
 @final

@@ -12,8 +12,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_s
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.tensors import array_of
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState
-from dream.checkpoint.job import NAMES
+from dream.checkpoint.content import NAMES, Arrays, Checkpoint, OptimizerState
 
 _STEP, _MODEL, _OPTIMIZER = "step", "model", "optimizer"
 _TORCH = "torch"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from dream import _registry
 from dream._errors import ConfigurationError
-from dream.checkpoint.content import Checkpoint
+from dream.checkpoint.content import NAMES, Checkpoint
 from dream.checkpoint.folder import STATE, CheckpointFolder
-from dream.checkpoint.job import NAMES
 from dream.tools.checkpoint.show import place_of
 
 _TORCH, _DCP = "dream.adapters.pytorch.tools.convert", ".dcp"

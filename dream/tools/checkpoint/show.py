@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dream._errors import ConfigurationError
+from dream.checkpoint.content import NAMES
 from dream.checkpoint.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
-from dream.checkpoint.job import NAMES
 from dream.tools import sizes
 from dream.tools.output import screen
 from dream.tools.tables import table
