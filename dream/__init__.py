@@ -52,4 +52,8 @@ def __getattr__(name: str) -> Any:
         from dream.tools.port_check.check import port_check
 
         return port_check
+    if name == "keras":
+        import importlib
+
+        return importlib.import_module("dream.keras")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

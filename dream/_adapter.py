@@ -22,7 +22,7 @@ from dream.parameter_server.staleness import Staleness
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dream.checkpoint.job import Checkpointer
+    from dream.checkpoint.checkpointer import Checkpointer
 
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]
@@ -109,8 +109,9 @@ class Adapter(ABC):
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         """Every parameter and buffer of a model by name, whole, the same on every rank."""
 
-    def checkpointer(self) -> Checkpointer:
-        """What saves and loads its models, optimizers and generators."""
+    def checkpointer(self, model: Any) -> Checkpointer:
+        """What saves and loads such a model, its optimizers and the generators."""
+        del model
         raise Unsupported(
             f"Checkpoints are not there yet for this. Received: {type(self).__name__}. Keep "
             "strategy.full_state(model)."

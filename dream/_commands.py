@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dream.tools.checkpoint.command import app as checkpoint
 from dream.tools.collectives.command import command as collectives
 from dream.tools.compare.command import command as compare
 from dream.tools.plan.command import command as plan
@@ -33,6 +34,7 @@ def run(context: typer.Context) -> None:
 app.command("compare", context_settings={"ignore_unknown_options": True})(compare)
 app.command("collectives")(collectives)
 app.command("plan")(plan)
+app.add_typer(checkpoint, name="checkpoint")
 app.command("port-check")(port_check)
 
 

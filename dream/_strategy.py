@@ -318,7 +318,7 @@ class Strategy:
             name in `extra`, whose smallest value stays too.
         Errors: DreamError where the disk refuses, with those before untouched.
         """
-        from dream.checkpoint.job import Parts  # on use: `import dream` stays quick
+        from dream.checkpoint.checkpointer import Parts  # on use: `import dream` stays quick
 
         kept = self._checkpoints_of(model)
         parts = Parts.of(model, optimizer, scheduler, data)
@@ -332,20 +332,25 @@ class Strategy:
         optimizer: Any = None,
         scheduler: Any = None,
         data: Any = None,
+        strict: bool = True,
     ) -> Checkpoint | None:
-        """Set everything as the newest checkpoint in a folder has it, whatever strategy and number
-        of ranks wrote it, and return it (`.step`, `.extra`); None where there is none. Call it on
-        every rank, with what `save` was given. The generators go on where they stood.
+        """Set everything as the newest checkpoint in a folder has it, whatever strategy, number of
+        ranks and framework wrote it, and return it (`.step`, `.extra`); None where there is none.
+        Call it on every rank, with what `save` was given. The generators go on where they stood.
 
-        path: None takes the folder of `dream run --checkpoint`, where training is saved by itself
-            from then on; steps count updates. Without one nothing is loaded or saved.
+        path: the folder, or one checkpoint in it. None takes that of `dream run --checkpoint`,
+            where training is saved by itself from then on; steps count updates. Without one nothing
+            is loaded or saved.
+        strict: False leaves an optimizer, a scheduler or data as they are where the checkpoint has
+            none.
         Errors: ConfigurationError for a checkpoint of other parts (the first difference named), a
         damaged one, or a newer format; nothing has been changed then.
         """
-        from dream.checkpoint.job import Parts
+        from dream.checkpoint.checkpointer import Parts
 
         kept = self._checkpoints_of(model)
-        return kept.load(path, Parts.of(model, optimizer, scheduler, data))
+        parts = Parts.of(model, optimizer, scheduler, data)
+        return kept.load(path, parts, strict=strict)
 
     @property
     def leaving(self) -> bool:
@@ -364,7 +369,7 @@ class Strategy:
             facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
                      "world_size": self._place.world_size}  # fmt: skip
             self._checkpoints = TrainingCheckpoints(
-                adapter.checkpointer(), adapter.communicator, facts
+                adapter.checkpointer, adapter.communicator, facts
             )
         return self._checkpoints
 

@@ -14,6 +14,8 @@ from keras import tree
 from dream import stall
 from dream._errors import ConfigurationError
 from dream.adapters.keras import private
+from dream.adapters.keras.checkpoint.callback import Checkpoint
+from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
@@ -35,12 +37,21 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
     for backup in backups:
         private.backup_with(backup, progress.state_if_ordered, FIT_EPOCH)
     ignores_ends = keras.callbacks.Callback.on_train_batch_end
-    asked = any(type(c).on_train_batch_end is not ignores_ends for c in users)
-    counting = (CountBatchEnds if asked else CountBatches)(progress)
+    asks = any(type(c).on_train_batch_end is not ignores_ends for c in users)
+    counting = (CountBatchEnds if asks else CountBatches)(progress)
     ours: list[Any] = [SameOnEveryRank(engine, progress, backups)]
     if resync is not None:
         ours.append(Resynchronise(resync))
+    asked = [c for c in users if isinstance(c, Checkpoint)]
+    others = [c for c in users if not isinstance(c, Checkpoint)]
+    ours += [FitSaver(each, engine, progress, others) for each in asked]
     return joined(given, ours, before=[counting])
+
+
+def may_go_on(given: Any) -> bool:
+    """Whether a callback may have fit go on in mid-epoch."""
+    kinds = (Checkpoint, keras.callbacks.BackupAndRestore)
+    return any(isinstance(each, kinds) for each in listed(given))
 
 
 def of_rank(given: Any, rank: int) -> Any:

@@ -88,6 +88,9 @@ def set_metric_values(model: Any, values: Sequence[Any]) -> None:
     if [a.shape for a in arrays] == [_shape(v) for v in variables]:
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
+    else:
+        logger.info("this fit has other metrics than the one that it goes on with, so the logs of "
+                    "its first epoch are of that epoch's rest")  # fmt: skip
 
 
 def agree(model: Any, engine: Engine) -> None:

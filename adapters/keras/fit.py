@@ -61,6 +61,8 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
     )  # fmt: skip
     if engine.steps:
         _prepare(model, state, source, training=True)
+    elif progress.resuming or callbacks.may_go_on(given["callbacks"]):
+        _build(model, engine, source)
     if engine.parts > 1:
         checks.report_generators(given["x"], given["validation_data"], engine)
         given["validation_data"] = _validation(given, engine)
@@ -203,6 +205,13 @@ def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
         callbacks=callbacks.of_rank(given["callbacks"], engine.rank),
         verbose=given["verbose"] if engine.rank == 0 else 0,
     )  # fmt: skip
+
+
+def _build(model: Any, engine: Engine, source: Arrays | Batches) -> None:
+    """Make what Keras makes in the first step: metrics too, whose states may be set before it."""
+    checks.check_compiled(model)
+    if private.awaits_batch(model):
+        private.build(model, private.symbolic(engine.example(source)))
 
 
 def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:

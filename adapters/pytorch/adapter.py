@@ -20,7 +20,7 @@ from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_k
 from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.loss.reads import ReadNumbers
 from dream.adapters.pytorch.parallel.base import Parallelism
-from dream.checkpoint.job import Checkpointer
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all, share_of
 
@@ -144,8 +144,10 @@ class TorchAdapter(Adapter):
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         return self.parallelism.full_state(model)
 
-    def checkpointer(self) -> Checkpointer:
-        return self.parallelism.checkpointer()
+    def checkpointer(self, model: Any) -> Checkpointer:
+        own = self.parallelism.checkpointer()
+        self._refuse_keras(model)
+        return (self._keras and self._keras.checkpointer(model)) or own
 
     def loss_weight(self) -> float | None:
         return self.parallelism.loss_weight()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,9 +12,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_of
-from dream.checkpoint.content import Arrays, OptimizerState, check_arrays, check_names
-from dream.checkpoint.job import Checkpointer, Named
+from dream.checkpoint import generators, layers
+from dream.checkpoint.checkpointer import Checkpointer, Named
+from dream.checkpoint.content import (
+    Arrays,
+    OptimizerState,
+    check_arrays,
+    check_kind,
+    check_names,
+    named_in,
+)
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.parallel.base import Parallelism
@@ -23,6 +31,8 @@ if TYPE_CHECKING:
 
 @final
 class TorchCheckpointer(Checkpointer):
+    api = "torch"
+
     def __init__(self, parallelism: Parallelism) -> None:
         self._parallelism = parallelism
 
@@ -36,6 +46,11 @@ class TorchCheckpointer(Checkpointer):
     def set_model(self, model: nn.Module, arrays: Arrays) -> None:
         for name, tensor in model.state_dict().items():
             tensor.copy_(_laid_as(tensor, torch.from_numpy(arrays[name])))
+
+    def describe(self, model: nn.Module) -> layers.Plain:
+        described = describe(model)
+        names = {p.name: p.name for layer in described.layers for p in layer.parameters}
+        return layers.to_plain(described, names)
 
     def optimizer(self, optimizer: Optimizer, models: Named) -> OptimizerState:
         names = _names(optimizer, models)
@@ -54,12 +69,7 @@ class TorchCheckpointer(Checkpointer):
         return OptimizerState(type(optimizer).__name__, arrays, numbers, groups)
 
     def check_optimizer(self, optimizer: Optimizer, models: Named, state: OptimizerState) -> None:
-        kind = type(optimizer).__name__
-        if state.kind != kind:
-            raise ConfigurationError(
-                f"This checkpoint is of another optimizer. Received: {state.kind} in it, {kind} "
-                "here. Make it as it was when it was saved."
-            )
+        check_kind(state.kind, type(optimizer).__name__)
         names = _names(optimizer, models)
         here = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
         check_names(
@@ -88,26 +98,25 @@ class TorchCheckpointer(Checkpointer):
         groups = []
         for group in optimizer.param_groups:
             own = [names[parameter] for parameter in group["params"]]
-            hyperparameters = saved[own[0]] if own else _hyperparameters(group)
+            hyperparameters = {**_hyperparameters(group), **(saved[own[0]] if own else {})}
             groups.append({**hyperparameters, "params": [places[name] for name in own]})
         optimizer.load_state_dict({"state": packed, "param_groups": groups})
 
     def count_updates(self, optimizer: Optimizer, updated: Callable[[], None]) -> None:
         optimizer.register_step_post_hook(lambda *_: updated())
 
-    def random(self) -> dict[str, Any]:
-        kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
-        numpy_state = (kind, keys.tobytes(), place, has_gauss, gauss)  # type: ignore[union-attr]
-        state = {"python": random.getstate(), "numpy": numpy_state, "torch": _bytes()}
+    def random(self, models: Named) -> dict[str, Any]:
+        del models  # torch's layers draw from its one generator
+        state = {**generators.state(), "torch": _bytes()}
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
         return state
 
-    def set_random(self, state: Mapping[str, Any]) -> None:
-        random.setstate(state["python"])
-        kind, keys, place, has_gauss, gauss = state["numpy"]
-        np.random.set_state((kind, np.frombuffer(keys, np.uint32), place, has_gauss, gauss))
-        torch.set_rng_state(_from_bytes(state["torch"]))
+    def set_random(self, state: Mapping[str, Any], models: Named) -> None:
+        del models
+        generators.restore(state)
+        if "torch" in state:
+            torch.set_rng_state(_from_bytes(state["torch"]))
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(_from_bytes(state["cuda"]))
 
@@ -125,7 +134,7 @@ def _names(optimizer: Optimizer, models: Named) -> dict[torch.Tensor, str]:
     known: dict[torch.Tensor, str] = {}
     for key, model in models.items():
         for name, parameter in model.named_parameters():
-            known.setdefault(parameter, f"{key}.{name}" if key else name)
+            known.setdefault(parameter, named_in(key, name))
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     unknown = [tuple(parameter.shape) for parameter in stepped if parameter not in known]
     if unknown:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
+from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
 from dream.adapters.tensorflow.parallel.base import Parallelism
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 
 
@@ -65,3 +67,7 @@ class TensorFlowAdapter(Adapter):
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         return {v.path: np.asarray(v) for v in model.variables}
+
+    def checkpointer(self, model: Any) -> Checkpointer:
+        del model
+        return KerasCheckpointer(self.parallelism.keras_engine)

@@ -1,6 +1,8 @@
 """Checkpoints: a folder a step, which any strategy and number of ranks goes on from.
 
 `folder` keeps them, `content` is what one holds, `words` writes plain values as JSON.
+`checkpointer` is what a framework brings, `job` has all ranks save and load; `layers` and `ported`
+take a model from one framework to the other.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Arrays = Mapping[str, "NDArray[Any]"]
+NAMES = "names"
+"""The fact that says whose names a checkpoint's parameters have: "torch" or "keras"."""
 
 
 @final
@@ -33,7 +35,8 @@ class OptimizerState:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
-    training stands in it. random: the generators. facts: who wrote it."""
+    training stands in it. random: the generators. facts: who wrote it. layers: NAME -> the model's
+    layers in words of every framework, or why there are none."""
 
     step: int
     models: Mapping[str, Arrays]
@@ -43,11 +46,26 @@ class Checkpoint:
     random: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
         """Return the pass over the data that training goes on in, from 0."""
         return 0 if self.data is None else int(self.data["epoch"])
+
+
+def named_in(model: str, name: str) -> str:
+    """Return the name of a parameter among those of several models; one has the name ""."""
+    return f"{model}.{name}" if model else name
+
+
+def check_kind(saved: str, here: str) -> None:
+    """Raise where an optimizer is of another class."""
+    if saved != here:
+        raise ConfigurationError(
+            f"This checkpoint is of another optimizer. Received: {saved} in it, {here} here. Make "
+            "it as it was when it was saved."
+        )
 
 
 def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:

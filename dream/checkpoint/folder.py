@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._errors import ConfigurationError, DreamError
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState
+from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, named_in
 from dream.checkpoint.words import from_json, to_json
 from dream.files.whole import settle_folder, write_whole
 
@@ -37,6 +37,7 @@ MODEL, OPTIMIZER, STATE, COMMITTED = (
     "COMMITTED",
 )
 LATEST = "latest"
+_PLAIN = ("schedulers", "data", "random", "extra", "facts", "layers")
 _LARGEST = 5 << 30
 _STEP = re.compile(r"step-(\d{9,})(?:\.(\d+))?")
 _PART = ".part-"
@@ -81,7 +82,12 @@ class CheckpointFolder:
             raise ConfigurationError(
                 f"Checkpoints are kept in a folder. Received: {self.path}, a file. Name a folder."
             )
-        whole = self._whole()
+        whole, every = self.whole(), self.all()
+        if every and not whole:
+            raise ConfigurationError(
+                f"No checkpoint here is whole. Received: {every[-1]}, without {COMMITTED}: it is "
+                "being copied, or was left half. Wait for the copy, or remove it to begin anew."
+            )
         pointer = self.path / LATEST
         if pointer.is_file():
             named = self.path / pointer.read_text(encoding="utf-8").strip()
@@ -92,15 +98,7 @@ class CheckpointFolder:
     def load(self, place: Path) -> Checkpoint:
         """Read one, whole. ConfigurationError where its files are not those that were written, or
         it is of a newer format."""
-        state = self._state(place)
-        if state.get("format") != FORMAT:
-            raise ConfigurationError(
-                f"This checkpoint is of another format. Received: {place}, format "
-                f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
-                f"wrote it ({state.get('dream', 'unknown')})."
-            )
-        for name, told in state["files"].items():
-            _check_file(place / name, told)
+        state = self.check(place)
         read = _tensors(place, MODEL), _tensors(place, OPTIMIZER)
         models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
                          zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
@@ -112,9 +110,28 @@ class CheckpointFolder:
         }
         return Checkpoint(
             step=state["step"], models=models, optimizers=optimizers,
-            **{key: from_json(state[key]) for key in
-               ("schedulers", "data", "random", "extra", "facts")},
+            **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
+
+    def check(self, place: Path) -> dict[str, Any]:
+        """Read every byte of one, and return its state. ConfigurationError names the file that is
+        not the one that was written."""
+        state = self.state(place)
+        if state.get("format") != FORMAT:
+            raise ConfigurationError(
+                f"This checkpoint is of another format. Received: {place}, format "
+                f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
+                f"wrote it ({state.get('dream', 'unknown')})."
+            )
+        for name, told in state["files"].items():
+            _check_file(place / name, told)
+        return state
+
+    def all(self) -> list[Path]:
+        """Return all that have a checkpoint's name, whole or not, fewest steps first."""
+        found = self.path.iterdir() if self.path.is_dir() else iter(())
+        steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
+        return [path for _, _, path in sorted(steps)]
 
     def _write(self, part: Path, checkpoint: Checkpoint) -> None:
         files = self._write_tensors(part, MODEL, _joined(checkpoint.models))
@@ -133,7 +150,7 @@ class CheckpointFolder:
                 for name, each in checkpoint.optimizers.items()
             },
             **{name: to_json(getattr(checkpoint, name), name) for name in
-               ("schedulers", "data", "random", "extra", "facts")},
+               _PLAIN},
             "files": {name: _told(part / name) for name in files},
         }  # fmt: skip
         text = json.dumps(state, indent=1, allow_nan=False).encode()
@@ -184,14 +201,12 @@ class CheckpointFolder:
             else:
                 left.unlink(missing_ok=True)
 
-    def _whole(self) -> list[Path]:
+    def whole(self) -> list[Path]:
         """Those that are whole, fewest steps first."""
-        found = self.path.iterdir() if self.path.is_dir() else iter(())
-        steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
-        return [path for _, _, path in sorted(steps) if (path / COMMITTED).is_file()]
+        return [place for place in self.all() if (place / COMMITTED).is_file()]
 
     def _let_go(self) -> None:
-        whole = self._whole()
+        whole = self.whole()
         of_steps = {place.name.partition(".")[0]: place for place in whole}  # the last of each
         stay = {*[*of_steps.values()][-self._keep :], self.newest()}
         if self._best is not None:
@@ -202,10 +217,11 @@ class CheckpointFolder:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _figure(self, place: Path) -> float:
-        value = from_json(self._state(place)["extra"]).get(self._best)
+        value = from_json(self.state(place)["extra"]).get(self._best)
         return float("inf") if value is None else float(value)
 
-    def _state(self, place: Path) -> dict[str, Any]:
+    def state(self, place: Path) -> dict[str, Any]:
+        """Read what one says of itself."""
         try:
             text = (place / STATE).read_bytes()
             committed = (place / COMMITTED).read_text(encoding="utf-8").strip()
@@ -223,7 +239,7 @@ class CheckpointFolder:
 def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:
     """The names of one model are its own; several have theirs before them."""
     return {
-        f"{name}.{key}" if name else key: array
+        named_in(name, key): array
         for name, arrays in parts.items()
         for key, array in arrays.items()
     }

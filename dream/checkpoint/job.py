@@ -4,81 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any
 
 from dream._errors import ConfigurationError, DreamError
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, check_names
+from dream._log import logger
+from dream.checkpoint import layers, ported
+from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.content import NAMES, Checkpoint, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.collectives import Communicator
 from dream.data import tracked
-
-Named = Mapping[str, Any]
-
-
-class Stateful(Protocol):
-    """A scheduler, a scaler, or anything else that says where it stands in plain values."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
-
-
-class Checkpointer(ABC):
-    """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
-    calls each method; names of several models go before their parameters'."""
-
-    @abstractmethod
-    def model(self, model: Any) -> Arrays: ...
-
-    @abstractmethod
-    def check_model(self, model: Any, arrays: Arrays) -> None:
-        """Raise where the arrays are of another model; nothing has been written then."""
-
-    @abstractmethod
-    def set_model(self, model: Any, arrays: Arrays) -> None: ...
-
-    @abstractmethod
-    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
-
-    @abstractmethod
-    def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
-
-    @abstractmethod
-    def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
-
-    @abstractmethod
-    def count_updates(self, optimizer: Any, updated: Callable[[], None]) -> None:
-        """Call `updated` after each step of an optimizer, for as long as it lives."""
-
-    @abstractmethod
-    def random(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def set_random(self, state: Mapping[str, Any]) -> None: ...
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a checkpoint is of. One of a kind has the name ""."""
-
-    models: Named
-    optimizers: Named = field(default_factory=dict)
-    schedulers: Mapping[str, Stateful] = field(default_factory=dict)
-    data: Any = None
-
-    @classmethod
-    def of(cls, model: Any, optimizer: Any, scheduler: Any, data: Any) -> Parts:
-        return cls(_named(model), _named(optimizer), _named(scheduler), data)
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) else {"": given}
 
 
 def save(
@@ -101,53 +39,141 @@ def save(
         optimizers={n: held.optimizer(o, parts.models) for n, o in parts.optimizers.items()},
         schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
         data=None if parts.data is None else tracked.track_of(parts.data).state(),
-        random=held.random(),
+        random=held.random(parts.models),
         extra=extra,
-        facts=facts,
+        facts={**facts, NAMES: held.api},
+        layers={name: _described(held, model) for name, model in parts.models.items()},
     )
     return Path(_at_rank_0(ranks, lambda: str(folder.save(checkpoint))))
 
 
 def load(
-    path: str | os.PathLike[str], parts: Parts, held: Checkpointer, ranks: Communicator
+    path: str | os.PathLike[str],
+    parts: Parts,
+    held: Checkpointer,
+    ranks: Communicator,
+    *,
+    strict: bool = True,
 ) -> Checkpoint | None:
     """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
-    it, and nothing is set where something does not fit."""
-    folder = CheckpointFolder(path)
-    told = _at_rank_0(ranks, lambda: _newest(folder))
+    it, and nothing is set where something does not fit. strict: whether all must be in it."""
+    found = find(path, ranks)
+    if found is not None:
+        take(found, parts if strict else _there(found, parts), held)
+    return found
+
+
+def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
+    """Read the newest checkpoint on every rank; None where there is none."""
+    one = (Path(path) / STATE).is_file()
+    folder = CheckpointFolder(Path(path).parent if one else path)
+    told = _at_rank_0(ranks, lambda: _told(Path(path)) if one else _newest(folder))
     if not told:
         return None
     name, _, digest = told.partition(" ")
     _agree(ranks, folder.path / name, digest)
-    found = folder.load(folder.path / name)
+    return folder.load(folder.path / name)
+
+
+def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
+    """Set everything as a checkpoint has it; nothing where something does not fit."""
+    _check_there(found, parts)
+    if found.facts.get(NAMES, held.api) != held.api:
+        found = _as_here(found, parts, held)
     _check(found, parts, held)
+    if parts.data is not None and found.data is not None:
+        tracked.track_of(parts.data).load(found.data)  # first: it raises for other data
     for key, model in parts.models.items():
         held.set_model(model, found.models[key])
     for key, optimizer in parts.optimizers.items():
         held.set_optimizer(optimizer, parts.models, found.optimizers[key])
     for key, scheduler in parts.schedulers.items():
         scheduler.load_state_dict(found.schedulers[key])
-    if parts.data is not None and found.data is not None:
-        tracked.track_of(parts.data).load(found.data)
-    held.set_random(found.random)
-    return found
+    if found.random:
+        held.set_random(found.random, parts.models)
+    else:
+        logger.info("the checkpoint keeps no generators: they stand where the script left them")
+
+
+def _described(held: Checkpointer, model: Any) -> Any:
+    try:
+        return held.describe(model)
+    except DreamError as error:
+        return str(error)
+
+
+def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
+    """Return a checkpoint that the other framework wrote in the names and layouts of this one."""
+    if parts.data is not None:
+        raise ConfigurationError(
+            "Another framework draws the order of samples by its own numbers. Received: data, and "
+            f"a checkpoint that {found.facts[NAMES]} wrote. Leave data out; an epoch begins anew."
+        )
+    logger.info("the checkpoint was written by %s: generators of %s stand where the script has "
+                "left them", found.facts[NAMES], held.api)  # fmt: skip
+    saved = {key: layers.from_plain(found.layers.get(key)) for key in parts.models}
+    here = {key: layers.from_plain(held.describe(model)) for key, model in parts.models.items()}
+    models = {
+        key: ported.counts([*held.model(model)], found.step)
+        | ported.model(saved[key], here[key], found.models[key])
+        for key, model in parts.models.items()
+    }
+    theirs, ours = layers.among(saved), layers.among(here)
+    optimizers = {
+        key: ported.optimizer(
+            theirs,
+            ours,
+            found.optimizers[key],
+            held.optimizer(each, parts.models),
+            found.step,
+            held.api,
+        )
+        for key, each in parts.optimizers.items()
+    }
+    return replace(found, models=models, optimizers=optimizers)
 
 
 def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
-    check_names("models", [*found.models], [*parts.models])
     for name, model in parts.models.items():
         held.check_model(model, found.models[name])
-    if parts.optimizers:
-        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
     for name, optimizer in parts.optimizers.items():
         held.check_optimizer(optimizer, parts.models, found.optimizers[name])
+
+
+def _check_there(found: Checkpoint, parts: Parts) -> None:
+    """Raise where something is asked for that is not in a checkpoint."""
+    check_names("models", [*found.models], [*parts.models])
+    for name in _missing(found, parts):
+        raise ConfigurationError(
+            f"This checkpoint has no {name}. Received: {name}=, and a checkpoint that was saved "
+            f"without. Leave {name} out, or give strict=False, which leaves it as it is."
+        )
+    if parts.optimizers:
+        check_names("optimizers", [*found.optimizers], [*parts.optimizers])
     if parts.schedulers:
         check_names("schedulers", [*found.schedulers], [*parts.schedulers])
-    if parts.data is not None and found.data is None:
-        raise ConfigurationError(
-            "This checkpoint does not say where training stood in its data. Received: data, and a "
-            "checkpoint without. Leave data out, or save with it."
-        )
+
+
+def _missing(found: Checkpoint, parts: Parts) -> list[str]:
+    lacks = {
+        "optimizer": bool(parts.optimizers) and not found.optimizers,
+        "scheduler": bool(parts.schedulers) and not found.schedulers,
+        "data": parts.data is not None and found.data is None,
+    }
+    return [name for name, lacking in lacks.items() if lacking]
+
+
+def _there(found: Checkpoint, parts: Parts) -> Parts:
+    """Return those parts that a checkpoint has something for, and say which stay as they are."""
+    left = _missing(found, parts)
+    if left:
+        logger.info("the checkpoint has no %s, so it stays as it is", " and no ".join(left))
+    return Parts(
+        parts.models,
+        {} if "optimizer" in left else parts.optimizers,
+        {} if "scheduler" in left else parts.schedulers,
+        None if "data" in left else parts.data,
+    )
 
 
 def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
@@ -171,7 +197,11 @@ def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
 
 def _newest(folder: CheckpointFolder) -> str:
     place = folder.newest()
-    return "" if place is None else f"{place.name} {_digest(place)}"
+    return "" if place is None else _told(place)
+
+
+def _told(place: Path) -> str:
+    return f"{place.name} {_digest(place)}"
 
 
 def _digest(place: Path) -> str:

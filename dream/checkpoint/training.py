@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, final
 
 from dream import stall
 from dream._errors import ConfigurationError
 from dream.checkpoint import job
+from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import Checkpoint
-from dream.checkpoint.job import Checkpointer, Parts
 from dream.checkpoint.leaving import Notice, StepEnds
 from dream.cluster import settings
 from dream.collectives import Communicator
@@ -29,10 +29,12 @@ class TrainingCheckpoints:
     """Saves and loads for a strategy. Where `load` is given no folder, it is that of `dream run
     --checkpoint`, and what was loaded is saved there by itself: now and then, and before leaving.
 
-    facts: who writes.
+    held: gives what saves and loads a model of its kind. facts: who writes.
     """
 
-    def __init__(self, held: Checkpointer, ranks: Communicator, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, held: Callable[[Any], Checkpointer], ranks: Communicator, facts: Mapping[str, Any]
+    ) -> None:
         self._held, self._ranks, self._facts = held, ranks, facts
         asked = settings.checkpoints()
         self._folder = asked.folder
@@ -54,12 +56,13 @@ class TrainingCheckpoints:
             self._leave(place)
         return place
 
-    def load(self, path: FolderPath | None, parts: Parts) -> Checkpoint | None:
+    def load(self, path: FolderPath | None, parts: Parts, *, strict: bool) -> Checkpoint | None:
         folder = path if path is not None else self._folder
         if folder is None:
             return None
         self._notice.listen()
-        found = job.load(folder, parts, self._held, self._ranks)
+        held = self._held(parts.first_model)
+        found = job.load(folder, parts, held, self._ranks, strict=strict)
         if path is None:
             self._keep(parts, found.step if found else 0)
         return found
@@ -83,7 +86,7 @@ class TrainingCheckpoints:
         self._parts, self._step = parts, step
         stall.resumed(step)
         first = next(iter(parts.optimizers.values()))
-        self._held.count_updates(first, self._has_updated)
+        self._held(parts.first_model).count_updates(first, self._has_updated)
         track.between = self._step_ended
 
     def _has_updated(self) -> None:
@@ -108,10 +111,18 @@ class TrainingCheckpoints:
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
     ) -> Path:  # fmt: skip
+        held = self._held(parts.first_model)
         return job.save(
-            path, parts, step, self._held, self._ranks, extra=extra, facts=self._facts,
-            keep=keep, best=best,
-        )  # fmt: skip
+            path,
+            parts,
+            step,
+            held,
+            self._ranks,
+            extra=extra,
+            facts=self._facts,
+            keep=keep,
+            best=best,
+        )
 
     def _leave(self, place: Path) -> NoReturn:
         why = f" ({self._notice.why})" if self._notice.why else ""

@@ -17,6 +17,8 @@ ALLOWED = {
     "dream/tools/model_process.py",
     # torch.load itself, made to wait for rank 0's file; what it reads is the user's
     "adapters/pytorch/hooks.py",
+    # `dream checkpoint convert`: a .pt file, with weights_only=True
+    "adapters/pytorch/tools/convert.py",
     # names of packages, of which none is imported
     "dream/tools/support.py",
     "adapters/horovod/_tools.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 from dream._errors import ConfigurationError, Unsupported
@@ -12,6 +12,7 @@ from dream.data.position import Position
 
 FIT_EPOCH = "fit_epoch"
 _METRICS = "metrics"
+_DATA = "fit_data"
 ORDER_SEED = "order_seed"
 DRAWN_FROM = "drawn_from"
 
@@ -23,7 +24,8 @@ class FitProgress:
     passes: over training data so far. fit_epoch: the epoch as fit counts it, where `position`
     counts passes over all fits. resuming: whether the next epoch goes on in a loaded state's.
     metrics: gives the states of the model's metrics, with which an epoch goes on. steps: of all
-    fits, where the function that takes them counts them; None where none does.
+    fits, where the function that takes them counts them; None where none does. taken: batches of
+    the epoch that ended last, without those that were taken before this fit.
     """
 
     def __init__(self, generators: Generators | None = None) -> None:
@@ -33,10 +35,13 @@ class FitProgress:
         self.resuming = False
         self.metrics: Callable[[], list[Any]] = list
         self.steps: int | None = None
+        self.taken = 0
         self._loaded_metrics: list[Any] = []
         self._unordered = ""
         self._size = 0
         self._batches: int | None = None
+        self._trained_on: Mapping[str, int] = {}
+        self._data: dict[str, int] = {}
         self._offset = 0
         self._by_epoch = True
         self._order_seed: int | None = None
@@ -51,8 +56,9 @@ class FitProgress:
             )
         kept = dict(self.passes.kept) if self.passes.seed is None and self.position.batches else {}
         state = self.position.state(
-            {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept}
-        )
+            {FIT_EPOCH: self.fit_epoch, ORDER_SEED: self.passes.seed, DRAWN_FROM: kept,
+             _DATA: self._data}
+        )  # fmt: skip
         return {**state, _METRICS: self.metrics()} if self.position.batches else state
 
     def state_if_ordered(self) -> dict[str, Any] | None:
@@ -62,6 +68,7 @@ class FitProgress:
         self.fit_epoch = int(state.get(FIT_EPOCH, 0))
         self.position = Position.of(state, {FIT_EPOCH: self.fit_epoch})
         self._loaded_metrics = list(state.get(_METRICS, ()))
+        self._trained_on = state.get(_DATA) or {}
         self.resuming = True
         self._order_seed = state.get(ORDER_SEED)
         self.passes.again = state.get(DRAWN_FROM) or {}
@@ -105,19 +112,39 @@ class FitProgress:
         process's own."""
         self._unordered, self._batches = unordered, source.num_batches
         self._size = source.batch_size or 0
+        samples = source.samples if isinstance(source, Arrays) else None
+        known = {"samples": samples, "batches": self._batches, "batch_size": self._size or None}
+        self._data = {name: number for name, number in known.items() if number is not None}
         if self.resuming:
             self.check()
 
     def check(self) -> None:
         """Check that this fit's batches are those that were counted."""
-        if self._unordered and self.position.batches:
+        self._check(self.position, self._trained_on)
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that a state is of this fit's batches, before it is loaded."""
+        position = Position.of(state, {FIT_EPOCH: state.get(FIT_EPOCH, 0)})
+        self._check(position, state.get(_DATA) or {})
+
+    def _check(self, position: Position, trained_on: Mapping[str, int]) -> None:
+        """trained_on: what was known of the data."""
+        if self._unordered and position.batches:
             self.state()
-        if self.position.samples != self.position.batches * self._size:
+        if position.samples != position.batches * self._size:
             raise ConfigurationError(
                 "Batches of another size were taken before. Received: batch_size="
-                f"{self._size}, {self.position.samples} samples in {self.position.batches} "
+                f"{self._size}, {position.samples} samples in {position.batches} "
                 "batches in the state. Use the same global batch size; the number of replicas may "
                 "be another."
+            )
+        other = {k: n for k, n in trained_on.items() if self._data.get(k, n) != n}
+        if other:
+            raise ConfigurationError(
+                "Other data was trained on before, or in other batches. Received: "
+                f"{_told(self._data, other)} here, {_told(other, other)} in the state. Use the "
+                "same samples and the same global batch size; the number of replicas may be "
+                "another."
             )
 
     def begin_epoch(self, epoch: int) -> list[Any]:
@@ -137,6 +164,11 @@ class FitProgress:
         return loaded if goes_on else []
 
     @property
+    def size(self) -> int:
+        """The global batch's, as far as it is known; 0 where it is not."""
+        return self._size
+
+    @property
     def over(self) -> bool:
         """Whether an epoch that went on has had the last of its batches. What a graph does without
         a batch must not be done once more to find that out."""
@@ -150,7 +182,12 @@ class FitProgress:
 
     def end_epoch(self) -> None:
         """End the epoch, or stop in its midst where training was stopped."""
+        self.taken = (self._batches or self.position.batches) - self.passes.left_out
         if self._batches is None or self.position.batches >= self._batches:
             self.position = Position(self.position.epoch + 1)
             self.fit_epoch += 1
         self.passes.left_out = 0
+
+
+def _told(numbers: Mapping[str, int], names: Iterable[str]) -> str:
+    return ", ".join(f"{name}={numbers[name]}" for name in names)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dream.adapters.pytorch.compression.exchange import Exchanged
     from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
+    from dream.checkpoint.checkpointer import Checkpointer
 
 
 @final
@@ -71,6 +72,14 @@ class KerasEntry:
         build = load("dream.adapters.pytorch.keras.step:KerasStep")
         step: Step = build(self._block.engine, model, loss, optimizer, weight, self._shares)
         return step
+
+    def checkpointer(self, model: Any) -> Checkpointer | None:
+        """Return what saves and loads a model of Keras's; None for one that is none."""
+        if self._block is None or not self._block.takes(model):
+            return None
+        build = load("dream.adapters.keras.checkpoint.checkpointer:KerasCheckpointer")
+        made: Checkpointer = build(self._block.engine)
+        return made
 
     def _found(self) -> None:
         if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":

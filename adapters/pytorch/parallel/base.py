@@ -39,7 +39,7 @@ from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.train_step import Cuts, Passes, cuts_of, plain_step, step_of
 from dream.adapters.pytorch.update.gradients import Spread, Whole
-from dream.checkpoint.job import Checkpointer
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator, Loop, Members, Wire
 from dream.update.update import Knobs
 

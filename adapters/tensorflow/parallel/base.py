@@ -9,6 +9,7 @@ from typing import Any
 from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
+from dream.adapters.keras.engine import Engine
 from dream.collectives import Communicator
 
 
@@ -52,6 +53,14 @@ class Parallelism(ABC):
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]: ...
+
+    @property
+    def keras_engine(self) -> Engine:
+        """What Keras's models are trained by."""
+        raise Unsupported(
+            f"Checkpoints under {self.plan.spec.name!r} are not there yet. Received: save or load. "
+            "Keep strategy.full_state(model)."
+        )
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(

@@ -20,7 +20,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
-from dream.adapters.keras.engine import Exchange
+from dream.adapters.keras.engine import Engine, Exchange
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
@@ -175,6 +175,10 @@ class ReplicaParallelism(Parallelism):
             model, data, metrics, self.communicator, self._shard(), self._run,
             resyncs=self.plan.resyncs,
         )  # fmt: skip
+
+    @property
+    def keras_engine(self) -> Engine:
+        return self._block.engine
 
     def weigh(self, loss_value: Any, count: Any) -> Any:
         if self.plan.resyncs is not None:

@@ -16,6 +16,7 @@ from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
 from dream._topology import Cluster, Mesh
 from dream.adapters.keras import files
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.hooks import KerasPatches, dtype_policy
 from dream.adapters.tensorflow import evaluate, randomness
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
@@ -108,6 +109,10 @@ class SplitParallelism(Parallelism):
     def making(self) -> AbstractContextManager[Any]:
         """Inside, models are made."""
         return nullcontext()
+
+    @property
+    def keras_engine(self) -> Engine:
+        return self.engine
 
     def enter(self) -> None:
         """The constructors of models and optimizers are changed, and the functions that save and

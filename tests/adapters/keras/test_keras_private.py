@@ -13,6 +13,7 @@ import pytest
 NEUTRAL = """
 import keras
 from dream.adapters.keras import private
+from dream.adapters.keras.checkpoint.private import automatic_name, numbers_of, slots_of
 assert keras.__version__.startswith("3.15."), keras.__version__
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
 model.compile("sgd", "mse", metrics=[keras.metrics.MeanAbsoluteError()])
@@ -31,6 +32,14 @@ assert private.array_facts(adapter)[1:] == (5, 2, True)
 assert int(private.counter(model.optimizer)) == 0
 assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
+assert automatic_name(keras.layers.LSTMCell(2)) == "lstm_cell"
+adam = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+adam.build(model.trainable_variables)
+slots = slots_of(adam.inner_optimizer)
+assert {n: len(p) for n, p in slots.items()} == {"momentum": 2, "velocity": 2}
+assert slots["momentum"][0][0] is model.layers[1].kernel
+assert list(numbers_of(adam.inner_optimizer)) == ["iteration", "learning_rate"]
+assert {"step_counter", "dynamic_scale"} < set(numbers_of(adam))
 decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.7)
 assert private.schedule_of(keras.optimizers.SGD(decay)) is decay
 assert set(private.results(model, {"own": 1})) == {"own"}

@@ -1,0 +1,154 @@
+"""Saves a fit for a `Checkpoint`, and has it go on: after all other callbacks, so that they have
+seen what it keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import keras
+
+from dream._errors import ConfigurationError
+from dream._log import logger
+from dream.adapters.keras import private
+from dream.adapters.keras.checkpoint.callback import Checkpoint
+from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
+from dream.adapters.keras.checkpoint.others import OtherCallbacks
+from dream.adapters.keras.data.resume import FitProgress
+from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.optimizer import optimizers_of
+from dream.checkpoint import job
+from dream.checkpoint.checkpointer import Parts
+from dream.checkpoint.content import Checkpoint as Content
+
+_FIT = "fit"
+_fits: Counter[Path] = Counter()
+"""How many fits of this process have begun with a folder: a script that is started again comes to
+the fit that it was in by the same way."""
+
+
+@final
+class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
+
+    def __init__(
+        self, asked: Checkpoint, engine: Engine, progress: FitProgress, users: Sequence[Any]
+    ) -> None:
+        super().__init__()
+        asked.taken = True
+        self._asked, self._engine, self._progress = asked, engine, progress
+        self._others = OtherCallbacks(users)
+        self._held = KerasCheckpointer(engine)
+        place = asked.path.resolve()
+        _fits[place] += 1
+        self._fit = _fits[place]
+        self._step = self._saved = self._base = 0
+        self._logs: list[tuple[int, dict[str, float]]] = []
+        self._goes_on = False
+        self._random: Mapping[str, Any] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._progress.state()  # raises where no other process can go on in this data
+        found = job.find(self._asked.path, self._engine.readers)
+        kept = found and found.extra.get(_FIT)
+        if found and not kept:
+            raise ConfigurationError(
+                "This checkpoint does not say where a fit stood. Received: "
+                f"{self._asked.path}, which strategy.save wrote. Load it by strategy.load before "
+                "fit, and give dream.keras.Checkpoint another folder."
+            )
+        if not found or not kept or kept["number"] < self._fit:
+            self._step = self._saved = found.step if found else 0
+        elif kept["number"] > self._fit:
+            self._leave_out(f"{self._asked.path} is of fit {kept['number']} of the script")
+        else:
+            self._go_on(found, kept)
+        self._others.remember()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._base = self._step
+        if self._goes_on:
+            self._restore_history()
+        self._others.remember()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._random is not None:  # the order of the samples has been drawn again
+            self._held.set_random(self._random, {"": self.model})
+            self._random = None
+        self._step = self._base + batch
+        if self._due():
+            self._save({}, over=False)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._progress.position.batches:
+            return  # stopped in mid-epoch, whose logs are of a part
+        self._step = self._base + self._progress.taken
+        figures = {name: float(value) for name, value in (logs or {}).items()}
+        self._logs.append((epoch, figures))
+        self._others.remember()
+        stops = bool(self.model.stop_training)
+        last = stops or epoch + 1 >= self.params["epochs"]
+        if last or self._due() or self._asked.every == "epoch" or self._asked.best is not None:
+            self._save(figures, over=stops)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._goes_on:
+            self._restore_history()
+        private.set_first_epoch(self.model, None)  # Keras would begin the next fit there
+        self._asked.taken = False
+
+    def _due(self) -> bool:
+        every = self._asked.every
+        return every != "epoch" and self._step // every > self._saved // every
+
+    def _save(self, figures: dict[str, float], *, over: bool) -> None:
+        from dream import __version__
+
+        readers = self._engine.readers
+        kept = {
+            "number": self._fit, "over": over, "logs": self._logs, "callbacks": self._others.kept,
+        }  # fmt: skip
+        job.save(
+            self._asked.path, self._parts(), self._step, self._held, readers,
+            extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
+            facts={"framework": self._engine.framework, "dream": __version__,
+                   "world_size": readers.world_size, "global_batch": self._progress.size},
+        )  # fmt: skip
+        self._saved = self._step
+
+    def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
+        self._progress.check_state(found.data or {})
+        job.take(found, self._parts(), self._held)
+        self._step = self._saved = found.step
+        self._logs = [(epoch, dict(figures)) for epoch, figures in kept["logs"]]
+        self._others.restore(kept["callbacks"])
+        self._goes_on = True
+        self._random = found.random if self._progress.position.batches else None
+        private.set_first_epoch(self.model, self._progress.fit_epoch)
+        logger.info(
+            "fit goes on at step %d, epoch %d, of %s", found.step, self._progress.fit_epoch + 1,
+            self._asked.path,
+        )  # fmt: skip
+        if kept["over"]:
+            self._leave_out(f"it was stopped after epoch {self._progress.fit_epoch}")
+
+    def _leave_out(self, why: str) -> None:
+        logger.info("this fit is over: %s. Nothing is trained", why)
+        private.set_first_epoch(self.model, self.params["epochs"])
+
+    def _parts(self) -> Parts:
+        found = optimizers_of(self.model)
+        named = {"": found[0]} if len(found) == 1 else {str(i): o for i, o in enumerate(found)}
+        return Parts({"": self.model}, named, data=self.model)
+
+    def _restore_history(self) -> None:
+        """Have fit's history tell of the epochs before, too. Keras's own begins anew after this
+        callback does."""
+        self._goes_on = False
+        history = self.model.history
+        history.epoch[:0] = [epoch for epoch, _ in self._logs]
+        for _, figures in self._logs:
+            for name, value in figures.items():
+                history.history.setdefault(name, []).append(value)

@@ -1,0 +1,93 @@
+"""What a checkpoint is of, and what a framework brings to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final
+
+from dream._errors import Unsupported
+from dream.checkpoint import layers
+from dream.checkpoint.content import Arrays, OptimizerState
+
+Named = Mapping[str, Any]
+
+
+class Stateful(Protocol):
+    """A scheduler, a scaler, or anything else that says where it stands in plain values."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class Checkpointer(ABC):
+    """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
+    calls each method; names of several models go before their parameters'."""
+
+    api: str
+    """Whose names parameters have: "torch" or "keras"."""
+
+    @abstractmethod
+    def model(self, model: Any) -> Arrays: ...
+
+    @abstractmethod
+    def check_model(self, model: Any, arrays: Arrays) -> None:
+        """Raise where the arrays are of another model; nothing has been written then."""
+
+    @abstractmethod
+    def set_model(self, model: Any, arrays: Arrays) -> None: ...
+
+    @abstractmethod
+    def describe(self, model: Any) -> layers.Plain:
+        """Describe the model's layers, by its parameters' names. DreamError where another framework
+        has none such."""
+
+    @abstractmethod
+    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
+
+    @abstractmethod
+    def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
+
+    @abstractmethod
+    def set_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...
+
+    def count_updates(self, optimizer: Any, updated: Callable[[], None]) -> None:
+        """Call `updated` after each step of an optimizer, for as long as it lives."""
+        raise Unsupported(
+            "What saves a training by itself sees the updates of torch's optimizers. Received: "
+            f"{type(optimizer).__name__}. Give fit callbacks=[dream.keras.Checkpoint(folder)]."
+        )
+
+    @abstractmethod
+    def random(self, models: Named) -> dict[str, Any]:
+        """Say where the generators stand, those of the models among them."""
+
+    @abstractmethod
+    def set_random(self, state: Mapping[str, Any], models: Named) -> None: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a checkpoint is of. One of a kind has the name ""."""
+
+    models: Named
+    optimizers: Named = field(default_factory=dict)
+    schedulers: Mapping[str, Stateful] = field(default_factory=dict)
+    data: Any = None
+
+    @classmethod
+    def of(cls, model: Any, optimizer: Any, scheduler: Any, data: Any) -> Parts:
+        return cls(_named(model), _named(optimizer), _named(scheduler), data)
+
+    @property
+    def first_model(self) -> Any:
+        """Which says of which framework they are."""
+        return next(iter(self.models.values()), None)
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {"": given}

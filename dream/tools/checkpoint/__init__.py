@@ -1,0 +1,1 @@
+"""`dream checkpoint`: what a folder of checkpoints holds, whether it is whole, and conversions."""
