@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
-from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras import hooks
 from dream.adapters.keras.data.sources import Arrays, Batches
@@ -35,6 +34,7 @@ from dream.adapters.pytorch.keras import data
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
 from dream.adapters.pytorch.module import DistributedModule
 from dream.collectives import Communicator
+from dream.data.alike import other_batches
 from dream.update.update import Knobs
 
 
@@ -118,11 +118,7 @@ class TorchEngine(Engine):
 
     def check_digests(self, share: BatchShare, digests: Any) -> None:
         if share.digest and bool((digests != digests[0]).any()):
-            raise Desynchronized(
-                "The ranks read different batches from the same source. Received: batch digests "
-                f"{[int(d) for d in digests]} by rank. Seed what draws or shuffles the data, so "
-                "that every rank sees the same global batches."
-            )
+            raise other_batches([int(d) for d in digests])
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
         return data.of_arrays(source, self.rank, self.parts)

@@ -137,6 +137,57 @@ def not_compiled(options: dict[str, Any]) -> None:
         fitted(net())
 
 
+def own(array: Any) -> Any:
+    """On other ranks than 0, other values of the same shape."""
+    return array if os.environ.get("RANK", "0") == "0" else array[::-1].copy()
+
+
+@refusal
+def other_inputs_on_each_rank(options: dict[str, Any]) -> None:
+    """An unseeded split, say."""
+    x, y = arrays()
+    with block(options):
+        compiled(net()).fit(own(x), y, batch_size=BATCH, verbose=0)
+
+
+@refusal
+def other_labels_on_each_rank(options: dict[str, Any]) -> None:
+    """A map of labels from a set of strings, say; of many samples, a few are looked at."""
+    x, y = (np.concatenate([a] * 4000) for a in arrays())
+    assert y.nbytes > 2**20
+    with block(options):
+        compiled(net()).fit(x, y if os.environ.get("RANK", "0") == "0" else 3 - y, verbose=0)
+
+
+@refusal
+def other_files_on_each_rank(options: dict[str, Any]) -> None:
+    """One sample less."""
+    x, y = arrays()
+    less = len(x) - int(os.environ.get("RANK", "0"))
+    with block(options):
+        compiled(net()).fit(x[:less], y[:less], batch_size=BATCH, verbose=0)
+
+
+@refusal
+def other_validation_on_each_rank(options: dict[str, Any]) -> None:
+    x, y = arrays()
+    with block(options):
+        compiled(net()).fit(x, y, batch_size=BATCH, validation_data=(own(x), y), verbose=0)
+
+
+@refusal
+def other_evaluation_on_each_rank(options: dict[str, Any]) -> None:
+    x, y = arrays()
+    with block(options):
+        compiled(net()).evaluate(own(x), y, verbose=0)
+
+
+@refusal
+def other_prediction_on_each_rank(options: dict[str, Any]) -> None:
+    with block(options):
+        compiled(net()).predict(own(arrays()[0]), verbose=0)
+
+
 class Drawn(keras.utils.PyDataset):
     """Batches that every rank draws for itself."""
 
