@@ -212,6 +212,15 @@ class Engine(ABC):
     def batches(self, source: Batches) -> Iterable[Any]:
         """Deal a source that yields global batches itself."""
 
+    def placed(self, elements: Sequence[Any]) -> Any:
+        """Return dealt elements, one for each part that is here, as a step takes them."""
+        (only,) = elements
+        return only
+
+    def of_any_length(self, batch: Any) -> Any:
+        """Return a batch as one of those whose lengths a step does not know as it is compiled."""
+        return batch
+
     @abstractmethod
     def example(self, source: Arrays | Batches) -> Any:
         """Return something with the structure, dtypes and inner dims of what the model is given."""

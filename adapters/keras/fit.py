@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dream.adapters.keras import callbacks, checks, consistency, optimizer, private
 from dream.adapters.keras.data import alike
+from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
 from dream.adapters.keras.engine import Engine
@@ -34,7 +35,7 @@ class FitState:
 
     prepared: whether the ranks have agreed on variables. resync: what keeps ranks of two
     frameworks together, once the model is trained. looks: when what is evaluated or predicted is
-    compared between ranks.
+    compared between ranks. trained_on, tested_on: batches of loops of the user's own.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -42,6 +43,8 @@ class FitState:
         self.progress = FitProgress(engine.generators)
         self.prepared = False
         self.looks = Looks()
+        self.trained_on = GivenBatches(engine)
+        self.tested_on = GivenBatches(engine)
         self.resync: Resync | None = None
 
 
@@ -128,18 +131,18 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
 
 
 def train_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
-    """Step on a batch that counts as an equal share: the whole batch on every rank, or a share
-    that the user has sliced."""
+    """Step on a global batch, given whole on every rank and dealt out here; or on a share that the
+    user has sliced, which counts as an equal one."""
     _prepare_on(model, state, given)
     if state.resync is not None:
         state.resync.before_step()
-    return type(model).train_on_batch(model, **given)
+    return type(model).train_on_batch(model, **state.trained_on.dealt(given))
 
 
 def test_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
-    """Evaluate a batch that counts as an equal share."""
+    """Evaluate a global batch, or a share of one."""
     _prepare_on(model, state, given)
-    return type(model).test_on_batch(model, **given)
+    return type(model).test_on_batch(model, **state.tested_on.dealt(given))
 
 
 LOOPS: dict[str, Callable[..., Any]] = {
@@ -225,7 +228,7 @@ def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
 
 
 def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:
-    if not state.prepared:
+    if not state.prepared or private.awaits_batch(model):
         arrays = (given["x"], given["y"], given["sample_weight"])
         example = tree.map_structure(
             lambda a: None if a is None else keras.ops.convert_to_tensor(a), arrays

@@ -260,7 +260,10 @@ class KerasBlock:
 
     def start(self, item: Any) -> None:
         """Do what `fit` does beside agreeing on variables, for a first step taken by hand."""
-        if self.engine.parts > 1 and isinstance(item, keras.Layer):
+        if not isinstance(item, keras.Layer):
+            return
+        consistency.report_micro_draws(item, self.engine)
+        if self.engine.parts > 1:
             batch_norm.synchronise(item, self.engine)
             consistency.report_local_statistics(item, self.engine)
 

@@ -84,6 +84,9 @@ class TensorFlowEngine(Engine):
         """Return a function that takes a step on every part that is here."""
         return step
 
+    def of_any_length(self, batch: Any) -> Any:
+        return tf.nest.map_structure(of_any_length, batch)
+
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -113,6 +116,12 @@ def _digests_in(said: str) -> list[int]:
     """Return each rank's digest, which an assertion of `DIFFER` tells."""
     found = re.search(r"\[x \([^)]*\) = \] \[([^\]]*)\]", said)
     return [int(float(each)) for each in found[1].split()] if found else []
+
+
+def of_any_length(rows: tf.Tensor) -> tf.Tensor:
+    """Return the same of a length that the graph does not know: parts with and without short
+    batches then trace the same step, and Keras counts their batches alike."""
+    return tf.compat.v1.placeholder_with_default(rows, [None, *rows.shape[1:]])
 
 
 def rows_of(batch: Any) -> tf.Tensor:

@@ -26,13 +26,14 @@ def compare(source: Arrays, ranks: Communicator) -> None:
     """Raise `Desynchronized` where a rank has other arrays. Every rank calls it."""
     given = source.inputs if isinstance(source.inputs, tuple) else (source.inputs,)
     names = ("x", "y", "sample_weight")[: len(given)]
-    mine = [_digest(each, source.samples) for each in given]
+    mine = [digest_of_arrays(each, source.samples) for each in given]
     said = ranks.all_gather_object(mine)
     for index, name in enumerate(names):
         check_data([each[index] if index < len(each) else 0 for each in said], name)
 
 
-def _digest(arrays: Any, samples: int) -> int:
+def digest_of_arrays(arrays: Any, samples: int) -> int:
+    """Return a digest of nested arrays alike in their first dim, or of some rows of theirs."""
     digest = chained(0, repr(samples).encode())
     for array in tree.flatten(arrays):
         for rows in () if array is None else _looked_at(array, samples):

@@ -16,6 +16,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+import keras
+
 from dream._log import logger
 
 _rows: ContextVar[Rows | None] = ContextVar("dream_rows", default=None)
@@ -149,7 +151,7 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
-        if rows is not None and axis == 0 and rows.counts(next(iter(rows.dims(x)), 1)):
+        if rows is not None and axis == 0 and rows.counts(keras.ops.shape(x)[0]):
             once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "

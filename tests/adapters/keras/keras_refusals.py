@@ -132,6 +132,12 @@ def metric_that_is_no_sum(options: dict[str, Any]) -> None:
 
 
 @refusal
+def draws_of_each_rank(options: dict[str, Any]) -> None:
+    with block({**options, "randomness": "local"}):
+        net()
+
+
+@refusal
 def not_compiled(options: dict[str, Any]) -> None:
     with block(options):
         fitted(net())
@@ -221,16 +227,22 @@ def left_behind(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def draws_of_micro_batches(options: dict[str, Any]) -> list[str]:
-    """The lines that rank 0 says of a model with dropout, trained in micro-batches."""
+def draws_of_micro_batches(options: dict[str, Any], by_hand: bool) -> list[str]:
+    """The lines that rank 0 says of a model with dropout, trained in micro-batches. by_hand: by
+    the explicit step."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("dream")
     logger.addHandler(handler)
     try:
-        with dream.strategy("mirrored", accumulate=2, **options):
-            fitted(compiled(net(layers.Dropout(0.5, name="drops"))), epochs=1)
+        with dream.strategy("mirrored", accumulate=2, **options) as strategy:
+            model = net(layers.Dropout(0.5, name="drops"))
+            if by_hand:
+                step = strategy.train_step(model, loss(), keras.optimizers.SGD(0.1))
+                step(*map(keras.ops.convert_to_tensor, arrays(BATCH)))
+            else:
+                fitted(compiled(model), epochs=1)
     finally:
         logger.removeHandler(handler)
     return lines

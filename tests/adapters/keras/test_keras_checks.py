@@ -24,6 +24,7 @@ EXPECTED = {
     "generators_of_other_batches": BATCHES,
     "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
+    "draws_of_each_rank": "Unsupported: In Keras models dropout and noise are those of the global",
     "not_compiled": "ConfigurationError: The model has no optimizer",
     "other_batches_on_each_rank": BATCHES,
     "other_inputs_on_each_rank": OTHER.format("x"),
@@ -66,6 +67,10 @@ def test_the_order_goes_on_from_fit_to_fit(cell: Cell) -> None:
         assert figures["dream"] == pytest.approx(figures["plain"], abs=1e-6)
 
 
-def test_masks_of_micro_batches_are_said_to_be_their_own(cell: Cell) -> None:
-    lines = keras_launching.call(cell, "keras_refusals", "draws_of_micro_batches", cell.options)[0]
+@pytest.mark.parametrize("by_hand", [False, True], ids=["fit", "train_step"])
+def test_masks_of_micro_batches_are_said_to_be_their_own(cell: Cell, by_hand: bool) -> None:
+    if by_hand and cell.devices > 1:
+        pytest.skip("its batches come from strategy.prepare alone")
+    asked = ("keras_refusals", "draws_of_micro_batches", cell.options, by_hand)
+    lines = keras_launching.call(cell, *asked)[0]
     assert [line for line in lines if "drops draws for each micro-batch by itself" in line]
