@@ -261,6 +261,11 @@ class Engine(ABC):
         """Change on the instance what the backend's trainer does across devices."""
         return
 
+    def averaged(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        """Return whether a loop of the user's own has gradients that are global already."""
+        del gradients, variables
+        return False
+
     def take_over(self, model: Any) -> None:
         """Release a model that fit is about to train from whatever else has hold of it."""
         return

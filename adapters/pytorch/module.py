@@ -226,8 +226,10 @@ class DistributedModule(CallHook):
 class Pending(CallHook):
     """Takes the calls of a module made in the block until it is known whose part it is."""
 
-    def __init__(self, module: nn.Module, registry: ModuleRegistry) -> None:
-        super().__init__(module)
+    def __init__(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None = None
+    ) -> None:
+        super().__init__(module, inner)
         self._registry = registry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -31,8 +31,9 @@ from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data
+from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
-from dream.adapters.pytorch.module import DistributedModule
+from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
 from dream.update.update import Knobs
@@ -52,7 +53,12 @@ def open_block(
 
 @final
 class TorchEngine(Engine):
-    """One device a process; the communicator adds up."""
+    """One device a process; the communicator adds up.
+
+    registry: whose modules Keras models are in a torch loop; None where in no one's.
+    """
+
+    registry: ModuleRegistry | None = None
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
@@ -138,12 +144,20 @@ class TorchEngine(Engine):
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
 
+    def adopt_model(self, model: Any) -> None:
+        if self.registry is not None:
+            take_calls(model, self, self.registry)
+
+    def averaged(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        return self.registry is not None and averaged(self.registry, gradients, variables)
+
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
             held = hook_of(part)
             if isinstance(held, DistributedModule):
                 held.release()
+                held.registry.roots.discard(held)
             if isinstance(held, CallHook):
                 set_hook(part, None)
 
