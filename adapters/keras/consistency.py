@@ -29,6 +29,8 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     example: a batch as the model is given it, of any length; None where all is built.
     """
     checks.check_metrics(model)
+    if engine.parts > 1:
+        checks.check_stateless(model)
     batch_norm.synchronise(model, engine)
     with engine.creating():
         if example is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras import tree
 from keras.src.backend import convert_to_tensor
+from keras.src.backend import numpy as backend_numpy
 from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
@@ -33,6 +34,7 @@ __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "Sliceable",
+    "backend_numpy",
     "backend_random",
     "convert_to_tensor",
     "get_data_adapter",

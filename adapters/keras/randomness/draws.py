@@ -3,7 +3,8 @@ masks and noise are those of one device, and every part's generators stay in ste
 
 Keras's layers draw through a few functions of its backend; each is called here with the shape that
 it would have on one device. A tensor whose first dim is k times the part's samples has k rows for
-each of them, one sample's after another's.
+each of them: one sample's after another's; or, where k batches were put one behind the other in the
+step, one batch's after another's.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Rows(ABC):
     @abstractmethod
     def take(self, tensor: Any, length: Any) -> Any:
         """Return the part's rows, so many, of a tensor for the global batch."""
+
+    def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
+        """Note that tensors were put one behind the other, in a step that runs eagerly."""
+        del pieces, axis
 
     @abstractmethod
     def spread(self, tensor: Any, length: Any) -> Any:
@@ -92,6 +97,19 @@ _BY_SHAPE = (
 _BY_SAMPLE = {"beta": ("alpha", "beta"), "binomial": ("counts", "probabilities"),
               "gamma": ("alpha",)}  # fmt: skip
 """Arguments that may differ from sample to sample."""
+
+
+def noting_stacks(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `concatenate` that notes what it puts one behind the other."""
+
+    @wraps(own)
+    def concatenate(xs: Any, axis: int = 0) -> Any:
+        rows = _rows.get()
+        if rows is not None:
+            rows.stacked(xs, axis)
+        return own(xs, axis=axis)
+
+    return concatenate
 
 
 def _of_shape(own: Callable[..., Any]) -> Callable[..., Any]:

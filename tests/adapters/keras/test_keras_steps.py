@@ -22,6 +22,8 @@ NAMES = [
     "gradients_accumulated",
     "global_norms",
     "compiled_by_xla",
+    "noise_on_batches_behind_each_other",
+    "loops_of_torchs",
     "batches_by_hand",
     "data_of_unknown_length",
     "datasets_of_unknown_length",
