@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
@@ -18,9 +17,7 @@ from dream.adapters.keras.optimizer import Update, holding_scope, optimizers_of
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with
-from dream.model_description.layout import Layout, check_same
-
-_NUMBERS = re.compile(r"_\d+(?=/|$)")
+from dream.model_description.layout import Layout, check_same, unnumbered
 
 
 def build(model: Any, engine: Engine, example: Any) -> None:
@@ -153,12 +150,6 @@ def states_layout(optimizers: Sequence[Any]) -> Layout:
         for o in optimizers
         for index, v in enumerate(o.variables)
     ]
-
-
-def unnumbered(path: str) -> str:
-    """Strip a variable's path of the numbers that Keras counts through the process, since a rank
-    may have made more objects than others."""
-    return _NUMBERS.sub("", path)
 
 
 def _shape(variable: Any) -> tuple[int, ...]:
