@@ -219,9 +219,14 @@ def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
         )  # fmt: skip
 
 
+def drawing_layers(model: Any) -> list[str]:
+    """Name the layers that draw random numbers."""
+    return [layer.name for layer in private.layers_of(model) if private.own_seeds(layer)]
+
+
 def report_micro_draws(model: Any, engine: Engine) -> None:
     """Log one line where random numbers are drawn for micro-batches."""
-    drawing = [layer.name for layer in private.layers_of(model) if private.own_seeds(layer)]
+    drawing = drawing_layers(model)
     if engine.knobs.accumulates and drawing:
         logger.info(
             "%s draws for each micro-batch by itself, so that masks and noise are not those of a "
