@@ -35,6 +35,9 @@ def _rows(
 
     sample: backends that `make test` runs it on. only: the backend that these rows are for.
     """
+    if script in ON_A_MESH and not but:
+        but, why = {"sharded": ON_A_MESH[script]}, "DTensor does it otherwise, and it is said"
+        reason = f"{reason}; {why}" if reason else why
     kind = script.partition("_")[0]
     backends = {"tf": (TENSORFLOW,), "torch": (TORCH,)}.get(kind, BOTH)
     return [
@@ -54,6 +57,21 @@ def _rows(
         for strategy, ranks in CELLS[backend]
     ]
 
+
+MESH_DRAWS = "draws on each device of the mesh by itself"
+ON_A_MESH = {
+    "augmentation": "DTensor cannot split a convolution of each channel",
+    "ema": "This callback swaps whole weights",
+    **dict.fromkeys(
+        (
+            "class_weight", "early_stopping", "evaluating_callback", "fine_tuning", "mini_gpt",
+            "mnist_dropout", "noise_layers", "pseudo_labels", "subclassed", "tabular",
+            "tf_steps_per_execution", "transformer_classifier", "two_fits", "vit",
+        ),
+        MESH_DRAWS,
+    ),
+}  # fmt: skip
+"""What `sharded` says of scripts in TensorFlow."""
 
 EXACT = (
     "accumulation",
