@@ -221,7 +221,15 @@ def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
 
 def drawing_layers(model: Any) -> list[str]:
     """Name the layers that draw random numbers."""
-    return [layer.name for layer in private.layers_of(model) if private.own_seeds(layer)]
+    return [layer.name for layer in private.layers_of(model) if _draws(layer)]
+
+
+def _draws(layer: Any) -> bool:
+    if not private.own_seeds(layer):
+        return False
+    if hasattr(layer, "recurrent_dropout"):  # a cell, which has a seed for all cases
+        return bool(layer.dropout or layer.recurrent_dropout)
+    return True
 
 
 def report_micro_draws(model: Any, engine: Engine) -> None:

@@ -62,11 +62,14 @@ MESH_DRAWS = "draws on each device of the mesh by itself"
 ON_A_MESH = {
     "augmentation": "DTensor cannot split a convolution of each channel",
     "ema": "This callback swaps whole weights",
+    "logs_in_files": "This callback reads weights on the rank that writes",
+    "masked_tagging": "DTensor cannot split a layer that loops over time",
     **dict.fromkeys(
         (
-            "class_weight", "early_stopping", "evaluating_callback", "fine_tuning", "mini_gpt",
-            "mnist_dropout", "noise_layers", "pseudo_labels", "subclassed", "tabular",
-            "tf_steps_per_execution", "transformer_classifier", "two_fits", "vit",
+            "class_weight", "early_stopping", "evaluating_callback", "fine_tuning",
+            "hyperparameters", "kfold", "mini_gpt", "mnist_dropout", "noise_layers",
+            "pseudo_labels", "subclassed", "tabular", "tf_steps_per_execution",
+            "transformer_classifier", "two_fits", "vit",
         ),
         MESH_DRAWS,
     ),
