@@ -59,17 +59,20 @@ def _rows(
 
 
 MESH_DRAWS = "draws on each device of the mesh by itself"
+MESH_TIME = "DTensor cannot split a layer that loops over time"
 ON_A_MESH = {
     "augmentation": "DTensor cannot split a convolution of each channel",
     "ema": "This callback swaps whole weights",
     "logs_in_files": "This callback reads weights on the rank that writes",
-    "masked_tagging": "DTensor cannot split a layer that loops over time",
+    "siamese": "cannot split this operation over a mesh",
+    **dict.fromkeys(("masked_tagging", "seq2seq", "shared_layers", "text_lstm"), MESH_TIME),
     **dict.fromkeys(
         (
             "class_weight", "early_stopping", "evaluating_callback", "fine_tuning",
             "hyperparameters", "kfold", "mini_gpt", "mnist_dropout", "noise_layers",
-            "pseudo_labels", "subclassed", "tabular", "tf_steps_per_execution",
-            "transformer_classifier", "two_fits", "vit",
+            "one_then_another", "pseudo_labels", "reduce_lr", "subclassed", "text_from_raw",
+            "tf_diffusion", "tf_steps_per_execution", "transformer_classifier", "two_fits",
+            "vit",
         ),
         MESH_DRAWS,
     ),
