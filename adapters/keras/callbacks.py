@@ -13,7 +13,7 @@ from keras import tree
 
 from dream import stall
 from dream._errors import ConfigurationError
-from dream.adapters.keras import private
+from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint.callback import Checkpoint
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
@@ -58,6 +58,9 @@ def of_rank(given: Any, rank: int) -> Any:
     """Return the callbacks that run on a rank."""
     if isinstance(given, keras.callbacks.CallbackList) or rank == 0:
         return given
+    for writer in (c for c in listed(given) if isinstance(c, _WRITERS)):
+        if isinstance(writer, keras.callbacks.ModelCheckpoint):  # which scripts load from
+            files.left_to_rank_0(writer.filepath, type(writer).__name__)
     return [c for c in listed(given) if not isinstance(c, _WRITERS)]
 
 

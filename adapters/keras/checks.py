@@ -79,6 +79,17 @@ def check_micro_batches(model: Any) -> None:
             )
 
 
+def check_stateless(model: Any) -> None:
+    """Refuse layers whose state has a row for each sample of a fixed batch."""
+    kept = [layer.name for layer in private.layers_of(model) if getattr(layer, "stateful", False)]
+    if kept:
+        raise Unsupported(
+            "A stateful layer keeps a row of its state for each sample of a batch of one size, and "
+            f"parts of a batch have fewer. Received: stateful=True for {', '.join(kept)}. Use "
+            "'single', or leave stateful out."
+        )
+
+
 def check_reduced(model: Any) -> None:
     """Refuse losses that are left unreduced."""
     for loss in private.compiled_losses(model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
@@ -18,9 +17,7 @@ from dream.adapters.keras.optimizer import Update, holding_scope, optimizers_of
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with
-from dream.model_description.layout import Layout, check_same
-
-_NUMBERS = re.compile(r"_\d+(?=/|$)")
+from dream.model_description.layout import Layout, check_same, unnumbered
 
 
 def build(model: Any, engine: Engine, example: Any) -> None:
@@ -29,6 +26,8 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     example: a batch as the model is given it, of any length; None where all is built.
     """
     checks.check_metrics(model)
+    if engine.parts > 1:
+        checks.check_stateless(model)
     batch_norm.synchronise(model, engine)
     with engine.creating():
         if example is not None:
@@ -156,12 +155,6 @@ def states_layout(optimizers: Sequence[Any]) -> Layout:
     ]
 
 
-def unnumbered(path: str) -> str:
-    """Strip a variable's path of the numbers that Keras counts through the process, since a rank
-    may have made more objects than others."""
-    return _NUMBERS.sub("", path)
-
-
 def _shape(variable: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in variable.shape)
 
@@ -229,9 +222,22 @@ def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
         )  # fmt: skip
 
 
+def drawing_layers(model: Any) -> list[str]:
+    """Name the layers that draw random numbers."""
+    return [layer.name for layer in private.layers_of(model) if _draws(layer)]
+
+
+def _draws(layer: Any) -> bool:
+    if not private.own_seeds(layer):
+        return False
+    if hasattr(layer, "recurrent_dropout"):  # a cell, which has a seed for all cases
+        return bool(layer.dropout or layer.recurrent_dropout)
+    return True
+
+
 def report_micro_draws(model: Any, engine: Engine) -> None:
     """Log one line where random numbers are drawn for micro-batches."""
-    drawing = [layer.name for layer in private.layers_of(model) if private.own_seeds(layer)]
+    drawing = drawing_layers(model)
     if engine.knobs.accumulates and drawing:
         logger.info(
             "%s draws for each micro-batch by itself, so that masks and noise are not those of a "

@@ -212,6 +212,15 @@ class Engine(ABC):
     def batches(self, source: Batches) -> Iterable[Any]:
         """Deal a source that yields global batches itself."""
 
+    def placed(self, elements: Sequence[Any]) -> Any:
+        """Return dealt elements, one for each part that is here, as a step takes them."""
+        (only,) = elements
+        return only
+
+    def of_any_length(self, batch: Any) -> Any:
+        """Return a batch as one of those whose lengths a step does not know as it is compiled."""
+        return batch
+
     @abstractmethod
     def example(self, source: Arrays | Batches) -> Any:
         """Return something with the structure, dtypes and inner dims of what the model is given."""
@@ -251,6 +260,11 @@ class Engine(ABC):
     def adopt_model(self, model: Any) -> None:
         """Change on the instance what the backend's trainer does across devices."""
         return
+
+    def averaged(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        """Return whether a loop of the user's own has gradients that are global already."""
+        del gradients, variables
+        return False
 
     def take_over(self, model: Any) -> None:
         """Release a model that fit is about to train from whatever else has hold of it."""

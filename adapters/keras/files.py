@@ -62,9 +62,34 @@ def reading(load: Callable[..., Any], _: str) -> Callable[..., Any]:
         path = next((each for each in given if isinstance(each, (str, os.PathLike))), None)
         if path is not None and "://" not in str(path):
             saves.here().before_reading(path)
-        return load(*args, **kwargs)
+        try:
+            return load(*args, **kwargs)
+        except (OSError, ValueError) as error:
+            if path is not None:
+                _explain(error, Path(path))
+            raise
 
     return read
+
+
+_left: dict[Path, str] = {}
+"""Folders that callbacks would have written to, had this been rank 0; and those, by name."""
+
+
+def left_to_rank_0(filepath: str | os.PathLike[str], writer: str) -> None:
+    """Note that a callback writes files of this path on rank 0 alone."""
+    _left[Path(filepath).absolute().parent] = writer
+
+
+def _explain(error: Exception, path: Path) -> None:
+    """Say of a file that is not there why it is not."""
+    writer = _left.get(path.absolute().parent)
+    if writer is not None and not path.exists():
+        error.add_note(
+            f"dream: {writer} writes on rank 0 alone, and rank {cluster.detect().rank} finds no "
+            f"such file. Received: {path}. Give all ranks one folder; one that tempfile makes is "
+            "another on each rank. strategy.communicator.broadcast_object tells them rank 0's."
+        )
 
 
 def _takes_a_part(name: str, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -16,10 +16,13 @@ from keras import tree
 from numpy.typing import NDArray
 
 from dream.adapters.keras import callbacks, checks, consistency, optimizer, private
+from dream.adapters.keras.data import alike
+from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.start import seed_of_order
+from dream.data.alike import Looks
 from dream.mixed.resync import Resync
 
 Arguments = dict[str, Any]
@@ -31,13 +34,17 @@ class FitState:
     """One model's fits, from its creation on.
 
     prepared: whether the ranks have agreed on variables. resync: what keeps ranks of two
-    frameworks together, once the model is trained.
+    frameworks together, once the model is trained. looks: when what is evaluated or predicted is
+    compared between ranks. trained_on, tested_on: batches of loops of the user's own.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.progress = FitProgress(engine.generators)
         self.prepared = False
+        self.looks = Looks()
+        self.trained_on = GivenBatches(engine)
+        self.tested_on = GivenBatches(engine)
         self.resync: Resync | None = None
 
 
@@ -59,6 +66,7 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
         engine, given, steps=steps, passes=progress.passes, shuffle=given["shuffle"],
         class_weight=given["class_weight"],
     )  # fmt: skip
+    _compare(source, engine)
     if engine.steps:
         _prepare(model, state, source, training=True)
     elif progress.resuming or callbacks.may_go_on(given["callbacks"]):
@@ -85,6 +93,8 @@ def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
         return type(model).evaluate(model, **given)
     checks.check_compiled(model)
     source = _source(engine, given, steps=given["steps"])
+    if state.looks.due():
+        _compare(source, engine)
     _prepare(model, state, source, training=False)
     _give(given, source, engine)
     return type(model).evaluate(model, **given)
@@ -104,6 +114,8 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
     source = find(x, batch_size=given["batch_size"], passes=Passes(), parts=1)
     if not isinstance(source, Arrays):
         return type(model).predict(model, **given)
+    if state.looks.due():
+        _compare(source, engine)
     # Each rank says its run of samples; the whole is the sum of runs set in zeros.
     run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
     shown = run if len(run) else np.arange(1)
@@ -121,18 +133,18 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
 
 
 def train_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
-    """Step on a batch that counts as an equal share: the whole batch on every rank, or a share
-    that the user has sliced."""
+    """Step on a global batch, given whole on every rank and dealt out here; or on a share that the
+    user has sliced, which counts as an equal one."""
     _prepare_on(model, state, given)
     if state.resync is not None:
         state.resync.before_step()
-    return type(model).train_on_batch(model, **given)
+    return type(model).train_on_batch(model, **state.trained_on.dealt(given))
 
 
 def test_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
-    """Evaluate a batch that counts as an equal share."""
+    """Evaluate a global batch, or a share of one."""
     _prepare_on(model, state, given)
-    return type(model).test_on_batch(model, **given)
+    return type(model).test_on_batch(model, **state.tested_on.dealt(given))
 
 
 LOOPS: dict[str, Callable[..., Any]] = {
@@ -193,8 +205,18 @@ def _validation(given: Arguments, engine: Engine) -> Any:
     size = given["validation_batch_size"] or given["batch_size"]
     whole = {"x": x, "y": y, "sample_weight": weight, "batch_size": size}
     find_it = partial(_source, engine, whole, steps=given["validation_steps"])
-    # Keras looks at a generator's first batches when it first validates, and so they are drawn.
-    return DealtData(engine, find_it if hasattr(x, "__next__") else find_it())
+    if hasattr(x, "__next__"):
+        # Keras looks at a generator's first batches when it first validates, and so they are drawn.
+        return DealtData(engine, find_it)
+    source = find_it()
+    _compare(source, engine)
+    return DealtData(engine, source)
+
+
+def _compare(source: Arrays | Batches, engine: Engine) -> None:
+    """Compare arrays between ranks. (Batches are compared as they are read.)"""
+    if isinstance(source, Arrays) and engine.readers.world_size > 1 and not engine.mixed:
+        alike.compare(source, engine.readers)
 
 
 def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
@@ -215,7 +237,7 @@ def _build(model: Any, engine: Engine, source: Arrays | Batches) -> None:
 
 
 def _prepare_on(model: Any, state: FitState, given: Arguments) -> None:
-    if not state.prepared:
+    if not state.prepared or private.awaits_batch(model):
         arrays = (given["x"], given["y"], given["sample_weight"])
         example = tree.map_structure(
             lambda a: None if a is None else keras.ops.convert_to_tensor(a), arrays

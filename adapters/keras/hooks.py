@@ -31,7 +31,7 @@ from dream.adapters.keras import (
     step,
 )
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms
+from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms, noting_stacks
 from dream.data import tracked
 
 _WRITERS = (
@@ -163,6 +163,8 @@ def drawn_for(rows: Rows) -> Iterator[None]:
         if _drawing_depth == 1:
             for name, form in global_forms(private.backend_random).items():
                 _drawn.replace(private.backend_random, name, form)
+            stacking = private.backend_numpy
+            _drawn.replace(stacking, "concatenate", noting_stacks(stacking.concatenate))
     try:
         with drawn_by(rows):
             yield
@@ -260,7 +262,10 @@ class KerasBlock:
 
     def start(self, item: Any) -> None:
         """Do what `fit` does beside agreeing on variables, for a first step taken by hand."""
-        if self.engine.parts > 1 and isinstance(item, keras.Layer):
+        if not isinstance(item, keras.Layer):
+            return
+        consistency.report_micro_draws(item, self.engine)
+        if self.engine.parts > 1:
             batch_norm.synchronise(item, self.engine)
             consistency.report_local_statistics(item, self.engine)
 

@@ -156,6 +156,8 @@ def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], vari
     if variables is not None:
         variables = list(variables)
     scope = _scope.get()
+    if scope is None and variables is not None and engine.averaged(gradients, variables):
+        scope = Scope(reduced=True)
     if scope is None:
         if not _announced.get():
             raise _unweighed(optimizer, engine)

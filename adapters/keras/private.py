@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras import tree
 from keras.src.backend import convert_to_tensor
+from keras.src.backend import numpy as backend_numpy
 from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask
@@ -24,6 +25,7 @@ from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 from dream.files.whole import write_whole
@@ -32,6 +34,7 @@ __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "Sliceable",
+    "backend_numpy",
     "backend_random",
     "convert_to_tensor",
     "get_data_adapter",
@@ -53,6 +56,11 @@ def sliceable(inputs: Any, backend: str) -> Any:
 def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
     """Return (inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
     return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
+
+
+def sample_weights(y: Any, class_weight: Any) -> Any:
+    """Return the weight of each sample by its class."""
+    return class_weight_to_sample_weights(y, class_weight)
 
 
 def is_generator(adapter: Any) -> bool:

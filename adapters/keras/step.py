@@ -19,7 +19,7 @@ from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
-    """Train. element: a dealt one, or a batch that counts as an equal share."""
+    """Train. element: a dealt one, alone or as x, or a batch that counts as an equal share."""
     batch, share = _opened(element, engine)
     if engine.knobs.accumulates:
         return _train_in_micros(model, engine, batch, share)
@@ -79,6 +79,9 @@ def _own_step(model: Any, name: str, batch: Any) -> Any:
 
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
+    if isinstance(element, tuple) and isinstance(element[0], dict) and SHARE in element[0]:
+        given = element[0]  # to train_on_batch
+        element = {SHARE: given[SHARE], BATCH: engine.of_any_length(given[BATCH])}
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         return element[BATCH], BatchShare(share[0], share[1], share[2])

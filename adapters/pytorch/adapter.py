@@ -161,5 +161,6 @@ def _keras_of(own: Parallelism) -> KerasEntry | None:
     if own.keras_block is None:
         return None
     return KerasEntry(
-        own.plan, own.world, own.keras_block, exchanged=own.exchanged, shares=own.shares
-    )
+        own.plan, own.world, own.keras_block, exchanged=own.exchanged, shares=own.shares,
+        registry=own.registry_of_keras,
+    )  # fmt: skip

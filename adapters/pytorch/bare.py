@@ -31,6 +31,11 @@ def leave_gradients_alone() -> Iterator[None]:
         _left_alone.reset(token)
 
 
+def left_alone() -> bool:
+    """Whether the step that is going on averages by itself."""
+    return _left_alone.get()
+
+
 @final
 class BareParameters:
     """Those of optimizers that are in no module of the registry; where a loss comes through no
@@ -59,7 +64,7 @@ class BareParameters:
 
         @wraps(run)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if self._inside or recomputing() or _left_alone.get():
+            if self._inside or recomputing() or left_alone():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
             called = self._called()

@@ -26,7 +26,7 @@ from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
 from dream.data.partition import Share
-from dream.model_description.layout import check_same
+from dream.model_description.layout import check_same, unnumbered
 
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
 
@@ -226,8 +226,10 @@ class DistributedModule(CallHook):
 class Pending(CallHook):
     """Takes the calls of a module made in the block until it is known whose part it is."""
 
-    def __init__(self, module: nn.Module, registry: ModuleRegistry) -> None:
-        super().__init__(module)
+    def __init__(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None = None
+    ) -> None:
+        super().__init__(module, inner)
         self._registry = registry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -307,6 +309,8 @@ def start_as_rank_0(module: nn.Module, communicator: Communicator) -> None:
 def layout_of(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape and dtype of each parameter and buffer, in order."""
     named = [*module.named_parameters(), *module.named_buffers()]
+    if is_keras(module):
+        named = [(unnumbered(name), tensor) for name, tensor in named]
     return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
 
 

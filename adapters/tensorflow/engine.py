@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Total
+from dream.data.alike import other_batches
 
 DIFFER = "ranks read different batches"
 
@@ -83,6 +84,9 @@ class TensorFlowEngine(Engine):
         """Return a function that takes a step on every part that is here."""
         return step
 
+    def of_any_length(self, batch: Any) -> Any:
+        return tf.nest.map_structure(of_any_length, batch)
+
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -105,11 +109,19 @@ def explained() -> Iterator[None]:
     except tf.errors.InvalidArgumentError as error:
         if DIFFER not in str(error):
             raise
-        raise Desynchronized(
-            "The ranks read different batches from the same source. Received: batch digests that "
-            "differ between ranks. Seed what draws or shuffles the data, so that every rank sees "
-            "the same global batches."
-        ) from error
+        raise other_batches(_digests_in(str(error))) from error
+
+
+def _digests_in(said: str) -> list[int]:
+    """Return each rank's digest, which an assertion of `DIFFER` tells."""
+    found = re.search(r"\[x \([^)]*\) = \] \[([^\]]*)\]", said)
+    return [int(float(each)) for each in found[1].split()] if found else []
+
+
+def of_any_length(rows: tf.Tensor) -> tf.Tensor:
+    """Return the same of a length that the graph does not know: parts with and without short
+    batches then trace the same step, and Keras counts their batches alike."""
+    return tf.compat.v1.placeholder_with_default(rows, [None, *rows.shape[1:]])
 
 
 def rows_of(batch: Any) -> tf.Tensor:

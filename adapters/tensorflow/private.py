@@ -65,6 +65,20 @@ STATEFUL_DRAWS = frozenset(
 """The operations behind tf.random that draw from a state of the graph's own."""
 
 
+def stacked() -> set[int]:
+    """Say in how many pieces tensors of a length that is not known were put one behind the other,
+    in the graph that is being traced."""
+    if tf.executing_eagerly():
+        return set()
+    found = set()
+    for op in tf.compat.v1.get_default_graph().get_operations():
+        if op.type == "ConcatV2" and tf.get_static_value(op.inputs[-1]) == 0:
+            dims = op.outputs[0].shape
+            if dims.rank and dims[0] is None:
+                found.add(len(op.inputs) - 1)
+    return found
+
+
 def stateful_draws() -> list[str]:
     """Name those of the graph that is being traced."""
     if tf.executing_eagerly():

@@ -17,7 +17,7 @@ from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
 from dream.adapters.keras import batch_norm
-from dream.adapters.keras.consistency import seeds_of, statistics_of, unnumbered
+from dream.adapters.keras.consistency import seeds_of, statistics_of
 from dream.adapters.keras.engine import BatchShare, Engine, Exchange
 from dream.adapters.keras.forward import check_loss, forward
 from dream.adapters.keras.gradient_format import GradientFormat, NativeFormat
@@ -30,7 +30,7 @@ from dream.adapters.tensorflow.loss import Batch, Total, count_of, value_of
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
 from dream.data.partition import split
-from dream.model_description.layout import check_same
+from dream.model_description.layout import check_same, unnumbered
 
 
 class LocalStep:

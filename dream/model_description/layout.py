@@ -3,13 +3,21 @@ transports would otherwise add up whatever bytes they are given."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from dream._errors import Desynchronized
 
+_NUMBERS = re.compile(r"_\d+(?=/|$)")
 Layout = Sequence[tuple[str, tuple[int, ...], str]]
 """(name, shape, dtype) of every parameter and buffer, in the model's order."""
+
+
+def unnumbered(path: str) -> str:
+    """A path of Keras's without the numbers that it counts through the process, since a rank may
+    have made more objects than others."""
+    return _NUMBERS.sub("", path)
 
 
 def check_same(layouts: Sequence[Layout]) -> None:

@@ -100,6 +100,15 @@ class Recorder(Observer):
         self._said = {"framework": framework, "strategy": strategy}
         if first:
             _registry.load(frameworks.OBSERVE[framework])(self)
+        if self.plain:  # no part of a block tells of Keras then
+            self._find_keras()
+
+    def _find_keras(self) -> None:
+        """Observe Keras now, or once the script imports it."""
+        if "keras" in sys.modules:
+            self.entering_keras()
+        else:
+            ImportWatch(self._find_keras, ("keras",)).install()
 
     def entering_keras(self) -> None:
         if not self._keras_observed:

@@ -45,7 +45,8 @@ class Outcome:
     worst: str = ""
 
     def within(self, tolerance: float) -> bool:
-        return self.ended and self.difference <= tolerance and self.logged <= HISTORY_TOLERANCE
+        logged = max(tolerance, HISTORY_TOLERANCE)
+        return self.ended and self.difference <= tolerance and self.logged <= logged
 
     def says(self, words: str) -> bool:
         """Whether the words stand in one line of the output."""

@@ -3,7 +3,8 @@ masks and noise are those of one device, and every part's generators stay in ste
 
 Keras's layers draw through a few functions of its backend; each is called here with the shape that
 it would have on one device. A tensor whose first dim is k times the part's samples has k rows for
-each of them, one sample's after another's.
+each of them: one sample's after another's; or, where k batches were put one behind the other in the
+step, one batch's after another's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
 from typing import Any
+
+import keras
 
 from dream._log import logger
 
@@ -40,6 +43,10 @@ class Rows(ABC):
     @abstractmethod
     def take(self, tensor: Any, length: Any) -> Any:
         """Return the part's rows, so many, of a tensor for the global batch."""
+
+    def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
+        """Note that tensors were put one behind the other, in a step that runs eagerly."""
+        del pieces, axis
 
     @abstractmethod
     def spread(self, tensor: Any, length: Any) -> Any:
@@ -90,6 +97,19 @@ _BY_SHAPE = (
 _BY_SAMPLE = {"beta": ("alpha", "beta"), "binomial": ("counts", "probabilities"),
               "gamma": ("alpha",)}  # fmt: skip
 """Arguments that may differ from sample to sample."""
+
+
+def noting_stacks(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `concatenate` that notes what it puts one behind the other."""
+
+    @wraps(own)
+    def concatenate(xs: Any, axis: int = 0) -> Any:
+        rows = _rows.get()
+        if rows is not None:
+            rows.stacked(xs, axis)
+        return own(xs, axis=axis)
+
+    return concatenate
 
 
 def _of_shape(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +169,7 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
-        if rows is not None and axis == 0 and rows.counts(next(iter(rows.dims(x)), 1)):
+        if rows is not None and axis == 0 and rows.counts(keras.ops.shape(x)[0]):
             once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "

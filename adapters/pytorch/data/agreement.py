@@ -5,15 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, final
+from typing import final
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.randomness.generators import InStep, Words, words
 from dream.adapters.pytorch.tensors import dump, load
 from dream.collectives import Communicator
-
-_OFTEN, _EVERY = 16, 16
-"""The first passes are all looked at, and every so many later ones."""
+from dream.data.alike import Looks, check_data, unlike
 
 
 @final
@@ -23,12 +21,11 @@ class Agreement:
     def __init__(self, ranks: Communicator, in_step: InStep) -> None:
         self.ranks = ranks
         self.in_step = in_step
-        self._passes = 0
+        self._looks = Looks()
 
     def due(self) -> bool:
         """Whether the pass that begins is looked at: the same answer on every rank."""
-        self._passes += 1
-        return self.ranks.world_size > 1 and (self._passes <= _OFTEN or self._passes % _EVERY == 0)
+        return self._looks.due() and self.ranks.world_size > 1
 
 
 @final
@@ -69,7 +66,7 @@ class Order:
         self._data_told = True
         told = agreement.ranks.all_gather_object([list(begun), first, self._last, data])
         if len({tuple(row[0][0]) for row in told}) == 1:  # random samples would differ else
-            _check_data([row[3] for row in told])
+            check_data([row[3] for row in told])
         agreement.in_step.settle([row[0] for row in told])
         if len({row[1] for row in told}) == 1:
             _check_last([row[2] for row in told])
@@ -82,26 +79,12 @@ class Order:
         return False
 
 
-def _check_data(said: list[int]) -> None:
-    if len(set(said)) > 1:
-        raise Desynchronized(
-            "The ranks' data differ: the same index gives another sample, or the lengths are "
-            f"others. Received: {_who(said)}. Seed what splits or orders the data (sets of strings "
-            "have no order), and read the same files on every rank."
-        )
-
-
 def _check_last(said: list[int]) -> None:
     if len(set(said)) > 1:
         raise Desynchronized(
             "The ranks drew different orders in the pass before, so samples were left out or came "
-            f"twice. Received: {_who(said)}. Seed what shuffles the data alike on all ranks."
+            f"twice. Received: {unlike(said)}. Seed what shuffles the data alike on all ranks."
         )
-
-
-def _who(said: list[Any]) -> str:
-    others = [str(rank) for rank, value in enumerate(said) if value != said[0]]
-    return f"rank{'s' * (len(others) > 1)} {', '.join(others)} other than rank 0"
 
 
 def told_by_rank_0(batches: Iterable[list[int]], ranks: Communicator) -> Iterator[list[int]]:

@@ -34,6 +34,7 @@ class TorchRows(Rows):
     def __init__(self, share: BatchShare, part: int, parts: int) -> None:
         self._part, self._parts = part, parts
         self._count, self._total = max(int(share.count), 1), int(share.total)
+        self._stacked: set[int] = set()
 
     def dims(self, shape: Any) -> Sequence[Any]:
         if isinstance(shape, torch.Tensor):
@@ -51,8 +52,14 @@ class TorchRows(Rows):
         each = length // self._count
         if each == 1:
             return tensor[self._own]
+        if each in self._stacked:
+            return tensor.unflatten(0, (each, self._total))[:, self._own].flatten(0, 1)
         rows = tensor.unflatten(0, (self._total, each))[self._own]
         return rows.flatten(0, 1)
+
+    def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
+        if axis == 0 and all(len(piece) == self._count for piece in pieces):
+            self._stacked.add(len(pieces))
 
     def spread(self, tensor: Any, length: Any) -> Any:
         tensor = keras.ops.convert_to_tensor(tensor)

@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
-from dream._errors import Desynchronized
 from dream._spec import Framework
 from dream.adapters.keras import hooks
 from dream.adapters.keras.data.sources import Arrays, Batches
@@ -32,9 +31,11 @@ from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data
+from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
-from dream.adapters.pytorch.module import DistributedModule
+from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.collectives import Communicator
+from dream.data.alike import other_batches
 from dream.update.update import Knobs
 
 
@@ -52,7 +53,12 @@ def open_block(
 
 @final
 class TorchEngine(Engine):
-    """One device a process; the communicator adds up."""
+    """One device a process; the communicator adds up.
+
+    registry: whose modules Keras models are in a torch loop; None where in no one's.
+    """
+
+    registry: ModuleRegistry | None = None
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
@@ -118,11 +124,7 @@ class TorchEngine(Engine):
 
     def check_digests(self, share: BatchShare, digests: Any) -> None:
         if share.digest and bool((digests != digests[0]).any()):
-            raise Desynchronized(
-                "The ranks read different batches from the same source. Received: batch digests "
-                f"{[int(d) for d in digests]} by rank. Seed what draws or shuffles the data, so "
-                "that every rank sees the same global batches."
-            )
+            raise other_batches([int(d) for d in digests])
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
         return data.of_arrays(source, self.rank, self.parts)
@@ -142,12 +144,20 @@ class TorchEngine(Engine):
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
 
+    def adopt_model(self, model: Any) -> None:
+        if self.registry is not None:
+            take_calls(model, self, self.registry)
+
+    def averaged(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        return self.registry is not None and averaged(self.registry, gradients, variables)
+
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
         for part in model.modules():
             held = hook_of(part)
             if isinstance(held, DistributedModule):
                 held.release()
+                held.registry.roots.discard(held)
             if isinstance(held, CallHook):
                 set_hook(part, None)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dream.adapters.pytorch.compression.exchange import Exchanged
     from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
+    from dream.adapters.pytorch.module import ModuleRegistry
     from dream.checkpoint.checkpointer import Checkpointer
 
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class KerasEntry:
     """Opens and closes a block for Keras along with dream's. opener: the address of what makes it,
     from the plan, the communicator and, where gradients do not become their mean, `exchanged`.
-    shares: those that loaders hand out."""
+    shares: those that loaders hand out. registry: whose modules its models are in a torch loop."""
 
     def __init__(
         self,
@@ -33,7 +34,9 @@ class KerasEntry:
         opener: str = "dream.adapters.pytorch.keras.engine:open_block",
         exchanged: Exchanged | None = None,
         shares: Shares | None = None,
+        registry: ModuleRegistry | None = None,
     ) -> None:
+        self._registry = registry
         self._opener, self._exchanged, self._shares = opener, exchanged, shares
         self._plan = plan
         self._communicator = communicator
@@ -87,6 +90,8 @@ class KerasEntry:
         if self._block is None:
             extra = () if self._exchanged is None else (self._exchanged,)
             self._block = load(self._opener)(self._plan, self._communicator, *extra)
+            if self._registry is not None:
+                self._block.engine.registry = self._registry
         self._open = True
         self._block.enter()
 

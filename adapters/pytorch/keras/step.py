@@ -146,14 +146,14 @@ class KerasStep:
             return torch.zeros(()), [torch.zeros_like(v.value) for v in variables]
         inputs, target = split(batch)
         self._model.zero_grad()
-        with batch_norm.global_statistics(self._model, self._engine):
+        scope = batch_norm.global_statistics(self._model, self._engine)
+        with leave_gradients_alone(), scope:  # this step adds them up itself
             prediction = forward(self._model, inputs, training=True)
             value = check_scalar(keras.ops.mean(score(self._loss, prediction, target)))
             for penalty in self._model.losses:
                 value = value + penalty
             scaled = self._optimizer.scale_loss(value)
-            with leave_gradients_alone():  # this step adds them up itself
-                (scaled * count if synchronised else scaled).backward()
+            (scaled * count if synchronised else scaled).backward()
         return value.detach(), [v.value.grad for v in variables]
 
     def _reduce(

@@ -33,6 +33,7 @@ from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.randomness.calls import CallDraws
 from dream.adapters.pytorch.randomness.generators import InStep
@@ -73,6 +74,7 @@ class Parallelism(ABC):
     checkpoints: whether each rank can make its optimizers' state whole and spread it again.
     keras_block: what opens the block for Keras models; None where they are refused.
     keras_steps: whether `train_step` takes them too.
+    registry_of_keras: whose modules Keras models are in a torch loop; None where in no one's.
     exchanged: how gradients become one, where that is not their mean.
     meets: whether models that were made before the block train as those that were made in it.
     """
@@ -83,6 +85,7 @@ class Parallelism(ABC):
     checkpoints = True
     keras_block: str | None = None
     keras_steps = True
+    registry_of_keras: ModuleRegistry | None = None
     exchanged: Exchanged | None = None
     meets = False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from inspect import signature
 from typing import Any, final
@@ -231,8 +231,9 @@ class TorchHooks:
         @wraps(original)
         def wrapped(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
-            if not self._recorder.inside and hasattr(loader.dataset, "__len__"):
-                self._recorder.saw_dataset(len(loader.dataset))
+            with suppress(TypeError):  # a stream, or Keras's own of one array, has no length
+                if not self._recorder.inside:
+                    self._recorder.saw_dataset(len(loader.dataset))  # type: ignore[arg-type]
 
         return wrapped
 

@@ -13,6 +13,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, SHARE
+from dream.adapters.tensorflow.engine import of_any_length
 
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
@@ -23,7 +24,7 @@ def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Datas
 
     def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
         if parts > 1:
-            at = _of_any_length(at)
+            at = of_any_length(at)
         batch = tree.map_structure(
             lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
         )
@@ -34,12 +35,6 @@ def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Datas
         lambda place, whole: gather(place[0], place[1], whole), num_parallel_calls=tf.data.AUTOTUNE
     )
     return _plain(elements).prefetch(tf.data.AUTOTUNE)
-
-
-def _of_any_length(places: tf.Tensor) -> tf.Tensor:
-    """Return the same of a length that the graph does not know: parts with and without short
-    batches then trace the same step, and Keras counts their batches alike."""
-    return tf.compat.v1.placeholder_with_default(places, [None])
 
 
 def _places(source: Arrays) -> tf.data.Dataset:

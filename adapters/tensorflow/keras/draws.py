@@ -83,6 +83,10 @@ class GraphRows(Rows):
         own = tf.range(length)
         sample = self._part + own // each * self._parts
         there = tf.minimum(sample, self._total - 1) * each + own % each
+        for pieces in sorted(private.stacked()):
+            sample = tf.minimum(self._part + own % self._count * self._parts, self._total - 1)
+            behind = own // self._count * self._total + sample
+            there = tf.where(each == pieces, behind, there)
         return tf.where(self._fits(length), there, own)
 
 

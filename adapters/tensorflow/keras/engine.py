@@ -56,7 +56,8 @@ class ProcessEngine(TensorFlowEngine):
         return [tf.one_hot(self.rank, self.parts) * share.digest]
 
     def check_digests(self, share: BatchShare, digests: Any) -> None:
-        tf.debugging.assert_equal(digests, tf.fill([self.parts], digests[0]), message=DIFFER)
+        alike = tf.fill([self.parts], digests[0])
+        tf.debugging.assert_equal(digests, alike, message=DIFFER, summarize=self.parts)
 
     def arrays(self, source: Arrays) -> Any:
         return data.of_arrays(source, [self.rank], self.parts)

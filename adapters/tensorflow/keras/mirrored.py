@@ -61,6 +61,14 @@ class MirroredEngine(TensorFlowEngine):
     def batches(self, source: Batches) -> Any:
         return self._placed(data.of_batches(source, range(self.parts), self.parts, data.no_digest))
 
+    def placed(self, elements: Sequence[Any]) -> Any:
+        self._shared_seed = private.shared_seed()
+        return self._distribution.experimental_distribute_values_from_function(
+            lambda context: tf.nest.map_structure(
+                tf.convert_to_tensor, elements[context.replica_id_in_sync_group]
+            )
+        )
+
     def _placed(self, dataset: tf.data.Dataset) -> Any:
         """Place elements by turns on the devices, as they come."""
         self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads

@@ -170,6 +170,12 @@ def _callbacks_for(given: Any, rank: int, world_size: int) -> Any:
 
 
 def _check_callback(callback: Any, world_size: int) -> None:
+    if isinstance(callback, keras.callbacks.SwapEMAWeights):
+        raise Unsupported(
+            "This callback swaps whole weights, and they lie on all ranks. Received: "
+            f"SwapEMAWeights with a model in parts, world size {world_size}. Give the optimizer "
+            "ema_overwrite_frequency in its place, or use 'mirrored'."
+        )
     reads = isinstance(callback, keras.callbacks.TensorBoard) and callback.histogram_freq
     if reads or isinstance(callback, keras.callbacks.BackupAndRestore):
         what = "TensorBoard(histogram_freq=...)" if reads else "BackupAndRestore"

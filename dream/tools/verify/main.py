@@ -137,9 +137,6 @@ def _single(scripts: ScriptRunner, asked: VerifyRequest, say: Say) -> Ran:
 
 def _plain(single: Ran, scripts: ScriptRunner, say: Say) -> Iterator[Judged]:
     """Run the script as if it had no block, where it makes sense without one."""
-    if single.first.keras:
-        say(f"{PLAIN}: not held, since Keras's own loop tells no loss of a step by itself")
-        return
     start = monotonic()
     ran = scripts.single("plain")
     if isinstance(ran, Broken) and not ran.timed_out:

@@ -54,6 +54,25 @@ def run(folder: Path) -> dict[str, Any]:
     return found
 
 
+def checkpoints(folders: Path) -> str:
+    """What a rank is told whose ModelCheckpoint has a folder of its own."""
+    with dream.strategy("mirrored") as strategy:
+        folder = folders / f"of_rank_{strategy.topology.rank}"
+        folder.mkdir()
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        best = keras.callbacks.ModelCheckpoint(
+            folder / "best.weights.h5", save_weights_only=True, monitor="loss"
+        )
+        x = np.ones((8, 3), np.float32)
+        model.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=[best])
+        try:
+            model.load_weights(folder / "best.weights.h5")
+        except (OSError, ValueError) as error:
+            return " ".join(error.__notes__)
+        return "found"
+
+
 def _set(model: Any, value: float) -> None:
     model.set_weights([np.float32(value)])
 

@@ -132,9 +132,66 @@ def metric_that_is_no_sum(options: dict[str, Any]) -> None:
 
 
 @refusal
+def draws_of_each_rank(options: dict[str, Any]) -> None:
+    with block({**options, "randomness": "local"}):
+        net()
+
+
+@refusal
 def not_compiled(options: dict[str, Any]) -> None:
     with block(options):
         fitted(net())
+
+
+def own(array: Any) -> Any:
+    """On other ranks than 0, other values of the same shape."""
+    return array if os.environ.get("RANK", "0") == "0" else array[::-1].copy()
+
+
+@refusal
+def other_inputs_on_each_rank(options: dict[str, Any]) -> None:
+    """An unseeded split, say."""
+    x, y = arrays()
+    with block(options):
+        compiled(net()).fit(own(x), y, batch_size=BATCH, verbose=0)
+
+
+@refusal
+def other_labels_on_each_rank(options: dict[str, Any]) -> None:
+    """A map of labels from a set of strings, say; of many samples, a few are looked at."""
+    x, y = (np.concatenate([a] * 4000) for a in arrays())
+    assert y.nbytes > 2**20
+    with block(options):
+        compiled(net()).fit(x, y if os.environ.get("RANK", "0") == "0" else 3 - y, verbose=0)
+
+
+@refusal
+def other_files_on_each_rank(options: dict[str, Any]) -> None:
+    """One sample less."""
+    x, y = arrays()
+    less = len(x) - int(os.environ.get("RANK", "0"))
+    with block(options):
+        compiled(net()).fit(x[:less], y[:less], batch_size=BATCH, verbose=0)
+
+
+@refusal
+def other_validation_on_each_rank(options: dict[str, Any]) -> None:
+    x, y = arrays()
+    with block(options):
+        compiled(net()).fit(x, y, batch_size=BATCH, validation_data=(own(x), y), verbose=0)
+
+
+@refusal
+def other_evaluation_on_each_rank(options: dict[str, Any]) -> None:
+    x, y = arrays()
+    with block(options):
+        compiled(net()).evaluate(own(x), y, verbose=0)
+
+
+@refusal
+def other_prediction_on_each_rank(options: dict[str, Any]) -> None:
+    with block(options):
+        compiled(net()).predict(own(arrays()[0]), verbose=0)
 
 
 class Drawn(keras.utils.PyDataset):
@@ -170,16 +227,22 @@ def left_behind(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def draws_of_micro_batches(options: dict[str, Any]) -> list[str]:
-    """The lines that rank 0 says of a model with dropout, trained in micro-batches."""
+def draws_of_micro_batches(options: dict[str, Any], by_hand: bool) -> list[str]:
+    """The lines that rank 0 says of a model with dropout, trained in micro-batches. by_hand: by
+    the explicit step."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("dream")
     logger.addHandler(handler)
     try:
-        with dream.strategy("mirrored", accumulate=2, **options):
-            fitted(compiled(net(layers.Dropout(0.5, name="drops"))), epochs=1)
+        with dream.strategy("mirrored", accumulate=2, **options) as strategy:
+            model = net(layers.Dropout(0.5, name="drops"))
+            if by_hand:
+                step = strategy.train_step(model, loss(), keras.optimizers.SGD(0.1))
+                step(*map(keras.ops.convert_to_tensor, arrays(BATCH)))
+            else:
+                fitted(compiled(model), epochs=1)
     finally:
         logger.removeHandler(handler)
     return lines

@@ -325,6 +325,69 @@ def compiled_by_xla(block: Block) -> Figures:
         return counted(compiled(net(), jit_compile=TF), epochs=1)
 
 
+class Twice(layers.Layer):
+    """Noise on two batches that are put one behind the other, as a GAN does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(4)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        both = ops.concatenate([x, -x], axis=0)
+        both = both + keras.random.normal(ops.shape(both), seed=self.seed)
+        both = keras.random.dropout(both, 0.3, seed=self.seed)
+        rows = ops.shape(x)[0]
+        return both[:rows] - both[rows:]
+
+
+@case
+def noise_on_batches_behind_each_other(block: Block) -> Figures:
+    with block:
+        return counted(compiled(net(Twice())))
+
+
+def looped(loss: Callable[..., Any], model: Any, optimizer: Any) -> list[float]:
+    """A torch loop over a Keras model, whose loader's last batch is of one sample."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    x, y = (torch.from_numpy(a) for a in arrays())
+    losses = []
+    for inputs, labels in DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True):
+        value = loss(model(inputs, training=True), labels)
+        model.zero_grad()
+        value.backward()
+        if isinstance(optimizer, torch.optim.Optimizer):
+            optimizer.step()
+        else:
+            kept = list(model.trainable_weights)
+            applied(optimizer, [v.value.grad for v in kept], kept)
+        losses.append(value.item())
+    return losses
+
+
+@case
+def loops_of_torchs(block: Block) -> Figures:
+    """A summed loss and a weighed one, the batch's statistics and masks, Keras's optimizer and
+    torch's, and a fit in between."""
+    if TF:
+        return {}
+    import torch
+    from torch.nn import functional as F
+
+    classes = torch.tensor([1.0, 2.0, 0.5, 1.0])
+    with block:
+        model = compiled(net(layers.BatchNormalization(), layers.Dropout(0.3)))
+        descent = torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
+        losses = looped(lambda z, y: F.cross_entropy(z, y, reduction="sum"), model, descent)
+        figures = counted(model, epochs=1)
+        losses += looped(lambda z, y: F.cross_entropy(z, y, weight=classes), model, descent)
+        losses += looped(F.cross_entropy, model, keras.optimizers.Adam(0.01))
+        return {**figures, "weights": model.get_weights(), "losses": losses}
+
+
 @case
 def batches_by_hand(block: Block) -> Figures:
     """train_on_batch with uneven batches."""

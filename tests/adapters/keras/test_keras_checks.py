@@ -8,16 +8,31 @@ import keras_launching
 import pytest
 from keras_launching import CELLS, Cell
 
+OTHER = (
+    "Desynchronized: The ranks' data differ: the same index gives another sample, or the lengths "
+    "are others. Received: {}: rank 1 other than rank 0."
+)
+BATCHES = (
+    "Desynchronized: The ranks read different batches from the same source. Received: rank 1 other "
+    "than rank 0"
+)
 EXPECTED = {
     "unreduced_loss": "Unsupported: This loss is not one number",
     "epoch_without_a_step": "ConfigurationError: An epoch without a step",
     "step_that_ends_itself": "RuntimeError: A step ended as data does",
     "gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one replica's own",
-    "generators_of_other_batches": "Desynchronized: The ranks read different batches",
+    "generators_of_other_batches": BATCHES,
     "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
+    "draws_of_each_rank": "Unsupported: In Keras models dropout and noise are those of the global",
     "not_compiled": "ConfigurationError: The model has no optimizer",
-    "other_batches_on_each_rank": "Desynchronized: The ranks read different batches",
+    "other_batches_on_each_rank": BATCHES,
+    "other_inputs_on_each_rank": OTHER.format("x"),
+    "other_labels_on_each_rank": OTHER.format("y"),
+    "other_files_on_each_rank": OTHER.format("x"),
+    "other_validation_on_each_rank": OTHER.format("x"),
+    "other_evaluation_on_each_rank": OTHER.format("x"),
+    "other_prediction_on_each_rank": OTHER.format("x"),
 }
 pytestmark = pytest.mark.slow
 
@@ -34,7 +49,7 @@ def said(cell: Cell) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str) -> None:
-    if "other_batches" in name and cell.ranks == 1:
+    if "other_" in name and cell.ranks == 1:
         pytest.skip("one process reads one source")
     for rank in said:
         assert rank[name].startswith(EXPECTED[name])
@@ -52,6 +67,10 @@ def test_the_order_goes_on_from_fit_to_fit(cell: Cell) -> None:
         assert figures["dream"] == pytest.approx(figures["plain"], abs=1e-6)
 
 
-def test_masks_of_micro_batches_are_said_to_be_their_own(cell: Cell) -> None:
-    lines = keras_launching.call(cell, "keras_refusals", "draws_of_micro_batches", cell.options)[0]
+@pytest.mark.parametrize("by_hand", [False, True], ids=["fit", "train_step"])
+def test_masks_of_micro_batches_are_said_to_be_their_own(cell: Cell, by_hand: bool) -> None:
+    if by_hand and cell.devices > 1:
+        pytest.skip("its batches come from strategy.prepare alone")
+    asked = ("keras_refusals", "draws_of_micro_batches", cell.options, by_hand)
+    lines = keras_launching.call(cell, *asked)[0]
     assert [line for line in lines if "drops draws for each micro-batch by itself" in line]

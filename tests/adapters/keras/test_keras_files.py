@@ -20,3 +20,11 @@ def test_files_are_rank_0s_or_each_ranks_own(tmp_path: Path) -> None:
         assert rank["own"] == 10.0 + number
         assert rank["link"] == (True, True)
         assert rank["left"] == []
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_a_checkpoint_that_rank_0_alone_has_written_is_named(tmp_path: Path, backend: str) -> None:
+    first, second = keras_launching.call(Cell(backend, 2), "keras_files", "checkpoints", tmp_path)
+    assert first == "found"
+    assert second.startswith("dream: ModelCheckpoint writes on rank 0 alone, and rank 1 finds no")
+    assert "Give all ranks one folder" in second

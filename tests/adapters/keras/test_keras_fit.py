@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras_launching
-import numpy as np
 import pytest
-from keras_launching import CELLS, Cell
+from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ranks_of
+from keras_launching import CELLS
 
 NAMES = [
     "own_train_step",
@@ -27,43 +26,13 @@ NAMES = [
     "nested_inputs_and_callable_loss",
 ]
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", params=CELLS, ids=str)
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    cell: Cell = request.param
-    return keras_launching.call(cell, "keras_cases", "run", "mirrored", cell.options, NAMES)
+ranks = ranks_of("keras_cases", NAMES, CELLS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_are_those_of_one_device(ranks: list[dict[str, Any]], name: str) -> None:
-    plain, _ = ranks[0][name]
-    for rank in ranks:
-        _, figures = rank[name]
-        assert not isinstance(figures, str), figures
-        for key, expected in plain.items():
-            assert_close(figures[key], expected, f"{name} {key}")
+    assert_as_on_one_device(ranks, name)
 
 
 def test_every_case_is_run() -> None:
-    text = keras_launching.source("keras_cases")
-    assert text.count("@case\n") == len(NAMES)
-
-
-DIVERGES = {"callbacks_that_watch_the_logs": 2e-5}
-"""Its loss comes to 48, on one device too: rounding grows with it."""
-
-
-def assert_close(found: Any, expected: Any, what: str) -> None:
-    """Within 1e-6, or 2e-6 of logs that are sums of many."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), what
-        for key in expected:
-            assert_close(found[key], expected[key], f"{what} {key}")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), what
-        for one, other in zip(found, expected, strict=True):
-            assert_close(one, other, what)
-    else:
-        rtol = DIVERGES.get(what.partition(" ")[0], 2e-6)
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-6, err_msg=what)
+    assert_every_case_is_run("keras_cases", NAMES)

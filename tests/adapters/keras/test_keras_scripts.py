@@ -9,6 +9,7 @@ from typing import Any
 import keras_launching
 import numpy as np
 import pytest
+from keras_figures import CELLS
 from keras_launching import Cell
 
 pytestmark = pytest.mark.slow
@@ -26,13 +27,6 @@ NAMES = (
     "generated",
     "step_by_hand",
 )
-EXHAUSTIVE = pytest.mark.exhaustive
-CELLS = [
-    Cell("torch", 2), Cell("tensorflow", 2),
-    pytest.param(Cell("tensorflow", 1, 2), marks=EXHAUSTIVE),
-    pytest.param(Cell("torch", 3), marks=EXHAUSTIVE),
-    pytest.param(Cell("tensorflow", 3), marks=EXHAUSTIVE),
-]  # fmt: skip
 
 
 @cache

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras_launching
 import pytest
-from keras_launching import Cell
-from test_keras_fit import assert_close
+from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ranks_of
 
 NAMES = [
     "coder_with_its_own_metrics",
@@ -24,24 +22,14 @@ NAMES = [
     "gradients_accumulated",
     "global_norms",
     "compiled_by_xla",
+    "noise_on_batches_behind_each_other",
+    "loops_of_torchs",
     "batches_by_hand",
     "data_of_unknown_length",
     "datasets_of_unknown_length",
 ]
-CELLS = [
-    Cell("torch", 2),
-    Cell("tensorflow", 2),
-    pytest.param(Cell("torch", 3), marks=pytest.mark.exhaustive),
-    pytest.param(Cell("tensorflow", 3), marks=pytest.mark.exhaustive),
-    pytest.param(Cell("tensorflow", 1, 2), marks=pytest.mark.exhaustive),
-]
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", params=CELLS, ids=str)
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    cell: Cell = request.param
-    return keras_launching.call(cell, "keras_steps", "run", "mirrored", cell.options, NAMES)
+ranks = ranks_of("keras_steps", NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,13 +38,8 @@ def test_figures_are_those_of_one_device(
 ) -> None:
     if name == "parts_that_the_first_step_builds" and "1x2" in request.node.name:
         pytest.skip("TensorFlow makes no variables inside a replica's step")
-    plain, _ = ranks[0][name]
-    for rank in ranks:
-        _, figures = rank[name]
-        assert not isinstance(figures, str), figures
-        for key, expected in plain.items():
-            assert_close(figures[key], expected, f"{name} {key}")
+    assert_as_on_one_device(ranks, name)
 
 
 def test_every_case_is_run() -> None:
-    assert keras_launching.source("keras_steps").count("@case\n") == len(NAMES)
+    assert_every_case_is_run("keras_steps", NAMES)

@@ -84,6 +84,7 @@ def test_other_ways_to_train_are_equal(
     assert code == 0, text
     assert len(figures["parameters"]) == parameters
     assert figures["framework"] == backend
+    assert figures["plain"]["equal"], text
     assert figures["steps"] == (12 if name == "keras_step" else 14)
     assert figures["losses"][0] > min(figures["losses"][6:]) > 0
 

@@ -71,6 +71,9 @@ class Synchronous(Parallelism):
         self.bare = (
             None if plan.mixed else BareParameters(self.registry, self.shares, self._called())
         )
+        of_kerass_own = self.knobs.recompute or self.knobs.casts
+        if self.world.world_size > 1 and not plan.mixed and not of_kerass_own:
+            self.registry_of_keras = self.registry
         self.guard = None if plan.mixed else DriftGuard(self.world, self._roots)
         self.distributes = self.world.world_size > 1 or self.training.runs_models
 

@@ -30,7 +30,12 @@ from dream.adapters.tensorflow.parallel.sharding.layouts import (
 )
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid
-from dream.adapters.tensorflow.parallel.sharding.step import MeshRunner, compiled, in_micros
+from dream.adapters.tensorflow.parallel.sharding.step import (
+    MeshRunner,
+    compiled,
+    in_micros,
+    report_draws,
+)
 from dream.adapters.tensorflow.parallel.sharding.tensor_plan import Planned
 from dream.adapters.tensorflow.parallel.split import SplitParallelism, mesh_of
 from dream.adapters.tensorflow.parallel.split_fit import SplitRunner
@@ -102,6 +107,7 @@ class MeshParallelism(SplitParallelism):
                 self.fitting.take(model)
                 self.fitting.optimizer(optimizer)
                 placement.place_model(model)
+                report_draws(model)
                 recompute.adopt(model, self.engine)
                 placement.place_metrics(model)
                 placement.place_optimizer(optimizer, model.trainable_variables)

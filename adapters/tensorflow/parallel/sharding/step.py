@@ -12,7 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
+from dream._log import logger
 from dream.adapters.keras import private, recompute
+from dream.adapters.keras.consistency import drawing_layers
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.keras.step import MicroBatches
@@ -83,11 +85,24 @@ class MeshRunner(SplitRunner):
                 private.build_but_optimizer(model, private.symbolic(example))
             elif not model.built:
                 model.predict_step(example)
+        if kind == "train":
+            report_draws(model)
         self._placement.place_model(model)
         recompute.adopt(model, self._engine)
         self._placement.place_metrics(model)
         for optimizer in optimizers_of(model) if kind == "train" else ():
             self._placement.place_optimizer(optimizer, model.trainable_variables)
+
+
+def report_draws(model: Any) -> None:
+    """Log one line where random numbers are drawn on a mesh: DTensor has each device draw for its
+    part of what is split."""
+    drawing = drawing_layers(model)
+    if drawing:
+        logger.info(
+            "%s draws on each device of the mesh by itself, so that masks and noise are not those "
+            "of one device. Use 'mirrored' for those", ", ".join(drawing),
+        )  # fmt: skip
 
 
 def _tensor(x: Any) -> Any:
