@@ -56,8 +56,13 @@ class DriftGuard:
     def stamp(self) -> int:
         """Return a small number for the optimizers' learning rates. It travels with a backward's
         gradients, and its square too, so that all ranks know whether theirs are alike."""
-        living = [each() for each in self._optimizers]
-        rates = [_rate(g) for each in living if each is not None for g in each.param_groups]
+        rates = []
+        for each in self._optimizers:
+            optimizer = each()
+            if optimizer is not None:
+                for group in optimizer.param_groups:
+                    rate = group.get("lr", 0.0)
+                    rates.append(rate if type(rate) is float else _rate(rate))
         return hash(tuple(rates)) % _STAMPS
 
     def hear(self, stamps: float, squares: float) -> None:
@@ -66,6 +71,11 @@ class DriftGuard:
         total = round(stamps * ranks)
         if ranks * round(squares * ranks) != total * total and self.alarms < _ALARMS:
             self.alarms += 1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any has drifted."""
+        return bool(self._kept)
 
     def keep(self) -> None:
         """Have the buffers that drifted once hold what rank 0's hold."""
@@ -195,7 +205,8 @@ class _Countdown:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._left -= 1
         if self._left and self._alarms == self._guard.alarms:
-            self._guard.keep()
+            if self._guard.keeps:
+                self._guard.keep()
             return
         self._alarms = self._guard.alarms
         spent = time.perf_counter() - self._began
@@ -204,8 +215,7 @@ class _Countdown:
         self._began = time.perf_counter()
 
 
-def _rate(group: Mapping[str, Any]) -> float:
-    rate = group.get("lr", 0.0)
+def _rate(rate: Any) -> float:
     if isinstance(rate, torch.Tensor):  # a device is not waited for
         return float(rate) if rate.device.type == "cpu" else 0.0
     return float(rate)

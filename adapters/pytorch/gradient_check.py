@@ -25,7 +25,7 @@ class BackwardCheck:
 
     def __init__(self) -> None:
         self.count = 0
-        self._armed = False
+        self._armed = self._expected = False
         self._reduced: set[int] = set()
         self._others: set[int] = set()
         self._handles: list[RemovableHandle] = []
@@ -40,10 +40,25 @@ class BackwardCheck:
         """Look at the backward passes that reach `parameter`, and at those that averaged it.
         message: what each of those reaches; `parameter` itself, where there is none."""
         self.stop()
+        self._expected = False
         first = parameter if message is None else message
         self._handles = [first.register_post_accumulate_grad_hook(self._arrived)]
         if message is not None:
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._came_beside))
+
+    def watch_others(self, parameter: nn.Parameter) -> None:
+        """Look at the backward passes that reach `parameter` and were not told of by `expect`."""
+        self.stop()
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._came_unexpected)]
+
+    def expect(self) -> None:
+        """A backward pass begins that averages."""
+        self._expected = True
+
+    def averaged(self) -> None:
+        """It has ended."""
+        self._expected = self._armed = False
+        self.count += 1
 
     def stop(self) -> None:
         for handle in self._handles:
@@ -52,7 +67,7 @@ class BackwardCheck:
 
     def arm(self) -> None:
         """The whole module is called: the next backward is averaged."""
-        self._armed = True
+        self._armed, self._expected = True, False
         while self._after:
             self._after.pop().remove()
 
@@ -78,6 +93,9 @@ class BackwardCheck:
 
     def check(self) -> None:
         """Refuse gradients that were not averaged. Called before an optimizer's step."""
+        if not self._others:
+            self._reduced.clear()
+            return
         others = self._others - self._reduced
         self._reduced.clear()
         self._others.clear()
@@ -95,6 +113,10 @@ class BackwardCheck:
             self.count += 1
             self._reduced.add(current_backward())
         else:
+            self._others.add(current_backward())
+
+    def _came_unexpected(self, _: torch.Tensor) -> None:
+        if not self._expected:
             self._others.add(current_backward())
 
     def _came_beside(self, _: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from dream.adapters.pytorch.loss.message import Numbers
 from dream.adapters.pytorch.private import note, tree_leaves
 from dream.data.partition import Share
 
@@ -58,18 +59,26 @@ class Bearer(ABC):
     def completes(self) -> bool:
         """Whether the gradient is whole, and made global, with the next backward."""
 
+    def ride(self, message: Numbers) -> bool:
+        """Have the message travel by itself with the gradients of the backward that is about to
+        start. Returns False where that cannot be, and it is to be sent. Messages of an update's
+        micro-batches are added up."""
+        return False
+
+    def came(self) -> None:  # noqa: B027
+        """That backward has ended."""
+
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Send the message, shape (SIZE,), with the backward that is about to start. What that
-        starts from beside the loss, and the gradient there; None where the message has its own
-        way. Messages of an update's micro-batches are added up."""
+        """Send the message, shape (SIZE,), likewise. What backward starts from beside the loss, and
+        the gradient there; None where the message has its own way."""
 
     def finish(self, run: Callable[..., None]) -> None:  # noqa: B027
         """After backward: have parameters reduced too that it did not come to. run: backward."""
 
     @abstractmethod
-    def received(self) -> torch.Tensor:
-        """After backward: the mean over the ranks of what was sent. Shape (SIZE,)."""
+    def received(self) -> Numbers:
+        """After backward: the mean over the ranks of what was sent, or rode. Shape (SIZE,)."""
 
     @property
     @abstractmethod
@@ -95,9 +104,12 @@ class Call:
         cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call:
         leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
-        if any(isinstance(x, (list, tuple, dict)) for x in leaves):
-            leaves = tree_leaves(leaves)
-        nodes = [x.grad_fn for x in leaves if isinstance(x, torch.Tensor)]
+        nodes = []
+        for x in leaves:
+            if isinstance(x, (list, tuple, dict)):
+                nodes += [each.grad_fn for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
+            elif isinstance(x, torch.Tensor):
+                nodes.append(x.grad_fn)
         return cls(bearer, share, tuple(node for node in nodes if node is not None))
 
     def mark(self, output: Any) -> None:

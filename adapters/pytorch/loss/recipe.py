@@ -43,7 +43,7 @@ class Recipe:
     each sample by itself. All that its reading rests on is held against the graph again: the
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
-    __slots__ = ("_count", "_how", "_share", "_sizes", "_steps", "terms", "weighed")
+    __slots__ = ("_count", "_how", "_share", "_sizes", "_steps", "factor", "terms", "weighed")
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
         (term,) = weighed.terms
@@ -52,6 +52,7 @@ class Recipe:
         self._share, self._steps = term.share, steps
         self._sizes, self._how = _reduced(root.grad_fn)
         self._count = None if term.count is None else float(term.count)
+        self.factor = float(weighed.factors[0])
 
     @classmethod
     def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:
@@ -60,6 +61,8 @@ class Recipe:
         if len(reading.weighed.terms) != 1 or term.node is not root.grad_fn or not term.plain:
             return None
         if isinstance(factor, torch.Tensor) or not factor or len(reading.bearers) != 1:
+            return None
+        if root.numel() != 1:
             return None
         kinds = ("once",) if term.share is None else ("mean", "count")
         counted = term.count is None or isinstance(term.count, torch.Tensor)
@@ -71,7 +74,8 @@ class Recipe:
     def fits(self, root: torch.Tensor, call: Call) -> bool:
         """Whether this is such a loss again, of as many things."""
         node: Any = root.grad_fn
-        if call.share != self._share or node.metadata:
+        share = call.share
+        if (share is not self._share and share != self._share) or node.metadata:
             return False
         for step in self._steps:
             if node.name() != step.name or saved(node, "dim") != step.dim:

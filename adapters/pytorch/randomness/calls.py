@@ -112,14 +112,15 @@ class CallDraws:
         if seen is None:
             return
         current.call = None
-        if current.strayed():
+        if seen.calls < _WATCHED and current.strayed():
             seen.alone = "random draws by an operation that dream does not know"
             self._tell(seen.alone, module)
         if seen.compiled and not seen.told and current.drew_alone():
             seen.told = True
             self._tell("random draws in compiled code", module)
         seen.calls += 1
-        current.join()
+        if self._local or seen.compiled or seen.alone:
+            current.join()
         patches.take_back()
 
     @contextmanager

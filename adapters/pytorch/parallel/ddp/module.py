@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, final
 
 import torch
@@ -17,22 +17,26 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
-from dream.adapters.pytorch.loss.backward import SIZE, WeighedBackward
+from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer, Message
+from dream.adapters.pytorch.loss.message import SIZE, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
+from dream.shared_memory import Riders
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DdpSettings:
-    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group."""
+    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
+    riders: what travels with each bucket that it reduces."""
 
     options: Mapping[str, Any]
     hook: GradientHook | None
+    riders: Riders | None = None
 
     def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
@@ -51,6 +55,10 @@ class DdpSettings:
         if self.hook is not None and not self.sparse(runner):
             ddp.register_comm_hook(None, self.hook)
         return ddp
+
+    def riders_of(self, runner: DdpForward) -> Riders | None:
+        """What travels with a module's gradients by itself."""
+        return None if self.sparse(runner) else self.riders
 
     def sparse(self, runner: DdpForward) -> bool:
         """Whether gradients are sparse, which torch's own process group reduces alone."""
@@ -149,6 +157,8 @@ class DdpModule(DistributedModule, Bearer):
         self._generation = -1
         self._held: list[RemovableHandle] = []
         self._begins = self._completes = True
+        self._riders: Riders | None = None
+        self._riding: Sequence[float] = ()
         self._norms = batch_norm.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -187,6 +197,21 @@ class DdpModule(DistributedModule, Bearer):
         """The parameters that this module's DDP reduces, the message not among them."""
         return self._own
 
+    def ride(self, message: Numbers) -> bool:
+        riders = self._riders
+        if riders is None:
+            return False
+        numbers = message.tolist() if isinstance(message, torch.Tensor) else message
+        if not self._begins:
+            numbers = [*map(add, self._riding, numbers)]
+        self._riding = riders.own[:SIZE] = numbers
+        self.backwards.expect()
+        return True
+
+    def came(self) -> None:
+        if self._riders is not None:
+            self.backwards.averaged()
+
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
         if carrier is None:
@@ -198,13 +223,14 @@ class DdpModule(DistributedModule, Bearer):
     def finish(self, run: Callable[..., None]) -> None:
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
         a gradient of has none after it, as on one device."""
+        if self._ddp is None or self._ddp.find_unused_parameters:
+            return
+        places = private.unreduced(self._ddp.reducer)
+        if not places or self._settings.sparse(self._runner):
+            return
         message = self._runner.message
-        if self._ddp is None or message is None or self._ddp.find_unused_parameters:
-            return
-        reduced = [message, *self._own]
-        unused = [reduced[place] for place in private.unreduced(self._ddp.reducer)]
-        if not unused or self._settings.sparse(self._runner):
-            return
+        reduced = self._own if message is None else [message, *self._own]
+        unused = [reduced[place] for place in places]
         bare = [parameter for parameter in unused if parameter.grad is None]
         with self.backwards.completing(self._own):
             run(unused, [torch.zeros_like(parameter) for parameter in unused])
@@ -214,7 +240,9 @@ class DdpModule(DistributedModule, Bearer):
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
-    def received(self) -> torch.Tensor:
+    def received(self) -> Numbers:
+        if self._riders is not None:
+            return self._riders.means
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
@@ -237,6 +265,7 @@ class DdpModule(DistributedModule, Bearer):
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._forward = self._runner.forward
+        self._riders = None
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -307,8 +336,12 @@ class DdpModule(DistributedModule, Bearer):
         self.release()
         self._reduced = reduced
         self._norms = self._local_norms()
-        self._runner.message = self._new_message() if reduced else None
+        self._runner.message = None
         if reduced:
+            if self.registry.communicator.world_size > 1:
+                self._riders = self._settings.riders_of(self._runner)
+            if self._riders is None:
+                self._runner.message = self._new_message()
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
                 self._ddp = self._settings.wrap(self._runner, taken)
@@ -318,8 +351,10 @@ class DdpModule(DistributedModule, Bearer):
                 self._held = self.registry.updates.held.watch(self._own)
             if self._ddp is not None and self._settings.sparse(self._runner):
                 self._held += [parameter.register_hook(_apart) for parameter in self._own]
-            assert self._runner.message is not None
-            self.backwards.watch(self._own[0], self._runner.message)
+            if self._runner.message is None:
+                self.backwards.watch_others(self._own[0])
+            else:
+                self.backwards.watch(self._own[0], self._runner.message)
 
     def _new_message(self) -> Message:
         """One in the gradients' own bucket, where they are not of half precision."""
