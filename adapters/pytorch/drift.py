@@ -37,12 +37,13 @@ class DriftGuard:
 
     roots: the modules that train. The comparisons come at an optimizer's first step, its second,
     its fourth, and so on until they cost as little as they are to; and before the next step once
-    `hear` has found that learning rates differ. alarms: how often it has.
+    `hear` has found that learning rates differ. alarms: how often it has. kept: where the buffers
+    are that drifted once.
     """
 
     def __init__(self, ranks: Communicator, roots: Callable[[], Iterable[nn.Module]]) -> None:
         self._ranks, self._roots = ranks, roots
-        self._kept: list[tuple[dict[str, Any], str]] = []
+        self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
         self._optimizers: list[ref[Optimizer]] = []
@@ -72,15 +73,10 @@ class DriftGuard:
         if ranks * round(squares * ranks) != total * total and self.alarms < _ALARMS:
             self.alarms += 1
 
-    @property
-    def keeps(self) -> bool:
-        """Whether any has drifted."""
-        return bool(self._kept)
-
     def keep(self) -> None:
         """Have the buffers that drifted once hold what rank 0's hold."""
-        if self._kept:
-            own = [places[name].data for places, name in self._kept]
+        if self.kept:
+            own = [places[name].data for places, name in self.kept]
             foreach_copy_(own, self._ranks.broadcast(own))
 
     def compare(self, optimizer: Optimizer, steps: int, seconds: float) -> int:
@@ -163,7 +159,7 @@ class DriftGuard:
         for name, _ranks in self._differing(self._buffers()):
             if name not in self._told:
                 self._told.add(name)
-                self._kept.append(self._place(name))
+                self.kept.append(self._place(name))
                 logger.warning(
                     "%s is a buffer that forward changes by this rank's own samples: from now on "
                     "every rank holds rank 0's, which has seen its share alone",
@@ -205,7 +201,7 @@ class _Countdown:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._left -= 1
         if self._left and self._alarms == self._guard.alarms:
-            if self._guard.keeps:
+            if self._guard.kept:
                 self._guard.keep()
             return
         self._alarms = self._guard.alarms

@@ -314,6 +314,10 @@ def clear_hooks(module: nn.Module) -> None:
         vars(module)[name] = OrderedDict()
 
 
+SAVED_DIM = "_saved_dim"
+"""Where a node of the autograd graph keeps along which dim it works."""
+
+
 def saved(node: Any, name: str) -> Any:
     """What a node of the autograd graph keeps for backward; None where it keeps no such thing."""
     return getattr(node, "_saved_" + name, None)

@@ -81,7 +81,7 @@ class WeighedBackward:
         self._among, self._updates, self._strict = among, updates, strict
         self._calls: dict[Bearer, deque[Call]] = {}
         self._lent, self._within = lent, within
-        self.installed = False
+        self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._said: set[str] = set()
         self._recipes: dict[str, Recipe | None] = {}
@@ -98,6 +98,8 @@ class WeighedBackward:
 
     def waits(self) -> bool:
         """Whether the backward of a call has not come."""
+        if self._running:
+            return True
         for bearer in self._calls:  # noqa: SIM110
             if bearer.waits:
                 return True
@@ -156,30 +158,51 @@ class WeighedBackward:
 
         return backward
 
-    def _known(self, root: Any) -> tuple[Call, Recipe] | None:
-        """The call that a loss came from, and what is known of such a loss; None where it is not
-        one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or not _starts(root):
+    def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
+        """The module that a loss came through, and what is known of such a loss; None where it is
+        not one that was read before, of the one call that waits."""
+        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
             return None
+        node: Any = root.grad_fn
+        recipe = None if node is None else self._recipes.get(node.name())
         ((bearer, calls),) = self._calls.items()
-        recipe = self._recipes.get(root.grad_fn.name())
         if recipe is None or len(calls) != 1 or not bearer.waits or recomputing():
             return None
-        if not recipe.fits(root, calls[0]) or (recipe.weighed.late and _begun([bearer])):
+        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and _begun([bearer])):
             return None
-        return calls[0], recipe
+        return bearer, recipe
 
-    def _run_known(self, run: Run, root: torch.Tensor, call: Call, recipe: Recipe) -> None:
+    def _run_known(self, run: Run, root: torch.Tensor, bearer: Bearer, recipe: Recipe) -> None:
         """What `_start` does, of what there is to do for a loss of one term."""
-        bearer, factor = call.bearer, recipe.factor
-        assert bearer is not None
-        completes = bearer.completes
+        weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
         near = type(root) is torch.Tensor and not root.is_cuda
         value = root.item() * factor if near else value_of(root, *recipe.terms, [factor])
-        numbers = self._message(root, value, recipe.weighed, last=completes)
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
-        reading = Reading([bearer], recipe.terms, recipe.weighed)
-        self._pass(run, [root], reading, numbers, [root], [given], {}, None)
+        numbers = self._message(root, value, weighed, last=completes)
+        reading = Reading([bearer], recipe.terms, weighed)
+        if not near or not bearer.ride(numbers):
+            self._pass(run, [root], reading, numbers, [root], [given], {}, None)
+            return
+        if completes:
+            mark_late(root)
+        self._running = True
+        try:
+            run(root, given)
+            bearer.finish(run)
+        finally:
+            self._running = False
+            if not bearer.waits:
+                self._calls.clear()
+                if self._lent is not None:
+                    self._lent.give_back()
+        if not completes:
+            return
+        message: Any = bearer.received()
+        stamp = message[STAMP]
+        if message[EXTRA] or message[OVERTAKEN] or stamp * stamp != message[SQUARE]:
+            self._finish([root], reading, {})
+        else:
+            root.data.fill_(message[VALUE])
 
     def _start(
         self, run: Run, roots: list[Any], gradients: list[Any], keep: dict[str, Any], inputs: Any
@@ -229,9 +252,7 @@ class WeighedBackward:
             else:
                 run(starts, given, inputs=inputs, **keep)
             for bearer in bearers:
-                bearer.came()
-                if completes:
-                    bearer.finish(run)
+                bearer.finish(run)
         finally:
             self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
             if self._lent is not None and not self._calls:
@@ -274,7 +295,7 @@ class WeighedBackward:
         self, like: torch.Tensor, value: Factor, weighed: Weighed, *, last: bool
     ) -> Numbers:
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(in_parts(weighed))
+        parts = float(len(weighed.terms) > 1 and in_parts(weighed))
         if like.device.type == "cpu":  # nothing is waited for
             stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
             overtaken = float(weighed.overtaken)

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss.message import Numbers
-from dream.adapters.pytorch.private import note, tree_leaves
+from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
 _KEY = "dream.call"
@@ -33,7 +33,7 @@ _LATE = "dream.late"
 
 def mark_late(root: torch.Tensor) -> None:
     """Note that a loss is to hold the global value once its backward has ended."""
-    note(root.grad_fn, _LATE, True)
+    root.grad_fn.metadata[_LATE] = True  # type: ignore[union-attr]
 
 
 def is_late(root: torch.Tensor) -> bool:
@@ -65,16 +65,14 @@ class Bearer(ABC):
         micro-batches are added up."""
         return False
 
-    def came(self) -> None:  # noqa: B027
-        """That backward has ended."""
-
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Send the message, shape (SIZE,), likewise. What backward starts from beside the loss, and
         the gradient there; None where the message has its own way."""
 
     def finish(self, run: Callable[..., None]) -> None:  # noqa: B027
-        """After backward: have parameters reduced too that it did not come to. run: backward."""
+        """Backward has ended: where it completes, have parameters reduced too that it did not come
+        to. run: backward."""
 
     @abstractmethod
     def received(self) -> Numbers:
@@ -115,8 +113,8 @@ class Call:
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
-            if isinstance(x, torch.Tensor) and x.grad_fn is not None:
-                note(x.grad_fn, _KEY, self)
+            if isinstance(x, torch.Tensor) and (node := x.grad_fn) is not None:
+                node.metadata[_KEY] = self
 
 
 def call_at(node: Any) -> Call | None:

@@ -12,7 +12,7 @@ from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
 from dream.adapters.pytorch.loss.terms import Term
-from dream.adapters.pytorch.private import saved
+from dream.adapters.pytorch.private import SAVED_DIM, saved
 
 _CLOSE = 6
 """Nodes between a loss and an output."""
@@ -28,13 +28,9 @@ class Reading:
     weighed: Weighed
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A node between a loss and an output. dim: along which it works, where it does."""
-
-    name: str
-    dim: Any
+_Step = tuple[str, Any]
+"""A node between a loss and an output: its name, and the dim along which it works, where it
+does."""
 
 
 @final
@@ -71,23 +67,27 @@ class Recipe:
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)
 
-    def fits(self, root: torch.Tensor, call: Call) -> bool:
-        """Whether this is such a loss again, of as many things."""
-        node: Any = root.grad_fn
+    def fits(self, node: Any, call: Call) -> bool:
+        """Whether a loss of this node is such a one again, of as many things. In one piece: it is
+        asked at every step."""
         share = call.share
         if (share is not self._share and share != self._share) or node.metadata:
             return False
-        for step in self._steps:
-            if node.name() != step.name or saved(node, "dim") != step.dim:
+        below = node
+        for name, dim in self._steps:
+            if below.name() != name or getattr(below, SAVED_DIM, None) != dim:
                 return False
-            node = _below(node)
-            if node is None:
+            after = below.next_functions
+            if len(after) > 1 and any(each is not None for each, _ in after[1:]):
                 return False
-        if call_at(node) is not call or _reduced(root.grad_fn) != (self._sizes, self._how):
+            below = after[0][0]
+            if below is None:
+                return False
+        if call_at(below) is not call or _reduced(node) != (self._sizes, self._how):
             return False
         if self._count is None:
             return True
-        total = graph.weight_at(root.grad_fn, self._steps[0].name)
+        total = saved(node, "total_weight")
         return total is not None and not total.is_cuda and float(total) == self._count
 
 
@@ -99,7 +99,7 @@ def _way(node: Any, call: Call) -> list[_Step] | None:
     for _ in range(_CLOSE):
         if node is None or node.metadata or (steps and node.name() not in graph.SAMPLEWISE):
             return None
-        steps.append(_Step(node.name(), saved(node, "dim")))
+        steps.append((node.name(), saved(node, "dim")))
         node = _below(node)
         if node is not None and call_at(node) is call:
             return steps

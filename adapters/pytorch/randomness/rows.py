@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
 import torch
@@ -34,7 +33,6 @@ class Rows:
     parts: int
 
     @classmethod
-    @lru_cache(maxsize=64)
     def of(cls, share: Share, rank: int) -> Rows:
         """Those of a share, or of one of its micro-batches."""
         whole = share_of(share.total, rank, share.parts).count

@@ -157,6 +157,7 @@ class DdpModule(DistributedModule, Bearer):
         self._generation = -1
         self._held: list[RemovableHandle] = []
         self._begins = self._completes = True
+        self._reducer: Any = None
         self._riders: Riders | None = None
         self._riding: Sequence[float] = ()
         self._norms = batch_norm.norms(module)
@@ -171,7 +172,8 @@ class DdpModule(DistributedModule, Bearer):
         if updates is not None:
             self._completes = updates.begin(share)
             self._begins = share is None or share.micro == 0
-        self._backward.lend()
+        if not self._backward.installed:
+            self._backward.lend()
         if share is None:
             self._backward.tell_whole((*args, *kwargs.values()))
         return self._run(share, args, kwargs)
@@ -205,12 +207,8 @@ class DdpModule(DistributedModule, Bearer):
         if not self._begins:
             numbers = [*map(add, self._riding, numbers)]
         self._riding = riders.own[:SIZE] = numbers
-        self.backwards.expect()
+        self.backwards.expected = True
         return True
-
-    def came(self) -> None:
-        if self._riders is not None:
-            self.backwards.averaged()
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -223,9 +221,11 @@ class DdpModule(DistributedModule, Bearer):
     def finish(self, run: Callable[..., None]) -> None:
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
         a gradient of has none after it, as on one device."""
-        if self._ddp is None or self._ddp.find_unused_parameters:
+        if self._riders is not None:
+            self.backwards.averaged()
+        if self._reducer is None or not self._completes:
             return
-        places = private.unreduced(self._ddp.reducer)
+        places = private.unreduced(self._reducer)
         if not places or self._settings.sparse(self._runner):
             return
         message = self._runner.message
@@ -265,7 +265,7 @@ class DdpModule(DistributedModule, Bearer):
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._forward = self._runner.forward
-        self._riders = None
+        self._riders = self._reducer = None
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -347,6 +347,8 @@ class DdpModule(DistributedModule, Bearer):
                 self._ddp = self._settings.wrap(self._runner, taken)
                 self.registry.begin(self.module)
                 self._forward = forward_of(self._ddp, self._runner)
+                if not self._ddp.find_unused_parameters:
+                    self._reducer = self._ddp.reducer
             if self.registry.updates is not None:
                 self._held = self.registry.updates.held.watch(self._own)
             if self._ddp is not None and self._settings.sparse(self._runner):
