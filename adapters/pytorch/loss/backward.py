@@ -22,7 +22,7 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
-from dream.adapters.pytorch.loss.calls import Bearer, Call, mark_late
+from dream.adapters.pytorch.loss.calls import LATE, Bearer, Call
 from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
 from dream.adapters.pytorch.loss.message import (
     EXTRA,
@@ -40,7 +40,7 @@ from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.private import be_whole, recomputing, to_local
+from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -166,9 +166,9 @@ class WeighedBackward:
         node: Any = root.grad_fn
         recipe = None if node is None else self._recipes.get(node.name())
         ((bearer, calls),) = self._calls.items()
-        if recipe is None or len(calls) != 1 or not bearer.waits or recomputing():
+        if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:
             return None
-        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and _begun([bearer])):
+        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and _begun(bearer)):
             return None
         return bearer, recipe
 
@@ -178,31 +178,34 @@ class WeighedBackward:
         near = type(root) is torch.Tensor and not root.is_cuda
         value = root.item() * factor if near else value_of(root, *recipe.terms, [factor])
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
-        numbers = self._message(root, value, weighed, last=completes)
-        reading = Reading([bearer], recipe.terms, weighed)
-        if not near or not bearer.ride(numbers):
-            self._pass(run, [root], reading, numbers, [root], [given], {}, None)
+        message = self._message(root, value, weighed, last=completes)
+        means = bearer.ride(message) if near else None
+        if means is None:
+            reading = Reading([bearer], recipe.terms, weighed)
+            self._pass(run, [root], reading, message, [root], [given], {}, None)
             return
         if completes:
-            mark_late(root)
+            root.grad_fn.metadata[LATE] = True  # type: ignore[union-attr]
         self._running = True
         try:
             run(root, given)
             bearer.finish(run)
         finally:
             self._running = False
-            if not bearer.waits:
-                self._calls.clear()
-                if self._lent is not None:
-                    self._lent.give_back()
+            self._clear()
         if not completes:
             return
-        message: Any = bearer.received()
-        stamp = message[STAMP]
-        if message[EXTRA] or message[OVERTAKEN] or stamp * stamp != message[SQUARE]:
-            self._finish([root], reading, {})
+        stamp = means[STAMP]
+        if means[EXTRA] or means[OVERTAKEN] or stamp * stamp != means[SQUARE]:
+            self._finish([root], Reading([bearer], recipe.terms, weighed), {})
         else:
-            root.data.fill_(message[VALUE])
+            root.data.fill_(means[VALUE])
+
+    def _clear(self) -> None:
+        """A backward has ended: forget the calls that it came from."""
+        self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
+        if self._lent is not None and not self.installed and not self._calls:
+            self._lent.give_back()
 
     def _start(
         self, run: Run, roots: list[Any], gradients: list[Any], keep: dict[str, Any], inputs: Any
@@ -238,14 +241,14 @@ class WeighedBackward:
         bearers, completes = reading.bearers, bool(reading.bearers)
         for bearer in bearers:
             completes = completes and bearer.completes
-            if not bearer.ride(numbers):
+            if bearer.ride(numbers) is None:
                 sent = bearer.send(as_tensor(numbers, roots[0]))
                 if sent is not None:
                     starts.append(sent[0])
                     given.append(sent[1])
                     inputs = None if inputs is None else [*inputs, sent[0]]
         if completes and len(roots) == 1:
-            mark_late(roots[0])
+            roots[0].grad_fn.metadata[LATE] = True
         try:
             if len(starts) == 1:
                 run(starts[0], given[0], inputs=inputs, **keep)
@@ -254,9 +257,7 @@ class WeighedBackward:
             for bearer in bearers:
                 bearer.finish(run)
         finally:
-            self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
-            if self._lent is not None and not self._calls:
-                self._lent.give_back()
+            self._clear()
         if completes:
             self._finish(roots, reading, keep)
 
@@ -265,7 +266,7 @@ class WeighedBackward:
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         listed = [term for each in terms for term in each]
         cut = self._updates is not None
-        weighed = self._factors.weigh(listed, fresh=not _begun(bearers), cut=cut)
+        weighed = self._factors.weigh(listed, fresh=not any(map(_begun, bearers)), cut=cut)
         say(weighed.terms, self._said, strict=self._strict)
         reading = Reading(bearers, terms, weighed)
         if len(armed) == 1 and len(roots) == 1 and not cut:
@@ -379,13 +380,12 @@ def _starts(root: Any) -> bool:
     return isinstance(root, torch.Tensor) and root.grad_fn is not None
 
 
-def _begun(bearers: list[Bearer]) -> bool:
+def _begun(bearer: Bearer) -> bool:
     """Whether there are gradients that this backward adds to."""
-    return any(any(map(_has_gradient, bearer.trained)) for bearer in bearers)
-
-
-def _has_gradient(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None
+    for parameter in bearer.trained:  # noqa: SIM110
+        if parameter.grad is not None:
+            return True
+    return False
 
 
 def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:

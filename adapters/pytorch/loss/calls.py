@@ -12,7 +12,7 @@ from dream.adapters.pytorch.loss.message import Numbers
 from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
-_KEY = "dream.call"
+CALL_AT = "dream.call"
 """A key of a graph node's metadata, which lives as long as the node does."""
 
 
@@ -28,17 +28,13 @@ def is_message(root: torch.Tensor) -> bool:
     )
 
 
-_LATE = "dream.late"
-
-
-def mark_late(root: torch.Tensor) -> None:
-    """Note that a loss is to hold the global value once its backward has ended."""
-    root.grad_fn.metadata[_LATE] = True  # type: ignore[union-attr]
+LATE = "dream.late"
+"""Noted on a loss's node where it is to hold the global value once its backward has ended."""
 
 
 def is_late(root: torch.Tensor) -> bool:
     node: Any = root.grad_fn
-    return node is not None and _LATE in node.metadata
+    return node is not None and LATE in node.metadata
 
 
 def _leaves_at(node: Any) -> list[Any]:
@@ -59,11 +55,11 @@ class Bearer(ABC):
     def completes(self) -> bool:
         """Whether the gradient is whole, and made global, with the next backward."""
 
-    def ride(self, message: Numbers) -> bool:
+    def ride(self, message: Numbers) -> Sequence[float] | None:
         """Have the message travel by itself with the gradients of the backward that is about to
-        start. Returns False where that cannot be, and it is to be sent. Messages of an update's
-        micro-batches are added up."""
-        return False
+        start. Returns where the means over the ranks are after it; None where that cannot be, and
+        the message is to be sent. Messages of an update's micro-batches are added up."""
+        return None
 
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -94,7 +90,7 @@ class Call:
 
     __slots__ = ("bearer", "inputs", "share")
 
-    def __init__(self, bearer: Bearer | None, share: Share | None, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
 
     @classmethod
@@ -108,16 +104,16 @@ class Call:
                 nodes += [each.grad_fn for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
             elif isinstance(x, torch.Tensor):
                 nodes.append(x.grad_fn)
-        return cls(bearer, share, tuple(node for node in nodes if node is not None))
+        return cls(bearer, share, [node for node in nodes if node is not None])
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
             if isinstance(x, torch.Tensor) and (node := x.grad_fn) is not None:
-                node.metadata[_KEY] = self
+                node.metadata[CALL_AT] = self
 
 
 def call_at(node: Any) -> Call | None:
     """The call that returned what this node made."""
-    found: Call | None = node.metadata.get(_KEY)
+    found: Call | None = node.metadata.get(CALL_AT)
     return found

@@ -9,10 +9,17 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
+from dream.adapters.pytorch.loss.calls import CALL_AT, Bearer, Call, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
 from dream.adapters.pytorch.loss.terms import Term
-from dream.adapters.pytorch.private import SAVED_DIM, saved
+from dream.adapters.pytorch.private import (
+    SAVED_DIM,
+    SAVED_HOW,
+    SAVED_SELF,
+    SAVED_SIZES,
+    SAVED_TOTAL,
+    saved,
+)
 
 _CLOSE = 6
 """Nodes between a loss and an output."""
@@ -39,14 +46,14 @@ class Recipe:
     each sample by itself. All that its reading rests on is held against the graph again: the
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
-    __slots__ = ("_count", "_how", "_share", "_sizes", "_steps", "factor", "terms", "weighed")
+    __slots__ = ("_count", "_reduced", "_share", "_steps", "factor", "terms", "weighed")
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
         (term,) = weighed.terms
         kept = Term(None, term.kind, [], count=term.count)  # holds no graph
         self.terms, self.weighed = [[kept]], replace(weighed, terms=[kept])
         self._share, self._steps = term.share, steps
-        self._sizes, self._how = _reduced(root.grad_fn)
+        self._reduced = _reduced(root.grad_fn)
         self._count = None if term.count is None else float(term.count)
         self.factor = float(weighed.factors[0])
 
@@ -83,11 +90,13 @@ class Recipe:
             below = after[0][0]
             if below is None:
                 return False
-        if call_at(below) is not call or _reduced(node) != (self._sizes, self._how):
+        if below.metadata.get(CALL_AT) is not call:
             return False
         if self._count is None:
-            return True
-        total = saved(node, "total_weight")
+            return _reduced(node) == self._reduced
+        if getattr(node, SAVED_HOW, None) != self._reduced[1]:
+            return False
+        total = getattr(node, SAVED_TOTAL, None)
         return total is not None and not total.is_cuda and float(total) == self._count
 
 
@@ -114,8 +123,8 @@ def _below(node: Any) -> Any:
 
 def _reduced(node: Any) -> tuple[tuple[int, ...], object]:
     """The sizes of what a node reduces, and how it does."""
-    sizes = saved(node, "self_sym_sizes")
+    sizes = getattr(node, SAVED_SIZES, None)
     if sizes is not None:
         return tuple(sizes), None
-    given = saved(node, "self")
-    return tuple(given.shape) if given is not None else (), saved(node, "reduction")
+    given = getattr(node, SAVED_SELF, None)
+    return () if given is None else tuple(given.shape), getattr(node, SAVED_HOW, None)

@@ -15,7 +15,7 @@ from dream.adapters.pytorch.call_hook import hook_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import DrawPatches
-from dream.adapters.pytorch.randomness.current import Memory, State, current, set_state, state
+from dream.adapters.pytorch.randomness.current import Memory, State, current, same, set_state, state
 from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
@@ -40,6 +40,9 @@ class _Seen:
         self.calls = 0
         self.told = False
         self.memory = Memory()
+        self.drops = any(isinstance(m, _DROPS) for m in module.modules())
+        self.drew = self.quiet = self.put = False
+        self.before: State | None = None
         self.passes = -1
         self.share: Share | None = None
         self.rows: Rows | None = None
@@ -104,7 +107,7 @@ class CallDraws:
             self._modes.called(module)
         self._running.append(seen)
         if not self._opened:
-            patches.put()
+            self._put(seen)
         if share.micros > 1:
             self._draw_again(share)
         if self._local or seen.compiled or seen.alone:
@@ -124,17 +127,42 @@ class CallDraws:
         if seen is None:
             return
         current.call = None
-        if seen.calls < _WATCHED and current.strayed():
-            seen.alone = "random draws by an operation that dream does not know"
-            self._tell(seen.alone, module)
+        if seen.calls < _WATCHED:
+            seen.drew |= current.drew()
+            if current.strayed():
+                seen.alone = "random draws by an operation that dream does not know"
+                self._tell(seen.alone, module)
+            seen.quiet = seen.calls + 1 == _WATCHED and not (seen.drew or seen.alone or seen.drops)
         if seen.compiled and not seen.told and current.drew_alone():
             seen.told = True
             self._tell("random draws in compiled code", module)
         seen.calls += 1
         if self._local or seen.compiled or seen.alone:
             current.join()
-        if not self._opened:
+        if seen.put:
+            seen.put = False
             patches.take_back()
+        elif seen.before is not None:
+            self._check_quiet(seen, module)
+
+    def _put(self, seen: _Seen) -> None:
+        """A call outside the block begins."""
+        seen.put = not seen.quiet
+        if seen.put:
+            patches.put()
+        else:
+            seen.before = state()
+
+    def _check_quiet(self, seen: _Seen, module: nn.Module) -> None:
+        """Whether a model draws after all."""
+        before, seen.before = seen.before, None
+        if before is not None and not same(before, state()):
+            seen.quiet = False
+            self._say(
+                f"a call of {type(module).__name__} has random draws, which its first calls had "
+                "not, outside the block; those of its next calls are for the global batch. In this "
+                "call"
+            )
 
     def _look_up(self, module: nn.Module) -> _Seen:
         seen = self._seen.get(module)
