@@ -83,6 +83,8 @@ _CLAMPS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "clamp"),
     (torch.Tensor, "clamp_"),
     (torch.Tensor, "clamp_min"),
+    (torch, "maximum"),
+    (torch.Tensor, "maximum"),
 )
 """The names of the place "clamp"."""
 _FIRST: tuple[tuple[Any, str], ...] = (

@@ -31,11 +31,17 @@ class Riders:
     done, whatever it was. Places that a rank leaves count as zeros.
     """
 
-    __slots__ = ("means", "own")
-
     def __init__(self) -> None:
-        self.own: Array[c_double] = (c_double * _RIDERS)()
-        self.means: Array[c_double] = (c_double * _RIDERS)()
+        self._arrays: tuple[Array[c_double], Array[c_double]] = (
+            (c_double * _RIDERS)(),
+            (c_double * _RIDERS)(),
+        )
+        self.own: Any = self._arrays[0]
+        self.means: Any = self._arrays[1]
+
+    def addresses(self) -> tuple[int, int]:
+        """Return where the core finds this rank's and the means."""
+        return addressof(self._arrays[0]), addressof(self._arrays[1])
 
 
 @final
@@ -75,7 +81,7 @@ class Group:
             raise _not_opened(Code(code))
         self._handle = handle.value
         self.riders = Riders()
-        self._core["ride"](handle, addressof(self.riders.own), addressof(self.riders.means))
+        self._core["ride"](handle, *self.riders.addresses())
 
     @property
     def size(self) -> int:

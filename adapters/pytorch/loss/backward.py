@@ -176,7 +176,7 @@ class WeighedBackward:
         """What `_start` does, of what there is to do for a loss of one term."""
         weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
         near = type(root) is torch.Tensor and not root.is_cuda
-        value = root.item() * factor if near else value_of(root, *recipe.terms, [factor])
+        value = root.item() * factor if near else value_of(root, recipe.terms[0], [factor])
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
         message = self._message(root, value, weighed, last=completes)
         means = bearer.ride(message) if near else None
@@ -185,7 +185,8 @@ class WeighedBackward:
             self._pass(run, [root], reading, message, [root], [given], {}, None)
             return
         if completes:
-            root.grad_fn.metadata[LATE] = True  # type: ignore[union-attr]
+            node: Any = root.grad_fn
+            node.metadata[LATE] = True
         self._running = True
         try:
             run(root, given)

@@ -109,7 +109,8 @@ class Call:
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
-            if isinstance(x, torch.Tensor) and (node := x.grad_fn) is not None:
+            node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
+            if node is not None:
                 node.metadata[CALL_AT] = self
 
 

@@ -205,9 +205,10 @@ class DdpModule(DistributedModule, Bearer):
         numbers = message.tolist() if isinstance(message, torch.Tensor) else message
         if not self._begins:
             numbers = [*map(add, self._riding, numbers)]
-        self._riding = riders.own[:SIZE] = numbers
+        riders.own[:SIZE] = self._riding = numbers
         self.backwards.expected, self._runner.reduced = True, False
-        return riders.means
+        means: Sequence[float] = riders.means
+        return means
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -241,7 +242,8 @@ class DdpModule(DistributedModule, Bearer):
 
     def received(self) -> Numbers:
         if self._riders is not None:
-            return self._riders.means
+            means: Sequence[float] = self._riders.means
+            return means
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
