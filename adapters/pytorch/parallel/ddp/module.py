@@ -267,6 +267,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._forward = self._runner.forward
         self._riders = self._reducer = None
+        self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
