@@ -102,7 +102,12 @@ def library() -> dict[str, Any]:
         ) from error
     functions = {}
     for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(core, f"dream_shared_{name}")
+        function = getattr(core, f"dream_shared_{name}", None)
+        if function is None:
+            raise NotInstalled(
+                "The native core is of another version of dream. Received: one without "
+                f"dream_shared_{name}. Install dream again: it is built then."
+            )
         function.restype, function.argtypes = result, arguments
         functions[name] = function
     return functions
