@@ -44,8 +44,17 @@ int lay_open(dream_shared &g) {
     }
     Opening &own = g.opening(g.rank);
     own.signature = g.call.said;
+    if (g.riding) std::copy(g.riding, g.riding + DREAM_RIDERS, own.riders);
     advance(g, own.called, g.calls);
     return DREAM_DONE;
+}
+
+void take_riders(dream_shared &g) {
+    for (int i = 0; i < DREAM_RIDERS; ++i) {
+        double sum = 0;
+        for (int rank = 0; rank < g.ranks; ++rank) sum += g.opening(rank).riders[i];
+        g.rode[i] = sum / g.ranks;
+    }
 }
 
 bool lengths_agree(const dream_shared &g) {
@@ -66,6 +75,7 @@ int compare(dream_shared &g) {
         same &= !std::memcmp(&g.opening(rank).signature, &g.call.said, sizeof g.call.said);
     if (same && g.call.said.kind == DREAM_ALL_TO_ALL) same = lengths_agree(g);
     if (!same) return DREAM_MISMATCH;
+    if (g.rode) take_riders(g);
     g.chunks = chunks_of(g);
     return DREAM_DONE;
 }

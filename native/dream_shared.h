@@ -31,7 +31,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define DREAM_SHARED_VERSION 1
+#define DREAM_SHARED_VERSION 2
+#define DREAM_RIDERS 8 /* numbers that travel with a call */
 
 enum dream_code {
     DREAM_DONE = 0,
@@ -113,6 +114,12 @@ int dream_shared_all_gather(dream_shared *group, const void *in, void *out, cons
    `in` and `out` are apart. */
 int dream_shared_all_to_all(dream_shared *group, const void *in, void *out, const uint64_t *sends,
                             const uint64_t *receives, int dtype, uint64_t tag);
+
+/* From now on DREAM_RIDERS numbers travel with every call, whatever it is: `mine` as they are when it
+   starts, and once it is done, `mean` holds the means over the ranks, added up in their order. They
+   wait for nothing that the call does not wait for. Both stay where they are until the group is
+   closed. A rank that has none counts as zeros. */
+void dream_shared_ride(dream_shared *group, const double *mine, double *mean);
 
 /* Go on with a call that gave DREAM_AGAIN. */
 int dream_shared_again(dream_shared *group);

@@ -176,6 +176,10 @@ int dream_shared_all_to_all(dream_shared *group, const void *in, void *out, cons
     return start(group, said, in, out, sends, receives);
 }
 
+void dream_shared_ride(dream_shared *group, const double *mine, double *mean) {
+    group->riding = mine, group->rode = mean;
+}
+
 int dream_shared_again(dream_shared *group) {
     Turn turn(*group, true);
     return turn ? run(*group) : int(DREAM_BUSY);

@@ -42,6 +42,9 @@ struct dream_shared {
     double waited = 0;  // seconds, in the wait under way
     double looked = 0;  // when that was last added to; 0: not waiting
 
+    const double *riding = nullptr;  // this rank's riders, and where the means go
+    double *rode = nullptr;
+
     int culprit = -1;
     std::vector<dream_signature> said;
 

@@ -5,7 +5,7 @@
 // far it is by counters that only it advances:
 //
 //   called    one for odd calls and one for even: how many calls it has made. The call's signature
-//             lies beside it, and the call's first chunk is in its slot, when it advances. Every
+//             and its riders lie beside it, and its first chunk is in its slot, when it advances. Every
 //             call waits for all ranks' `called` and compares the signatures, so no rank is more
 //             than a call ahead, and nobody touches a user's buffer in a call that differs.
 //   arrived   how many chunks it has put into its slots (the first of a call: see `called`).
@@ -52,6 +52,7 @@ struct Counter {
 struct alignas(64) Opening {
     Counter called;
     dream_signature signature;
+    double riders[DREAM_RIDERS];
 };
 
 struct alignas(128) Place {

@@ -68,6 +68,9 @@ class BareParameters:
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
             called = self._called()
+            if called and not self._optimizers:
+                run(tensors, grad_tensors, *args, **kwargs)
+                return
             bare = [] if called else self._of_loss(tensors)
             before = self._gradients() if called else []
             self._inside = True

@@ -25,7 +25,7 @@ from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
 from dream.collectives.transport import Combine, Length
-from dream.shared_memory import listening
+from dream.shared_memory import Riders, listening
 from dream.shared_memory.groups import serves
 
 GradientHook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
@@ -39,6 +39,11 @@ class TorchWire(Wire):
     @abstractmethod
     def gradient_hook(self) -> GradientHook | None:
         """Reduces a bucket of DDP's; None leaves it to DDP's own process group."""
+
+    @property
+    def riders(self) -> Riders | None:
+        """The numbers that travel with each bucket by themselves; None where none can."""
+        return None
 
 
 _LIBRARY, _NCCL = "libtorch_cpu", "libnccl"

@@ -37,12 +37,13 @@ class DriftGuard:
 
     roots: the modules that train. The comparisons come at an optimizer's first step, its second,
     its fourth, and so on until they cost as little as they are to; and before the next step once
-    `hear` has found that learning rates differ. alarms: how often it has.
+    `hear` has found that learning rates differ. alarms: how often it has. kept: where the buffers
+    are that drifted once.
     """
 
     def __init__(self, ranks: Communicator, roots: Callable[[], Iterable[nn.Module]]) -> None:
         self._ranks, self._roots = ranks, roots
-        self._kept: list[tuple[dict[str, Any], str]] = []
+        self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
         self._optimizers: list[ref[Optimizer]] = []
@@ -56,8 +57,13 @@ class DriftGuard:
     def stamp(self) -> int:
         """Return a small number for the optimizers' learning rates. It travels with a backward's
         gradients, and its square too, so that all ranks know whether theirs are alike."""
-        living = [each() for each in self._optimizers]
-        rates = [_rate(g) for each in living if each is not None for g in each.param_groups]
+        rates = []
+        for each in self._optimizers:
+            optimizer = each()
+            if optimizer is not None:
+                for group in optimizer.param_groups:
+                    rate = group.get("lr", 0.0)
+                    rates.append(rate if type(rate) is float else _rate(rate))
         return hash(tuple(rates)) % _STAMPS
 
     def hear(self, stamps: float, squares: float) -> None:
@@ -69,8 +75,8 @@ class DriftGuard:
 
     def keep(self) -> None:
         """Have the buffers that drifted once hold what rank 0's hold."""
-        if self._kept:
-            own = [places[name].data for places, name in self._kept]
+        if self.kept:
+            own = [places[name].data for places, name in self.kept]
             foreach_copy_(own, self._ranks.broadcast(own))
 
     def compare(self, optimizer: Optimizer, steps: int, seconds: float) -> int:
@@ -153,7 +159,7 @@ class DriftGuard:
         for name, _ranks in self._differing(self._buffers()):
             if name not in self._told:
                 self._told.add(name)
-                self._kept.append(self._place(name))
+                self.kept.append(self._place(name))
                 logger.warning(
                     "%s is a buffer that forward changes by this rank's own samples: from now on "
                     "every rank holds rank 0's, which has seen its share alone",
@@ -195,7 +201,8 @@ class _Countdown:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._left -= 1
         if self._left and self._alarms == self._guard.alarms:
-            self._guard.keep()
+            if self._guard.kept:
+                self._guard.keep()
             return
         self._alarms = self._guard.alarms
         spent = time.perf_counter() - self._began
@@ -204,8 +211,7 @@ class _Countdown:
         self._began = time.perf_counter()
 
 
-def _rate(group: Mapping[str, Any]) -> float:
-    rate = group.get("lr", 0.0)
+def _rate(rate: Any) -> float:
     if isinstance(rate, torch.Tensor):  # a device is not waited for
         return float(rate) if rate.device.type == "cpu" else 0.0
     return float(rate)

@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
 @final
 class BackwardCheck:
-    """The backward passes of one module, as one of its parameters sees them."""
+    """The backward passes of one module, as one of its parameters sees them.
+
+    armed: the whole module was called, and no backward has come since. expected: a backward pass
+    runs that averages, and does not tell by itself.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._armed = False
+        self.armed = self.expected = False
         self._reduced: set[int] = set()
         self._others: set[int] = set()
         self._handles: list[RemovableHandle] = []
         self._after: list[RemovableHandle] = []
-
-    @property
-    def armed(self) -> bool:
-        """Whether the whole module was called, and no backward has come since."""
-        return self._armed
 
     def watch(self, parameter: nn.Parameter, message: nn.Parameter | None = None) -> None:
         """Look at the backward passes that reach `parameter`, and at those that averaged it.
@@ -45,6 +44,16 @@ class BackwardCheck:
         if message is not None:
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._came_beside))
 
+    def watch_others(self, parameter: nn.Parameter) -> None:
+        """Look at the backward passes that reach `parameter` and are not `expected`."""
+        self.stop()
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._came_unexpected)]
+
+    def averaged(self) -> None:
+        """The one that was expected has ended."""
+        self.expected = self.armed = False
+        self.count += 1
+
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -52,13 +61,13 @@ class BackwardCheck:
 
     def arm(self) -> None:
         """The whole module is called: the next backward is averaged."""
-        self._armed = True
+        self.armed, self.expected = True, False
         while self._after:
             self._after.pop().remove()
 
     def came(self) -> None:
         """A backward pass came to what the call gave."""
-        self._armed = False
+        self.armed = False
 
     @contextmanager
     def completing(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
@@ -78,6 +87,9 @@ class BackwardCheck:
 
     def check(self) -> None:
         """Refuse gradients that were not averaged. Called before an optimizer's step."""
+        if not self._others:
+            self._reduced.clear()
+            return
         others = self._others - self._reduced
         self._reduced.clear()
         self._others.clear()
@@ -90,11 +102,15 @@ class BackwardCheck:
             )
 
     def _arrived(self, _: torch.Tensor) -> None:
-        if self._armed:
-            self._armed = False
+        if self.armed:
+            self.armed = False
             self.count += 1
             self._reduced.add(current_backward())
         else:
+            self._others.add(current_backward())
+
+    def _came_unexpected(self, _: torch.Tensor) -> None:
+        if not self.expected:
             self._others.add(current_backward())
 
     def _came_beside(self, _: torch.Tensor) -> None:

@@ -85,6 +85,8 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch.Tensor, "clamp"),
         (torch.Tensor, "clamp_"),
         (torch.Tensor, "clamp_min"),
+        (torch, "maximum"),
+        (torch.Tensor, "maximum"),
     ),
     "read": tuple((torch.Tensor, name) for name in ("item", "tolist", "__float__", "__int__")),
 }
@@ -352,6 +354,7 @@ class DrawPatches:
     def __init__(self, stands: Callable[[DrawKind, str, Any], Any]) -> None:
         self._stands = stands
         self._wanted = 0
+        self._known: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._own: list[tuple[Any, str, Any, bool]] = []
 
     def put(self) -> None:
@@ -363,8 +366,12 @@ class DrawPatches:
             for owner in owners:
                 for name in names:
                     own = getattr(owner, name)
+                    its_own, stands = self._known.get((owner, name), (None, None))
+                    if its_own is not own:
+                        stands = self._stands(kind, name, own)
+                        self._known[owner, name] = own, stands
                     self._own.append((owner, name, own, name in vars(owner)))
-                    setattr(owner, name, self._stands(kind, name, own))
+                    setattr(owner, name, stands)
 
     def take_back(self) -> None:
         self._wanted -= 1

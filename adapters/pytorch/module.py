@@ -126,6 +126,8 @@ class ModuleRegistry:
         not by another distributed module, and not by a recomputation during backward."""
         if self.inside or not torch.is_grad_enabled() or recomputing():
             return False
+        if private.peek_transform() is None:
+            return True
         running = private.transform()
         if running in (None, "Vmap") or self.communicator.world_size == 1:
             return running is None

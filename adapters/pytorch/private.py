@@ -314,6 +314,13 @@ def clear_hooks(module: nn.Module) -> None:
         vars(module)[name] = OrderedDict()
 
 
+SAVED_DIM, SAVED_SELF, SAVED_SIZES = "_saved_dim", "_saved_self", "_saved_self_sym_sizes"
+SAVED_HOW, SAVED_TOTAL = "_saved_reduction", "_saved_total_weight"
+"""What `saved` finds, where it is looked for at every step."""
+peek_transform = torch._C._functorch.peek_interpreter_stack
+"""The transform of torch.func that runs; None for none."""
+
+
 def saved(node: Any, name: str) -> Any:
     """What a node of the autograd graph keeps for backward; None where it keeps no such thing."""
     return getattr(node, "_saved_" + name, None)

@@ -3,7 +3,7 @@
 Annotations are evaluated here, since DDP compares a hook's with its own classes.
 """
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch._C._distributed_c10d import GradBucket
@@ -32,11 +32,14 @@ class Buckets:
     def __init__(self, group: Group) -> None:
         self._group = group
 
-    def hook(self, state: object, bucket: GradBucket) -> Future:
-        """A DDP communication hook: the mean over the ranks."""
+    def hook(self, state: Any, bucket: GradBucket) -> Future:
+        """A DDP communication hook: the mean over the ranks. state: is told of a backward pass's
+        last bucket, and with it of all of them."""
         buffer = bucket.buffer()
         at = buffer.data_ptr()
         self._group.all_reduce(at, at, buffer.numel(), name_of(buffer.dtype), "mean")
+        if state is not None and bucket.is_last():
+            state.reduced = True
         future: Future = torch.futures.Future()
         future.set_result(buffer)
         return future

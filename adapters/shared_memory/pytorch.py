@@ -12,7 +12,7 @@ from dream._topology import Cluster
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.shared_memory._buckets import Buckets, name_of
 from dream.collectives.transport import Combine, Length
-from dream.shared_memory import Group, groups
+from dream.shared_memory import Group, Riders, groups
 
 
 def connect(place: Cluster, reduction: str) -> TorchWire:
@@ -37,6 +37,10 @@ class SharedMemory(TorchWire):
     @property
     def gradient_hook(self) -> GradientHook:
         return self._buckets.hook
+
+    @property
+    def riders(self) -> Riders:
+        return self._group.riders
 
     def all_reduce(self, buffers: list[torch.Tensor], op: Combine) -> list[torch.Tensor]:
         for flat in buffers:

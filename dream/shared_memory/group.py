@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_uint64, c_void_p, get_errno
+from ctypes import Array, addressof, byref, c_double, c_uint64, c_void_p, get_errno
 from os import strerror
 from typing import Any, final
 
@@ -20,13 +20,37 @@ _DIRECT_CROWDED = 256 * 1024
 worth more where ranks wait for one another's cores."""
 
 
+_RIDERS = 8
+
+
+@final
+class Riders:
+    """Numbers that travel with every call of a group, and wait for nothing beside it.
+
+    own: this rank's, at most as many as there are places. means: over the ranks, once a call is
+    done, whatever it was. Places that a rank leaves count as zeros.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: tuple[Array[c_double], Array[c_double]] = (
+            (c_double * _RIDERS)(),
+            (c_double * _RIDERS)(),
+        )
+        self.own: Any = self._arrays[0]
+        self.means: Any = self._arrays[1]
+
+    def addresses(self) -> tuple[int, int]:
+        """Return where the core finds this rank's and the means."""
+        return addressof(self._arrays[0]), addressof(self._arrays[1])
+
+
 @final
 class Group:
     """A rank's side of it. All ranks make the same calls in the same order, one at a time.
 
     Addresses are of contiguous elements, in this process's memory, that stay where they are until
     the call returns; source and target may be the same. Counts are elements. tag: a number of the
-    caller's that must be the same on every rank too.
+    caller's that must be the same on every rank too. riders: what travels with each call.
 
     Every method raises `Desynchronized` on every rank, with nothing moved, where calls differ, and
     the group is as good as before; `WorkerFailed` where a rank has died or left, `Desynchronized`
@@ -56,6 +80,8 @@ class Group:
         if code:
             raise _not_opened(Code(code))
         self._handle = handle.value
+        self.riders = Riders()
+        self._core["ride"](handle, *self.riders.addresses())
 
     @property
     def size(self) -> int:

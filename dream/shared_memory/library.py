@@ -56,6 +56,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "broadcast": (c_int, [_GROUP, _BUFFER, _COUNT, c_int, c_int, _TAG]),
     "all_gather": (c_int, [_GROUP, _BUFFER, _BUFFER, _LENGTHS, c_int, _TAG]),
     "all_to_all": (c_int, [_GROUP, _BUFFER, _BUFFER, _LENGTHS, _LENGTHS, c_int, _TAG]),
+    "ride": (None, [_GROUP, c_void_p, c_void_p]),
     "again": (c_int, [_GROUP]),
     "abandon": (c_int, [_GROUP]),
     "culprit": (c_int, [_GROUP]),
@@ -101,7 +102,12 @@ def library() -> dict[str, Any]:
         ) from error
     functions = {}
     for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(core, f"dream_shared_{name}")
+        function = getattr(core, f"dream_shared_{name}", None)
+        if function is None:
+            raise NotInstalled(
+                "The native core is of another version of dream. Received: one without "
+                f"dream_shared_{name}. Install dream again: it is built then."
+            )
         function.restype, function.argtypes = result, arguments
         functions[name] = function
     return functions

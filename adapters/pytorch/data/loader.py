@@ -29,7 +29,7 @@ from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.generators import InStep
+from dream.adapters.pytorch.randomness.generators import InStep, NumpyWatch
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import check_batch_size
@@ -339,6 +339,7 @@ class _DealtIterator:
         self._inner = inner
         self._pass = begun
         self._shares = shares
+        self._drawn = NumpyWatch()
 
     def __iter__(self) -> Self:
         return self
@@ -347,6 +348,7 @@ class _DealtIterator:
         return self._pass.length
 
     def __next__(self) -> Any:
+        self._drawn.asked()
         self._pass.ask()
         try:
             with current.reading():
@@ -359,6 +361,8 @@ class _DealtIterator:
         if share.count == 0:
             batch = empty(batch)
         self._shares.yielded(batch, share, self)
+        if share.parts > 1:
+            self._drawn.handed()
         return batch
 
     def __del__(self) -> None:

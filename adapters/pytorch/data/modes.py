@@ -11,12 +11,14 @@ from torch import nn
 
 @final
 class Modes:
-    """The models of a strategy, and which of them the loop trains."""
+    """The models of a strategy, and which of them the loop trains. passes: to train on, that have
+    begun."""
 
     def __init__(self) -> None:
         self._made: WeakSet[nn.Module] = WeakSet()
         self._called: WeakSet[nn.Module] = WeakSet()
         self._over = False
+        self.passes = 0
         self._shapes: dict[tuple[int, ...], bool] = {}
 
     def add(self, module: nn.Module) -> None:
@@ -26,6 +28,7 @@ class Modes:
     def pass_begins(self) -> None:
         """A pass to train on begins: those that it calls are the ones that count."""
         self._over = True
+        self.passes += 1
 
     def called(self, module: nn.Module) -> None:
         """The loop calls a model to train it."""

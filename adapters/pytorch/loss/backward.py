@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 
@@ -22,13 +22,25 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
-from dream.adapters.pytorch.loss.calls import Bearer, Call, mark_late
+from dream.adapters.pytorch.loss.calls import LATE, Bearer, Call
 from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
+from dream.adapters.pytorch.loss.message import (
+    EXTRA,
+    OVERTAKEN,
+    PARTS,
+    SIZE,
+    SQUARE,
+    STAMP,
+    VALUE,
+    Numbers,
+    Stamped,
+    as_tensor,
+)
 from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.private import be_whole, recomputing, to_local
+from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -44,21 +56,6 @@ _WHOLE = (
 )
 _CALLS = 64
 """Calls of one module that are remembered until its backward."""
-SIZE = 6
-"""Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
-parts count differently, whether a divisor is no longer what it was found to be, and a stamp of the
-optimizers' learning rates with its square."""
-VALUE, EXTRA, PARTS, OVERTAKEN, STAMP, SQUARE = range(SIZE)
-
-
-class Stamped(Protocol):
-    """What sees by a message whether the ranks are alike."""
-
-    def stamp(self) -> int:
-        """Return a small number that is to be the same on every rank."""
-
-    def hear(self, stamps: float, squares: float) -> None:
-        """Be told the means over the ranks, of the numbers and of their squares."""
 
 
 @final
@@ -84,7 +81,7 @@ class WeighedBackward:
         self._among, self._updates, self._strict = among, updates, strict
         self._calls: dict[Bearer, deque[Call]] = {}
         self._lent, self._within = lent, within
-        self.installed = False
+        self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._said: set[str] = set()
         self._recipes: dict[str, Recipe | None] = {}
@@ -101,7 +98,12 @@ class WeighedBackward:
 
     def waits(self) -> bool:
         """Whether the backward of a call has not come."""
-        return any(bearer.waits for bearer in self._calls)
+        if self._running:
+            return True
+        for bearer in self._calls:  # noqa: SIM110
+            if bearer.waits:
+                return True
+        return False
 
     def lend(self) -> None:
         """A loop calls a module: its backward is weighed after the block too."""
@@ -140,6 +142,11 @@ class WeighedBackward:
             inputs: Any = None,
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
+            if given is None and inputs is None and not (retain_graph or create_graph):
+                known = self._known(tensors)
+                if known is not None:
+                    self._run_known(run, tensors, *known)
+                    return
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             if not self._calls or not all(map(_starts, roots)) or recomputing():
                 run(tensors, given, retain_graph, create_graph, inputs=inputs)
@@ -151,6 +158,56 @@ class WeighedBackward:
 
         return backward
 
+    def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
+        """The module that a loss came through, and what is known of such a loss; None where it is
+        not one that was read before, of the one call that waits."""
+        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
+            return None
+        node: Any = root.grad_fn
+        recipe = None if node is None else self._recipes.get(node.name())
+        ((bearer, calls),) = self._calls.items()
+        if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:
+            return None
+        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and _begun(bearer)):
+            return None
+        return bearer, recipe
+
+    def _run_known(self, run: Run, root: torch.Tensor, bearer: Bearer, recipe: Recipe) -> None:
+        """What `_start` does, of what there is to do for a loss of one term."""
+        weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
+        near = type(root) is torch.Tensor and not root.is_cuda
+        value = root.item() * factor if near else value_of(root, recipe.terms[0], [factor])
+        given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
+        message = self._message(root, value, weighed, last=completes)
+        means = bearer.ride(message) if near else None
+        if means is None:
+            reading = Reading([bearer], recipe.terms, weighed)
+            self._pass(run, [root], reading, message, [root], [given], {}, None)
+            return
+        if completes:
+            node: Any = root.grad_fn
+            node.metadata[LATE] = True
+        self._running = True
+        try:
+            run(root, given)
+            bearer.finish(run)
+        finally:
+            self._running = False
+            self._clear()
+        if not completes:
+            return
+        stamp = means[STAMP]
+        if means[EXTRA] or means[OVERTAKEN] or stamp * stamp != means[SQUARE]:
+            self._finish([root], Reading([bearer], recipe.terms, weighed), {})
+        else:
+            root.data.fill_(means[VALUE])
+
+    def _clear(self) -> None:
+        """A backward has ended: forget the calls that it came from."""
+        self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
+        if self._lent is not None and not self.installed and not self._calls:
+            self._lent.give_back()
+
     def _start(
         self, run: Run, roots: list[Any], gradients: list[Any], keep: dict[str, Any], inputs: Any
     ) -> None:
@@ -158,52 +215,59 @@ class WeighedBackward:
         if len(gradients) != len(roots) or not armed:
             run(roots, gradients, inputs=inputs, **keep)  # torch says what is wrong
             return
-        reading = self._known(roots, armed) or self._read(roots, armed)
-        completes = all(bearer.completes for bearer in reading.bearers)
-        starts, given, handles, message = self._weighed(
-            roots, gradients, reading, last=bool(reading.bearers) and completes
-        )
+        reading = self._read(roots, armed)
+        last = bool(reading.bearers) and all(bearer.completes for bearer in reading.bearers)
+        given, handles, numbers = self._weighed(roots, gradients, reading, last=last)
         if inputs is not None:
             inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        for bearer in reading.bearers:
-            sent = bearer.send(message)
-            if sent is not None:
-                starts.append(sent[0])
-                given.append(sent[1])
-                inputs = None if inputs is None else [*inputs, sent[0]]
-        if len(roots) == 1 and reading.bearers and completes:
-            mark_late(roots[0])
         try:
-            run(starts, given, inputs=inputs, **keep)
-            for bearer in reading.bearers if completes else ():
-                bearer.finish(run)
+            self._pass(run, roots, reading, numbers, [*roots], given, keep, inputs)
         finally:
             for handle in handles:
                 handle.remove()
-            self._calls = {b: calls for b, calls in self._calls.items() if b.waits}
-            if self._lent is not None and not self._calls:
-                self._lent.give_back()
-        if reading.bearers and completes:
-            self._finish(roots, reading, keep)
 
-    def _known(self, roots: list[Any], armed: list[Call]) -> Reading | None:
-        """The reading of a loss of one call that is like one read before."""
-        call, bearer = armed[0], armed[0].bearer
-        if len(armed) > 1 or len(roots) > 1 or bearer is None:
-            return None
-        recipe = self._recipes.get(roots[0].grad_fn.name())
-        if recipe is None or not recipe.fits(roots[0], call):
-            return None
-        if recipe.weighed.late and _begun([bearer]):
-            return None
-        return Reading([bearer], recipe.terms, recipe.weighed)
+    def _pass(
+        self,
+        run: Run,
+        roots: list[Any],
+        reading: Reading,
+        numbers: Numbers,
+        starts: list[Any],
+        given: list[Any],
+        keep: dict[str, Any],
+        inputs: list[Any] | None,
+    ) -> None:
+        """Run backward, with a message beside it. starts, given: what it starts from, and the
+        gradients there."""
+        bearers, completes = reading.bearers, bool(reading.bearers)
+        for bearer in bearers:
+            completes = completes and bearer.completes
+            if bearer.ride(numbers) is None:
+                sent = bearer.send(as_tensor(numbers, roots[0]))
+                if sent is not None:
+                    starts.append(sent[0])
+                    given.append(sent[1])
+                    inputs = None if inputs is None else [*inputs, sent[0]]
+        if completes and len(roots) == 1:
+            roots[0].grad_fn.metadata[LATE] = True
+        try:
+            if len(starts) == 1:
+                run(starts[0], given[0], inputs=inputs, **keep)
+            else:
+                run(starts, given, inputs=inputs, **keep)
+            for bearer in bearers:
+                bearer.finish(run)
+        finally:
+            self._clear()
+        if completes:
+            self._finish(roots, reading, keep)
 
     def _read(self, roots: list[Any], armed: list[Call]) -> Reading:
         terms = [terms_of(root, armed) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         listed = [term for each in terms for term in each]
         cut = self._updates is not None
-        weighed = self._factors.weigh(listed, fresh=not _begun(bearers), cut=cut)
+        weighed = self._factors.weigh(listed, fresh=not any(map(_begun, bearers)), cut=cut)
         say(weighed.terms, self._said, strict=self._strict)
         reading = Reading(bearers, terms, weighed)
         if len(armed) == 1 and len(roots) == 1 and not cut:
@@ -213,8 +277,8 @@ class WeighedBackward:
 
     def _weighed(
         self, roots: list[Any], gradients: list[Any], reading: Reading, *, last: bool
-    ) -> tuple[list[Any], list[Any], list[Any], torch.Tensor]:
-        """What backward starts from, the gradients there, hooks, and the message."""
+    ) -> tuple[list[Any], list[Any], Numbers]:
+        """The gradients that backward starts from, hooks, and the message."""
         weighed = reading.weighed
         handles = stops(weighed)
         given = [*gradients]
@@ -226,19 +290,19 @@ class WeighedBackward:
             given[index], more = scaled(root, gradients[index], each, own)
             handles += more
             values.append(value_of(root, each, own))
-        return [*roots], given, handles, self._message(roots[0], values, weighed, last=last)
+        value = values[0] if len(values) == 1 else 0.0
+        return given, handles, self._message(roots[0], value, weighed, last=last)
 
     def _message(
-        self, like: torch.Tensor, values: Sequence[Factor], weighed: Weighed, *, last: bool
-    ) -> torch.Tensor:
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        value = values[0] if len(values) == 1 else 0.0
+        self, like: torch.Tensor, value: Factor, weighed: Weighed, *, last: bool
+    ) -> Numbers:
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(in_parts(weighed))
+        parts = float(len(weighed.terms) > 1 and in_parts(weighed))
         if like.device.type == "cpu":  # nothing is waited for
             stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
-            rest = parts, float(weighed.overtaken), stamp, stamp * stamp
-            return torch.tensor([float(value), float(sent), *rest], dtype=dtype)
+            overtaken = float(weighed.overtaken)
+            return float(value), float(sent), parts, overtaken, stamp, stamp * stamp
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
         return message
@@ -246,10 +310,12 @@ class WeighedBackward:
     def _finish(self, roots: list[Any], reading: Reading, keep: dict[str, Any]) -> None:
         """Backward has ended, and the message is there."""
         bearers, weighed = reading.bearers, reading.weighed
-        received = bearers[0].received()
-        message: Any = received if received.is_cuda else received.tolist()
+        message: Any = bearers[0].received()
+        if isinstance(message, torch.Tensor) and not message.is_cuda:
+            message = message.tolist()
+        here = not isinstance(message, torch.Tensor)
         late: Factor = 1.0
-        if not received.is_cuda:
+        if here:
             if message[OVERTAKEN]:
                 self._factors.look_again()
                 self._recipes.clear()  # who reads again meets the others
@@ -263,7 +329,7 @@ class WeighedBackward:
                     self._updates.held.renote()
         if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
             return
-        if len(weighed.terms) > 1 and not received.is_cuda and message[PARTS]:
+        if len(weighed.terms) > 1 and here and message[PARTS]:
             _tell(_NEAR, self._said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
@@ -315,17 +381,16 @@ def _starts(root: Any) -> bool:
     return isinstance(root, torch.Tensor) and root.grad_fn is not None
 
 
-def _begun(bearers: list[Bearer]) -> bool:
+def _begun(bearer: Bearer) -> bool:
     """Whether there are gradients that this backward adds to."""
-    return any(any(map(_has_gradient, bearer.trained)) for bearer in bearers)
-
-
-def _has_gradient(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None
+    for parameter in bearer.trained:  # noqa: SIM110
+        if parameter.grad is not None:
+            return True
+    return False
 
 
 def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:
     """Whether a further backward would use the root's own value."""
-    return bool(keep["retain_graph"] or keep["create_graph"]) and (
+    return bool(keep.get("retain_graph") or keep.get("create_graph")) and (
         private.saved(root.grad_fn, "result") is not None
     )

@@ -8,10 +8,11 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch.private import note, tree_leaves
+from dream.adapters.pytorch.loss.message import Numbers
+from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
-_KEY = "dream.call"
+CALL_AT = "dream.call"
 """A key of a graph node's metadata, which lives as long as the node does."""
 
 
@@ -27,17 +28,13 @@ def is_message(root: torch.Tensor) -> bool:
     )
 
 
-_LATE = "dream.late"
-
-
-def mark_late(root: torch.Tensor) -> None:
-    """Note that a loss is to hold the global value once its backward has ended."""
-    note(root.grad_fn, _LATE, True)
+LATE = "dream.late"
+"""Noted on a loss's node where it is to hold the global value once its backward has ended."""
 
 
 def is_late(root: torch.Tensor) -> bool:
     node: Any = root.grad_fn
-    return node is not None and _LATE in node.metadata
+    return node is not None and LATE in node.metadata
 
 
 def _leaves_at(node: Any) -> list[Any]:
@@ -58,18 +55,24 @@ class Bearer(ABC):
     def completes(self) -> bool:
         """Whether the gradient is whole, and made global, with the next backward."""
 
+    def ride(self, message: Numbers) -> Sequence[float] | None:
+        """Have the message travel by itself with the gradients of the backward that is about to
+        start. Returns where the means over the ranks are after it; None where that cannot be, and
+        the message is to be sent. Messages of an update's micro-batches are added up."""
+        return None
+
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Send the message, shape (SIZE,), with the backward that is about to start. What that
-        starts from beside the loss, and the gradient there; None where the message has its own
-        way. Messages of an update's micro-batches are added up."""
+        """Send the message, shape (SIZE,), likewise. What backward starts from beside the loss, and
+        the gradient there; None where the message has its own way."""
 
     def finish(self, run: Callable[..., None]) -> None:  # noqa: B027
-        """After backward: have parameters reduced too that it did not come to. run: backward."""
+        """Backward has ended: where it completes, have parameters reduced too that it did not come
+        to. run: backward."""
 
     @abstractmethod
-    def received(self) -> torch.Tensor:
-        """After backward: the mean over the ranks of what was sent. Shape (SIZE,)."""
+    def received(self) -> Numbers:
+        """After backward: the mean over the ranks of what was sent, or rode. Shape (SIZE,)."""
 
     @property
     @abstractmethod
@@ -87,7 +90,7 @@ class Call:
 
     __slots__ = ("bearer", "inputs", "share")
 
-    def __init__(self, bearer: Bearer | None, share: Share | None, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
 
     @classmethod
@@ -95,19 +98,23 @@ class Call:
         cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call:
         leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
-        if any(isinstance(x, (list, tuple, dict)) for x in leaves):
-            leaves = tree_leaves(leaves)
-        nodes = [x.grad_fn for x in leaves if isinstance(x, torch.Tensor)]
-        return cls(bearer, share, tuple(node for node in nodes if node is not None))
+        nodes = []
+        for x in leaves:
+            if isinstance(x, (list, tuple, dict)):
+                nodes += [each.grad_fn for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
+            elif isinstance(x, torch.Tensor):
+                nodes.append(x.grad_fn)
+        return cls(bearer, share, [node for node in nodes if node is not None])
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
-            if isinstance(x, torch.Tensor) and x.grad_fn is not None:
-                note(x.grad_fn, _KEY, self)
+            node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
+            if node is not None:
+                node.metadata[CALL_AT] = self
 
 
 def call_at(node: Any) -> Call | None:
     """The call that returned what this node made."""
-    found: Call | None = node.metadata.get(_KEY)
+    found: Call | None = node.metadata.get(CALL_AT)
     return found

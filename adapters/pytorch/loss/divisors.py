@@ -6,7 +6,7 @@ for each structure of a loss, by whether all ranks have the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from math import inf, prod
@@ -26,7 +26,13 @@ LATE = (
     "first seen, so the steps until now took it for a constant. Divide by a tensor, as mask.sum() "
     "without its item(), or say strategy.weigh(loss, count)"
 )
-FIGURES = 4
+UNLIKE = (
+    "divided by a tensor that is not the same on every rank, and no count of what the loss adds "
+    "up: each rank's counts as its part of a count that adds up, so what was added to it, or held "
+    "above a floor by anything but clamp(min=...) or maximum(count, 1), is there once for each "
+    "rank. If that is not so, say strategy.weigh(loss, count)"
+)
+FIGURES = 5
 """Numbers that a rank tells of each divisor."""
 
 
@@ -55,7 +61,8 @@ class Floor:
 class Divided:
     """What this rank's sum is divided by. over: the sum, ragged where it is of as many elements as
     the data say. counts: whether it is how many samples, or elements, this rank adds up; None where
-    nobody has looked. all_samples: whether it is the size of the global batch."""
+    nobody has looked. all_samples: whether it is the size of the global batch. weights: sums of
+    what the sum's elements are multiplied by, or chosen by."""
 
     by: torch.Tensor | float
     over: Reduction
@@ -63,6 +70,7 @@ class Divided:
     ragged: bool
     counts: bool | None = None
     all_samples: bool = False
+    weights: Callable[[], Iterable[float]] = tuple
 
     def read(self) -> tuple[Literal["count", "mean", "sum"], float | None, str]:
         """What a sum over numbers is by their sizes alone: (kind, count, what is noticed)."""
@@ -78,15 +86,17 @@ class Divided:
         return self.ragged and not prod(self.over.sizes)
 
     def figures(self) -> list[float]:
-        """[the divisor, its negative, whether it is no count, whether it is a tensor]."""
+        """[the divisor, its negative, whether it is no count, whether it is a tensor, whether
+        nothing tells that it is a count]."""
         tensor = isinstance(self.by, torch.Tensor)
         if not self.share.count or self.nothing:
-            return [-inf, -inf, 0.0, float(tensor)]
+            return [-inf, -inf, 0.0, float(tensor), 0.0]
         by = float(self.by)
         counts = self.counts
         if counts is None:
             counts = _is_count(by, self.over, self.share) or by in _sizes(self.over, self.share)
-        return [by, -by, float(not counts), float(tensor)]
+        known = counts or any(abs(by - each) <= 1e-6 * abs(by) for each in self.weights())
+        return [by, -by, float(not counts), float(tensor), float(not known)]
 
 
 @final
@@ -109,7 +119,8 @@ class Verdict:
         if greatest == -inf or not (figures[2] or (of_tensor and alike)):
             return cls(None, of_tensor=of_tensor)
         if not alike:
-            return cls(count=True, of_tensor=of_tensor)
+            unlike = UNLIKE if of_tensor and figures[4] else ""
+            return cls(count=True, noticed=unlike, of_tensor=of_tensor)
         if not of_tensor:
             return cls(False, greatest, _noticed_of_number(greatest, share))
         if figures[2] and share is not None and greatest == share.total:
@@ -145,17 +156,31 @@ def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:
     """`clamp`, which notes on a number that it makes what that was before."""
 
     @wraps(clamp)
-    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(given: Any, *args: Any, **kwargs: Any) -> Any:
+        x = given
         if torch.compiler.is_compiling() or not _may_count(x):
             return clamp(x, *args, **kwargs)
         least = args[0] if args else kwargs.get("min")
+        if isinstance(least, torch.Tensor):
+            x, least = _count_and_floor(x, least)
         before = x.detach().clone()
-        made = clamp(x, *args, **kwargs)
+        made = clamp(given, *args, **kwargs)
         if isinstance(least, (int, float)):
             setattr(made, _FLOOR, Floor(before, float(least)))
         return made
 
     return wrapped
+
+
+def _count_and_floor(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+    """Of two numbers whose greater one is taken: which is the count, and the floor. A floor is 1,
+    or no whole number; None where that does not tell."""
+    if not _may_count(y) or x.is_cuda:
+        return x, None
+    one, other = float(x), float(y)
+    if other == 1.0 or (other % 1.0 and not one % 1.0):
+        return x, other
+    return (y, one) if one == 1.0 or (one % 1.0 and not other % 1.0) else (x, None)
 
 
 def floor_of(divisor: torch.Tensor | float) -> Floor | None:

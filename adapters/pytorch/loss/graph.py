@@ -10,6 +10,8 @@ import torch
 
 from dream.adapters.pytorch.private import is_number, saved
 
+_FEW = 8
+"""Nodes that are looked at below a sum, for what it is weighed by."""
 LEAF = "torch::autograd::AccumulateGrad"
 ADD = {"AddBackward0", "SubBackward0"}
 STACK = {"StackBackward0", "CatBackward0"}
@@ -116,6 +118,28 @@ def divisor_at(node: Any, name: str) -> torch.Tensor | float | None:
         number = float(other)
         return number if name[0] == "D" else (1.0 / number if number else None)
     return other if name[0] == "D" else None
+
+
+def weights_below(node: Any) -> list[float]:
+    """The sums of what a number's elements are multiplied by, or chosen by, where it is a sum."""
+    found = []
+    for _ in range(_FEW):
+        name, after = node.name(), operands(node)
+        if len(after) != 1:
+            break
+        mask = None
+        if name == "MulBackward0":
+            mask = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+        elif name == "WhereBackward0":
+            mask = saved(node, "condition")
+        elif name == "MaskedFillBackward0":
+            mask = saved(node, "mask").logical_not()
+        if isinstance(mask, torch.Tensor) and mask.numel() > 1:
+            found.append(float(mask.sum()))
+        elif name not in PASS | SELECT | SUMS | SCALE:
+            break
+        node = after[0]
+    return found
 
 
 def may_couple(name: str) -> bool:

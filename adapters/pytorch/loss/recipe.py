@@ -9,10 +9,17 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
+from dream.adapters.pytorch.loss.calls import CALL_AT, Bearer, Call, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
 from dream.adapters.pytorch.loss.terms import Term
-from dream.adapters.pytorch.private import saved
+from dream.adapters.pytorch.private import (
+    SAVED_DIM,
+    SAVED_HOW,
+    SAVED_SELF,
+    SAVED_SIZES,
+    SAVED_TOTAL,
+    saved,
+)
 
 _CLOSE = 6
 """Nodes between a loss and an output."""
@@ -28,13 +35,9 @@ class Reading:
     weighed: Weighed
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A node between a loss and an output. dim: along which it works, where it does."""
-
-    name: str
-    dim: Any
+_Step = tuple[str, Any]
+"""A node between a loss and an output: its name, and the dim along which it works, where it
+does."""
 
 
 @final
@@ -43,15 +46,16 @@ class Recipe:
     each sample by itself. All that its reading rests on is held against the graph again: the
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
-    __slots__ = ("_count", "_how", "_share", "_sizes", "_steps", "terms", "weighed")
+    __slots__ = ("_count", "_reduced", "_share", "_steps", "factor", "terms", "weighed")
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
         (term,) = weighed.terms
         kept = Term(None, term.kind, [], count=term.count)  # holds no graph
         self.terms, self.weighed = [[kept]], replace(weighed, terms=[kept])
         self._share, self._steps = term.share, steps
-        self._sizes, self._how = _reduced(root.grad_fn)
+        self._reduced = _reduced(root.grad_fn)
         self._count = None if term.count is None else float(term.count)
+        self.factor = float(weighed.factors[0])
 
     @classmethod
     def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:
@@ -61,6 +65,8 @@ class Recipe:
             return None
         if isinstance(factor, torch.Tensor) or not factor or len(reading.bearers) != 1:
             return None
+        if root.numel() != 1:
+            return None
         kinds = ("once",) if term.share is None else ("mean", "count")
         counted = term.count is None or isinstance(term.count, torch.Tensor)
         if term.kind not in kinds or term.divided or term.floor or not counted:
@@ -68,22 +74,29 @@ class Recipe:
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)
 
-    def fits(self, root: torch.Tensor, call: Call) -> bool:
-        """Whether this is such a loss again, of as many things."""
-        node: Any = root.grad_fn
-        if call.share != self._share or node.metadata:
+    def fits(self, node: Any, call: Call) -> bool:
+        """Whether a loss of this node is such a one again, of as many things. In one piece: it is
+        asked at every step."""
+        share = call.share
+        if (share is not self._share and share != self._share) or node.metadata:
             return False
-        for step in self._steps:
-            if node.name() != step.name or saved(node, "dim") != step.dim:
+        below = node
+        for name, dim in self._steps:
+            if below.name() != name or getattr(below, SAVED_DIM, None) != dim:
                 return False
-            node = _below(node)
-            if node is None:
+            after = below.next_functions
+            if len(after) > 1 and any(each is not None for each, _ in after[1:]):
                 return False
-        if call_at(node) is not call or _reduced(root.grad_fn) != (self._sizes, self._how):
+            below = after[0][0]
+            if below is None:
+                return False
+        if below.metadata.get(CALL_AT) is not call:
             return False
         if self._count is None:
-            return True
-        total = graph.weight_at(root.grad_fn, self._steps[0].name)
+            return _reduced(node) == self._reduced
+        if getattr(node, SAVED_HOW, None) != self._reduced[1]:
+            return False
+        total = getattr(node, SAVED_TOTAL, None)
         return total is not None and not total.is_cuda and float(total) == self._count
 
 
@@ -95,7 +108,7 @@ def _way(node: Any, call: Call) -> list[_Step] | None:
     for _ in range(_CLOSE):
         if node is None or node.metadata or (steps and node.name() not in graph.SAMPLEWISE):
             return None
-        steps.append(_Step(node.name(), saved(node, "dim")))
+        steps.append((node.name(), saved(node, "dim")))
         node = _below(node)
         if node is not None and call_at(node) is call:
             return steps
@@ -110,8 +123,8 @@ def _below(node: Any) -> Any:
 
 def _reduced(node: Any) -> tuple[tuple[int, ...], object]:
     """The sizes of what a node reduces, and how it does."""
-    sizes = saved(node, "self_sym_sizes")
+    sizes = getattr(node, SAVED_SIZES, None)
     if sizes is not None:
         return tuple(sizes), None
-    given = saved(node, "self")
-    return tuple(given.shape) if given is not None else (), saved(node, "reduction")
+    given = getattr(node, SAVED_SELF, None)
+    return () if given is None else tuple(given.shape), getattr(node, SAVED_HOW, None)

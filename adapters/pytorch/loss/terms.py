@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
@@ -291,7 +292,8 @@ class _Reader:
             if not over.mean:
                 term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
                 if term.floor is None:  # what is held above a floor is a count
-                    term.divided = Divided(count, over, term.share, ragged=ragged)
+                    weights = partial(graph.weights_below, node)
+                    term.divided = Divided(count, over, term.share, ragged=ragged, weights=weights)
             return
         if over.mean:
             term.kind, term.numel = "mean", over.numel
@@ -371,13 +373,6 @@ def _stacks(node: Any, name: str, after: list[Any]) -> bool:
     return len(after[0].next_functions) == saved(node, "self_sym_sizes")[0] and (
         len(saved(node, "self_sym_sizes")) == 1
     )
-
-
-def _is_data(node: Any, name: str) -> bool:
-    """Whether a node has something in it that is no parameter's."""
-    if name == graph.LEAF:
-        return not isinstance(node.variable, torch.nn.Parameter)
-    return name not in graph.OF_PARAMETERS or (name in graph.PRODUCTS and _times_data(node, name))
 
 
 def _times_data(node: Any, name: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from dream.adapters.pytorch.call_hook import hook_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import DrawPatches
-from dream.adapters.pytorch.randomness.current import Memory, State, current, set_state, state
+from dream.adapters.pytorch.randomness.current import Memory, State, current, same, set_state, state
 from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
@@ -40,6 +40,12 @@ class _Seen:
         self.calls = 0
         self.told = False
         self.memory = Memory()
+        self.drops = any(isinstance(m, _DROPS) for m in module.modules())
+        self.drew = self.quiet = self.put = False
+        self.before: State | None = None
+        self.passes = -1
+        self.share: Share | None = None
+        self.rows: Rows | None = None
         self.compiled = any(map(_is_compiled, module.modules()))
         fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
         self.alone = f"dropout inside {fused[0]}" if fused else ""
@@ -67,6 +73,9 @@ class CallDraws:
         self._local = randomness == "local"
         self._seen: WeakKeyDictionary[nn.Module, _Seen] = WeakKeyDictionary()
         self._before: State | None = None
+        self._last_of: Callable[[], nn.Module | None] = lambda: None
+        self._last: _Seen | None = None
+        self._opened = False
         self._running: list[_Seen | None] = []
         self._said: set[str] = set()
         self._sites = Sites()
@@ -75,26 +84,30 @@ class CallDraws:
         """The block begins."""
         current.begin()
         patches.put()
+        self._opened = True
         if not self._local:
             current.outside = self._of_the_loop
 
     def close(self) -> None:
         """The block ends."""
         current.outside = None
+        self._opened = False
         patches.take_back()
 
     def begin(self, module: nn.Module, share: Share | None) -> None:
         """A call that trains `module` begins. share: of the batch that it is on."""
-        self._modes.called(module)
         if share is None or share.parts == 1 or self._in_step is None or self._in_step.apart:
+            self._modes.called(module)
             self._running.append(None)
             return
-        seen = self._seen.get(module)
-        if seen is None:
-            seen = self._seen[module] = _Seen(module)
-            self._tell(seen.alone, module)
+        seen = self._last if self._last_of() is module else self._look_up(module)
+        assert seen is not None
+        if seen.passes != self._modes.passes:
+            seen.passes = self._modes.passes
+            self._modes.called(module)
         self._running.append(seen)
-        patches.put()
+        if not self._opened:
+            self._put(seen)
         if share.micros > 1:
             self._draw_again(share)
         if self._local or seen.compiled or seen.alone:
@@ -102,7 +115,9 @@ class CallDraws:
         if self._local or seen.compiled:
             return
         current.memory = seen.memory
-        current.call = current.last = Rows.of(share, self._rank)
+        if seen.share != share:
+            seen.share, seen.rows = share, Rows.of(share, self._rank)
+        current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not seen.alone:
             current.watch()
 
@@ -112,15 +127,50 @@ class CallDraws:
         if seen is None:
             return
         current.call = None
-        if current.strayed():
-            seen.alone = "random draws by an operation that dream does not know"
-            self._tell(seen.alone, module)
+        if seen.calls < _WATCHED:
+            seen.drew |= current.drew()
+            if current.strayed():
+                seen.alone = "random draws by an operation that dream does not know"
+                self._tell(seen.alone, module)
+            seen.quiet = seen.calls + 1 == _WATCHED and not (seen.drew or seen.alone or seen.drops)
         if seen.compiled and not seen.told and current.drew_alone():
             seen.told = True
             self._tell("random draws in compiled code", module)
         seen.calls += 1
-        current.join()
-        patches.take_back()
+        if self._local or seen.compiled or seen.alone:
+            current.join()
+        if seen.put:
+            seen.put = False
+            patches.take_back()
+        elif seen.before is not None:
+            self._check_quiet(seen, module)
+
+    def _put(self, seen: _Seen) -> None:
+        """A call outside the block begins."""
+        seen.put = not seen.quiet
+        if seen.put:
+            patches.put()
+        else:
+            seen.before = state()
+
+    def _check_quiet(self, seen: _Seen, module: nn.Module) -> None:
+        """Whether a model draws after all."""
+        before, seen.before = seen.before, None
+        if before is not None and not same(before, state()):
+            seen.quiet = False
+            self._say(
+                f"a call of {type(module).__name__} has random draws, which its first calls had "
+                "not, outside the block; those of its next calls are for the global batch. In this "
+                "call"
+            )
+
+    def _look_up(self, module: nn.Module) -> _Seen:
+        seen = self._seen.get(module)
+        if seen is None:
+            seen = self._seen[module] = _Seen(module)
+            self._tell(seen.alone, module)
+        self._last_of, self._last = ref(module), seen
+        return seen
 
     @contextmanager
     def alone(self, module: nn.Module, what: str) -> Iterator[None]:

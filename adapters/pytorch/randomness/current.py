@@ -82,6 +82,7 @@ class Current:
         self._forks = 0
         self._forked: State | None = None
         self._expected: State | None = None
+        self._began: State = []
         self._stray = False
         self.memory = Memory()
 
@@ -147,7 +148,13 @@ class Current:
 
     def watch(self) -> None:
         """Notice draws that are not made `together`."""
-        self._expected, self._stray = state(), False
+        self._began = self._expected = state()
+        self._stray = False
+
+    def drew(self) -> bool:
+        """Whether anything at all has been drawn since the watch began; True where there is
+        none."""
+        return self._expected is None or not same(self._began, state())
 
     def strayed(self) -> bool:
         """Whether there were any. Ends the watch."""

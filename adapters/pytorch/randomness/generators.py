@@ -25,7 +25,7 @@ def digests() -> tuple[int, int, int]:
     """Return a number for the state of each generator: torch's, NumPy's and Python's."""
     return (
         zlib.crc32(torch.get_rng_state().numpy().tobytes()),
-        zlib.crc32(repr(_numpy_words()).encode()),
+        zlib.crc32(repr(numpy_words()).encode()),
         _python_word(),
     )
 
@@ -34,7 +34,8 @@ def _python_word() -> int:
     return hash(random.getstate()[1]) & 0xFFFFFFFF  # of integers: the same in every process
 
 
-def _numpy_words() -> tuple[Any, ...]:
+def numpy_words() -> tuple[Any, ...]:
+    """Return what tells one state of NumPy's generator from another."""
     _, keys, *rest = np.random.get_state(legacy=True)
     return zlib.crc32(np.asarray(keys).tobytes()), *rest
 
@@ -120,3 +121,38 @@ class InStep:
         if line not in self._said:
             self._said.add(line)
             logger.info(line)
+
+
+_LOOKS = 2
+"""Steps of a pass in which a loop is seen to draw."""
+_NUMPY_ROWS = (
+    "the loop draws from NumPy's generator, whose numbers are alike on every rank: one for each "
+    "row of a batch, as np.random.rand(len(x)), is not that of one device. Draw such by torch, as "
+    "by torch.rand(len(x))"
+)
+_told: set[str] = set()
+
+
+@final
+class NumpyWatch:
+    """Says once that a loop draws from NumPy's generator between two of its batches: how many
+    numbers, and for what, is not seen."""
+
+    def __init__(self) -> None:
+        self._left = _LOOKS
+        self._before: tuple[Any, ...] | None = None
+
+    def handed(self) -> None:
+        """The loop has got a batch."""
+        if self._left and _NUMPY_ROWS not in _told:
+            self._before = numpy_words()
+
+    def asked(self) -> None:
+        """It asks for the next one."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        self._left -= 1
+        if before != numpy_words():
+            _told.add(_NUMPY_ROWS)
+            logger.info(_NUMPY_ROWS)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, final
 
 import torch
@@ -17,22 +17,26 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
-from dream.adapters.pytorch.loss.backward import SIZE, WeighedBackward
+from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer, Message
+from dream.adapters.pytorch.loss.message import SIZE, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
+from dream.shared_memory import Riders
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DdpSettings:
-    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group."""
+    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
+    riders: what travels with each bucket that it reduces."""
 
     options: Mapping[str, Any]
     hook: GradientHook | None
+    riders: Riders | None = None
 
     def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
@@ -49,8 +53,12 @@ class DdpSettings:
             static_graph=self.options["static_graph"],
         )
         if self.hook is not None and not self.sparse(runner):
-            ddp.register_comm_hook(None, self.hook)
+            ddp.register_comm_hook(runner if self.riders else None, self.hook)
         return ddp
+
+    def riders_of(self, runner: DdpForward) -> Riders | None:
+        """What travels with a module's gradients by itself."""
+        return None if self.sparse(runner) else self.riders
 
     def sparse(self, runner: DdpForward) -> bool:
         """Whether gradients are sparse, which torch's own process group reduces alone."""
@@ -71,6 +79,7 @@ class DdpForward(nn.Module):
 
     searched: DDP searches the output for the parameters that take part; a parameter itself is
         not found, a tensor computed from it is.
+    reduced: whether the backward pass that runs has reduced every bucket, where the hook tells.
     started: what backward is to start from for the message to go, in a list, where a parameter is
         not taken for one of the module's.
     """
@@ -82,6 +91,7 @@ class DdpForward(nn.Module):
         self.inner = hook.module
         self.message: nn.Parameter | None = None
         self.started: list[torch.Tensor] = []
+        self.reduced = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self._hook.inner(*args, **kwargs)
@@ -125,7 +135,13 @@ _requires_grad = attrgetter("requires_grad")
 
 @final
 class DdpModule(DistributedModule, Bearer):
-    """Takes the calls of one module and runs them under DDP."""
+    """Takes the calls of one module and runs them under DDP.
+
+    trained: the parameters that this module's DDP reduces, the message not among them.
+    """
+
+    completes = True
+    trained: list[nn.Parameter] = []
 
     def __init__(
         self,
@@ -143,12 +159,15 @@ class DdpModule(DistributedModule, Bearer):
         set_hook(self._runner, None)  # it is made in the block, but is no user's
         self._forward: Forward = self._runner.forward
         self._parameters: list[nn.Parameter] = []
-        self._own: list[nn.Parameter] = []
+        self.trained = []
         self._reduced: tuple[int, ...] = ()
         self._trained: tuple[bool, ...] = ()
         self._generation = -1
         self._held: list[RemovableHandle] = []
-        self._begins = self._completes = True
+        self._begins = self.completes = True
+        self._reducer: Any = None
+        self._riders: Riders | None = None
+        self._riding: Sequence[float] = ()
         self._norms = batch_norm.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,9 +178,10 @@ class DdpModule(DistributedModule, Bearer):
         share = self.registry.shares.of((*args, *kwargs.values()))
         updates = self.registry.updates
         if updates is not None:
-            self._completes = updates.begin(share)
+            self.completes = updates.begin(share)
             self._begins = share is None or share.micro == 0
-        self._backward.lend()
+        if not self._backward.installed:
+            self._backward.lend()
         if share is None:
             self._backward.tell_whole((*args, *kwargs.values()))
         return self._run(share, args, kwargs)
@@ -171,21 +191,24 @@ class DdpModule(DistributedModule, Bearer):
     ) -> Any:
         """A call by an explicit step, on one of an update's micro-batches. Only the last one's
         backward reduces."""
-        self._begins, self._completes = first, last
+        self._begins, self.completes = first, last
         return self._run(share, args, {})
 
     @property
     def waits(self) -> bool:
         return self.backwards.armed
 
-    @property
-    def completes(self) -> bool:
-        return self._completes
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that this module's DDP reduces, the message not among them."""
-        return self._own
+    def ride(self, message: Numbers) -> Sequence[float] | None:
+        riders = self._riders
+        if riders is None:
+            return None
+        numbers = message.tolist() if isinstance(message, torch.Tensor) else message
+        if not self._begins:
+            numbers = [*map(add, self._riding, numbers)]
+        riders.own[:SIZE] = self._riding = numbers
+        self.backwards.expected, self._runner.reduced = True, False
+        means: Sequence[float] = riders.means
+        return means
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -198,15 +221,18 @@ class DdpModule(DistributedModule, Bearer):
     def finish(self, run: Callable[..., None]) -> None:
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
         a gradient of has none after it, as on one device."""
+        if self._riders is not None:
+            self.backwards.averaged()
+        if self._reducer is None or not self.completes or self._runner.reduced:
+            return
+        places = private.unreduced(self._reducer)
+        if not places or self._settings.sparse(self._runner):
+            return
         message = self._runner.message
-        if self._ddp is None or message is None or self._ddp.find_unused_parameters:
-            return
-        reduced = [message, *self._own]
-        unused = [reduced[place] for place in private.unreduced(self._ddp.reducer)]
-        if not unused or self._settings.sparse(self._runner):
-            return
+        reduced = self.trained if message is None else [message, *self.trained]
+        unused = [reduced[place] for place in places]
         bare = [parameter for parameter in unused if parameter.grad is None]
-        with self.backwards.completing(self._own):
+        with self.backwards.completing(self.trained):
             run(unused, [torch.zeros_like(parameter) for parameter in unused])
         for parameter in bare:
             if parameter.grad is not None and not parameter.grad.any():
@@ -214,7 +240,10 @@ class DdpModule(DistributedModule, Bearer):
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
-    def received(self) -> torch.Tensor:
+    def received(self) -> Numbers:
+        if self._riders is not None:
+            means: Sequence[float] = self._riders.means
+            return means
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
@@ -223,8 +252,8 @@ class DdpModule(DistributedModule, Bearer):
     def prepare(self) -> None:
         """DDP is made at the first call."""
         self._claim()
-        self._own = self._untaken()
-        if self._own:
+        self.trained = self._untaken()
+        if self.trained:
             self.registry.settle(self.module)
             self.registry.begin(self.module)
 
@@ -237,20 +266,23 @@ class DdpModule(DistributedModule, Bearer):
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._forward = self._runner.forward
+        self._riders = self._reducer = None
+        self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refresh()
-        forward = self._forward if self._completes else self._runner.forward
+        forward = self._forward if self.completes else self._runner.forward
         empty = share is not None and share.count == 0
         called = self._backward.called(self, share, args, kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._runner.output_of(self._call(forward, args, kwargs, share, empty=empty))
+            output = self._call(forward, args, kwargs, share, empty=empty)
+            return output if self._runner.message is None else self._runner.output_of(output)
 
         output = self.registry.training.call(call, args, kwargs)
         called.mark(output)
-        if self._completes:
+        if self.completes:
             self._average_running()
         return output
 
@@ -300,30 +332,38 @@ class DdpModule(DistributedModule, Bearer):
 
     def _build(self) -> None:
         taken = self.registry.taken(self)
-        self._own = self._untaken()
-        reduced = tuple(map(id, self._own))
+        self.trained = self._untaken()
+        reduced = tuple(map(id, self.trained))
         if reduced and reduced == self._reduced:
             return
         self.release()
         self._reduced = reduced
         self._norms = self._local_norms()
-        self._runner.message = self._new_message() if reduced else None
+        self._runner.message = None
         if reduced:
+            if self.registry.communicator.world_size > 1:
+                self._riders = self._settings.riders_of(self._runner)
+            if self._riders is None:
+                self._runner.message = self._new_message()
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
                 self._ddp = self._settings.wrap(self._runner, taken)
                 self.registry.begin(self.module)
                 self._forward = forward_of(self._ddp, self._runner)
+                if not self._ddp.find_unused_parameters:
+                    self._reducer = self._ddp.reducer
             if self.registry.updates is not None:
-                self._held = self.registry.updates.held.watch(self._own)
+                self._held = self.registry.updates.held.watch(self.trained)
             if self._ddp is not None and self._settings.sparse(self._runner):
-                self._held += [parameter.register_hook(_apart) for parameter in self._own]
-            assert self._runner.message is not None
-            self.backwards.watch(self._own[0], self._runner.message)
+                self._held += [parameter.register_hook(_apart) for parameter in self.trained]
+            if self._runner.message is None:
+                self.backwards.watch_others(self.trained[0])
+            else:
+                self.backwards.watch(self.trained[0], self._runner.message)
 
     def _new_message(self) -> Message:
         """One in the gradients' own bucket, where they are not of half precision."""
-        like = self._own[0]
+        like = self.trained[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return Message(torch.zeros(SIZE, dtype=dtype, device=like.device))
 

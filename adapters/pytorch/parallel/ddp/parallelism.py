@@ -150,16 +150,17 @@ class Averaging(Synchronous):
             self.world, self.training.updates, strict=self.knobs.strict, lent=self._lent
         )
         hook: GradientHook | None = None
+        riders = None
         if self.wire is not None:
             exchange = exchange_of(self.knobs, self.wire, self.world)
             if exchange is None and isinstance(self.wire, TorchWire):
-                hook = self.wire.gradient_hook
+                hook, riders = self.wire.gradient_hook, self.wire.riders
             else:
                 exchanged = Exchanged(exchange, self.wire, self.world.world_size)
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
         self._reducing = dict(self.plan.options)
-        settings = DdpSettings(self._reducing, hook)
+        settings = DdpSettings(self._reducing, hook, riders)
         return partial(DdpModule, settings=settings, backward=self._backward)
 
     def _called(self) -> Callable[[], bool]:

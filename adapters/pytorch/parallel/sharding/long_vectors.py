@@ -17,7 +17,14 @@ from dream.adapters.pytorch.private import LBFGS_ADDS, LBFGS_GATHERS, to_local, 
 
 
 def take_vectors(optimizer: Optimizer) -> None:
-    """Have an L-BFGS gather its gradients and step shards; nothing for others."""
+    """Have an L-BFGS gather its gradients and step shards, and say what else shards change; nothing
+    for others."""
+    if type(optimizer).__name__ == "Muon":
+        logger.info(
+            "Muon makes its matrices orthogonal in bfloat16: under a sharded model those sums are "
+            "rounded in another order, so its weights are those of one device to some 1e-3, not to "
+            "1e-6; 'mirrored' keeps them"
+        )
     if isinstance(optimizer, LBFGS):
         logger.info(
             "L-BFGS looks at all parameters at once: its history is whole on every rank, and not "

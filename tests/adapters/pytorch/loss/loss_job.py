@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from collections.abc import Callable
 
 import torch
-from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS, Trained, over_a_tensor_of_five
+from loss_scripts import (
+    BY_HAND,
+    NOT_UNDERSTOOD,
+    SCRIPTS,
+    Trained,
+    masked_mean,
+    over_a_count_and_one,
+    over_a_tensor_of_five,
+)
 
 import dream
 
@@ -30,6 +40,20 @@ def refused(name: str) -> str:
     return ""
 
 
+def lines_of(script: Callable[[], Trained]) -> list[str]:
+    """What is said as a script trains."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dream").addHandler(handler)
+    try:
+        with dream.strategy("mirrored"):
+            script()
+    finally:
+        logging.getLogger("dream").removeHandler(handler)
+    return said
+
+
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     for name in names or [*SCRIPTS, *BY_HAND]:
@@ -40,6 +64,10 @@ def main(names: list[str]) -> None:
         tell(strategy, name, difference(plain, ours))
     with dream.strategy("mirrored"):
         over_a_tensor_of_five()
+    with dream.strategy("mirrored") as strategy:
+        pass
+    for script in (masked_mean, over_a_count_and_one):
+        tell(strategy, f"said by {script.__name__}", lines_of(script))
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:
             script()

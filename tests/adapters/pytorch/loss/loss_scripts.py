@@ -191,6 +191,29 @@ def over_a_count_or_one() -> Trained:
     return loop(mlp(1), loss, rate=0.01)
 
 
+def over_a_count_or_a_tensor() -> Trained:
+    """The floor is a tensor, on either side."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        positive = (b[2] > 1.0).float()
+        each = F.binary_cross_entropy_with_logits(m(b[0]).squeeze(1), positive, reduction="none")
+        one, many = torch.tensor(1.0), positive.sum()
+        return each.sum() / torch.maximum(many, one) + each.sum() / one.maximum(many)
+
+    return loop(mlp(1), loss, rate=0.01)
+
+
+def over_a_count_and_one() -> Trained:
+    """Each rank adds its own one: that is said, and not what one device learns."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > 0.3).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / (mask.sum() + 1.0)
+
+    return loop(mlp(), loss)
+
+
 def over_a_count_as_a_number() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         mask = (b[2] > 0.3).float()
@@ -612,7 +635,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_its_own_length,
         class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
         half_a_sum_of_some, sum_of_some_over_their_number,
-        over_a_clamped_sum, over_a_count_or_one, over_a_count_as_a_number,
+        over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
+        over_a_count_as_a_number,
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,

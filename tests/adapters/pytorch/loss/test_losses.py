@@ -65,3 +65,9 @@ def test_an_operation_that_is_not_understood_is_named(ran: Ran, name: str) -> No
 )
 def test_what_is_taken_for_granted_is_said(ran: Ran, line: str) -> None:
     assert line in ran.lines
+
+
+def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
+    line = "a tensor that is not the same on every rank, and no count of what the loss adds up"
+    assert line in str(ran.said["said by over_a_count_and_one"])
+    assert line not in str(ran.said["said by masked_mean"])

@@ -13,6 +13,7 @@ import torch_randomness
 from torch.nn import functional
 
 import dream
+from dream.adapters.pytorch.randomness import generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.rows import Rows
@@ -163,3 +164,19 @@ def test_rank_0s_order_is_used_where_a_script_seeds_by_rank() -> None:
     whole = torch_randomness.data().tensors[1]
     dealt = [y for rank in (first, second) for batch in rank["order"] for y in batch]
     assert sorted(dealt) == sorted(whole.tolist())
+
+
+def test_a_draw_from_numpy_between_two_batches_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="dream")
+    for _ in range(2):
+        watch = generators.NumpyWatch()
+        watch.handed()
+        watch.asked()
+        assert "np.random.rand" not in caplog.text
+    for _ in range(2):
+        watch.handed()
+        np.random.rand(3)
+        watch.asked()
+    assert caplog.text.count("np.random.rand") == 1
