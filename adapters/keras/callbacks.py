@@ -13,12 +13,14 @@ from keras import tree
 
 from dream import stall
 from dream._errors import ConfigurationError
+from dream._log import logger
 from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint.callback import Checkpoint
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
+from dream.cluster import settings
 from dream.mixed.resync import Resync
 
 _WRITERS = (
@@ -42,16 +44,31 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
     ours: list[Any] = [SameOnEveryRank(engine, progress, backups)]
     if resync is not None:
         ours.append(Resynchronise(resync))
-    asked = [c for c in users if isinstance(c, Checkpoint)]
+    asked = [c for c in users if isinstance(c, Checkpoint)] or _by_launcher(progress)
     others = [c for c in users if not isinstance(c, Checkpoint)]
-    ours += [FitSaver(each, engine, progress, others) for each in asked]
+    ours += [FitSaver(each, engine, progress, others) for each in asked if each.path is not None]
     return joined(given, ours, before=[counting])
+
+
+def _by_launcher(progress: FitProgress) -> list[Checkpoint]:
+    """Save a fit that asks for nothing itself, under `dream run --checkpoint`."""
+    asked = Checkpoint()
+    if asked.path is None:
+        return []
+    if progress.state_if_ordered() is None:
+        logger.info(
+            "this fit is not saved in %s: it reads data of an order that no other process finds "
+            "again. Give it arrays or a keras.utils.PyDataset.", asked.path,
+        )  # fmt: skip
+        return []
+    return [asked]
 
 
 def may_go_on(given: Any) -> bool:
     """Whether a callback may have fit go on in mid-epoch."""
     kinds = (Checkpoint, keras.callbacks.BackupAndRestore)
-    return any(isinstance(each, kinds) for each in listed(given))
+    asked = settings.checkpoints().folder is not None
+    return asked or any(isinstance(each, kinds) for each in listed(given))
 
 
 def of_rank(given: Any, rank: int) -> Any:

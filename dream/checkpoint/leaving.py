@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import final
+from typing import NoReturn, final
 
 import numpy as np
 
+from dream._log import logger
+from dream.cluster import settings
 from dream.collectives import Communicator
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -29,9 +30,9 @@ _MOST_STEPS = 100
 class Notice:
     """Whether this rank was asked to leave: by SIGTERM, SIGUSR1 or the end of Slurm's time."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        end = environ.get("SLURM_JOB_END_TIME", "")
-        self._until = float(end) - _BEFORE_THE_END if end.isdecimal() else float("inf")
+    def __init__(self, end: float) -> None:
+        """end: of the scheduler's time, in seconds since the epoch."""
+        self._until = end - _BEFORE_THE_END
         self._heard = ""
         self._listens = False
 
@@ -61,6 +62,13 @@ class Agreed:
 
     leaves: bool
     due: bool
+
+
+def leave(notice: Notice, place: Path) -> NoReturn:
+    """Leave with the exit code that says so, having saved."""
+    why = f" ({notice.why})" if notice.why else ""
+    logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
+    raise SystemExit(settings.GO_ON_LATER)
 
 
 @final

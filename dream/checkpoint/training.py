@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from dream import stall
 from dream._errors import ConfigurationError
 from dream.checkpoint import job
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import Checkpoint
-from dream.checkpoint.leaving import Notice, StepEnds
+from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.cluster import settings
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.position import Track
 
 _KEPT = 3
-logger = logging.getLogger("dream")
 FolderPath = str | os.PathLike[str]
 
 
@@ -38,7 +36,7 @@ class TrainingCheckpoints:
         self._held, self._ranks, self._facts = held, ranks, facts
         asked = settings.checkpoints()
         self._folder = asked.folder
-        self._notice = Notice()
+        self._notice = Notice(settings.end_of_time())
         self._ends = StepEnds(ranks, self._notice, asked.every if self._folder else None)
         self._parts: Parts | None = None  # those that are saved by themselves
         self._step = 0
@@ -53,7 +51,7 @@ class TrainingCheckpoints:
         self._notice.listen()
         place = self._write(path, parts, step, extra=extra, keep=keep, best=best)
         if self.leaving(ask=True):
-            self._leave(place)
+            leave(self._notice, place)
         return place
 
     def load(self, path: FolderPath | None, parts: Parts, *, strict: bool) -> Checkpoint | None:
@@ -105,7 +103,7 @@ class TrainingCheckpoints:
         assert self._folder is not None
         place = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
         if agreed.leaves:
-            self._leave(place)
+            leave(self._notice, place)
 
     def _write(
         self, path: FolderPath, parts: Parts, step: int, *,
@@ -123,8 +121,3 @@ class TrainingCheckpoints:
             keep=keep,
             best=best,
         )
-
-    def _leave(self, place: Path) -> NoReturn:
-        why = f" ({self._notice.why})" if self._notice.why else ""
-        logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
-        raise SystemExit(settings.GO_ON_LATER)

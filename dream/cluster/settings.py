@@ -103,6 +103,12 @@ def checkpoints(environ: Mapping[str, str] = os.environ) -> Checkpoints:
     )
 
 
+def end_of_time(environ: Mapping[str, str] = os.environ) -> float:
+    """Return when Slurm ends the job, in seconds since the epoch; infinity where it does not."""
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    return float(end) if end.isdecimal() else float("inf")
+
+
 def startup_seconds() -> float:
     """Return how long ranks wait for one another at the start: DREAM_STARTUP_SECONDS, else 60."""
     return _seconds(STARTUP_SECONDS, "60", os.environ)

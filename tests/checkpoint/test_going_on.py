@@ -50,6 +50,32 @@ with dream.strategy(word) as strategy:
             told = {"from": at and at.step, "steps": step}
             json.dump(told | {name: value.tolist() for name, value in state.items()}, file)
 """
+KERAS = """
+import json, os, sys, time
+import keras, numpy as np
+import dream
+
+word, out, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+keras.utils.set_random_seed(5)
+x, y = np.random.randn(61, 8).astype("float32"), np.random.randint(0, 3, 61)
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        with open(f"{out}.step.{os.environ.get('RANK', '0')}", "w") as file:
+            file.write(f"{int(np.array(self.model.optimizer.iterations))} {os.getpid()}")
+        time.sleep(seconds)
+
+with dream.strategy(word) as strategy:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),
+                              keras.layers.Dropout(0.3), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss)
+    told = model.fit(x, y, batch_size=16, epochs=8, verbose=0, callbacks=[Slow()]).history
+    state = {str(i): w.tolist() for i, w in enumerate(model.get_weights())}
+    if strategy.topology.rank == 0:
+        with open(out, "w") as file:
+            json.dump({"steps": len(told["loss"]), "loss": told["loss"]} | state, file)
+"""
 SLOW = "0.05"
 Act = Callable[[int, subprocess.Popen[str]], None]
 """Given rank 1's process and the launcher."""
@@ -163,3 +189,18 @@ def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> Non
     ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 0, ran.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.json.step.0"]
+
+
+@pytest.mark.slow
+def test_a_fit_that_asks_for_nothing_goes_on(tmp_path: Path) -> None:
+    """Weights and the logs of all epochs are those of a fit that was not left."""
+    script = tmp_path / "fit.py"
+    script.write_text(KERAS)
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    subprocess.run([sys.executable, str(script), "single", f"{whole}.json", "0"], check=True)
+    left = interrupted(command(script, "mirrored", 2, folder, "--", SLOW), folder, ASKS[0][1])
+    assert left.returncode == 85, left.stderr
+    subprocess.run(command(script, "mirrored", 3, folder), check=True, timeout=150)
+    told = result(folder)
+    assert told["steps"] == 8
+    assert difference(told, result(whole)) < 1e-6

@@ -10,12 +10,13 @@ import pytest
 import dream
 from dream.checkpoint import leaving
 from dream.checkpoint.leaving import Notice, StepEnds
+from dream.cluster.settings import end_of_time
 
 SCRIPT = """
 import os, signal
 from dream.checkpoint.leaving import Notice
 {before}
-notice = Notice({{}})
+notice = Notice(float("inf"))
 notice.listen()
 assert not notice.why
 os.kill(os.getpid(), signal.{name})
@@ -44,14 +45,16 @@ def test_a_handler_of_the_script_stays() -> None:
 
 def test_the_end_of_the_schedulers_time() -> None:
     now = time.time()
-    assert not Notice({"SLURM_JOB_END_TIME": str(int(now + 600))}).why
-    assert Notice({"SLURM_JOB_END_TIME": str(int(now + 30))}).why == "the scheduler's time limit"
+    far, near = ({"SLURM_JOB_END_TIME": str(int(now + seconds))} for seconds in (600, 30))
+    assert not Notice(end_of_time({})).why
+    assert not Notice(end_of_time(far)).why
+    assert Notice(end_of_time(near)).why == "the scheduler's time limit"
 
 
 def test_ranks_talk_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(leaving.time, "monotonic", lambda: clock[0])
-    ends = StepEnds(dream.communicator(framework="torch"), Notice({}), every=10.0)
+    ends = StepEnds(dream.communicator(framework="torch"), Notice(float("inf")), every=10.0)
     talked = []
     for step in range(12_000):
         clock[0] += 0.001

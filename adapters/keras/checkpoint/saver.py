@@ -22,6 +22,8 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.content import Checkpoint as Content
+from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.cluster import settings
 
 _FIT = "fit"
 _fits: Counter[Path] = Counter()
@@ -38,10 +40,14 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
     ) -> None:
         super().__init__()
         asked.taken = True
+        assert asked.path is not None
+        self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
+        self._notice = Notice(settings.end_of_time())
+        self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
         self._others = OtherCallbacks(users)
         self._held = KerasCheckpointer(engine)
-        place = asked.path.resolve()
+        place = self._path.resolve()
         _fits[place] += 1
         self._fit = _fits[place]
         self._step = self._saved = self._base = 0
@@ -50,19 +56,20 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._random: Mapping[str, Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self._notice.listen()
         self._progress.state()  # raises where no other process can go on in this data
-        found = job.find(self._asked.path, self._engine.readers)
+        found = job.find(self._path, self._engine.readers)
         kept = found and found.extra.get(_FIT)
         if found and not kept:
             raise ConfigurationError(
                 "This checkpoint does not say where a fit stood. Received: "
-                f"{self._asked.path}, which strategy.save wrote. Load it by strategy.load before "
+                f"{self._path}, which strategy.save wrote. Load it by strategy.load before "
                 "fit, and give dream.keras.Checkpoint another folder."
             )
         if not found or not kept or kept["number"] < self._fit:
             self._step = self._saved = found.step if found else 0
         elif kept["number"] > self._fit:
-            self._leave_out(f"{self._asked.path} is of fit {kept['number']} of the script")
+            self._leave_out(f"{self._path} is of fit {kept['number']} of the script")
         else:
             self._go_on(found, kept)
         self._others.remember()
@@ -78,8 +85,12 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._held.set_random(self._random, {"": self.model})
             self._random = None
         self._step = self._base + batch
-        if self._due():
-            self._save({}, over=False)
+        agreed = self._ends.came()
+        leaves = agreed is not None and agreed.leaves
+        if leaves or self._due() or (agreed is not None and agreed.due):
+            place = self._save({}, over=False)
+            if leaves:
+                leave(self._notice, place)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._progress.position.batches:
@@ -101,22 +112,22 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def _due(self) -> bool:
         every = self._asked.every
-        return every != "epoch" and self._step // every > self._saved // every
+        return isinstance(every, int) and self._step // every > self._saved // every
 
-    def _save(self, figures: dict[str, float], *, over: bool) -> None:
+    def _save(self, figures: dict[str, float], *, over: bool) -> Path:
         from dream import __version__
 
         readers = self._engine.readers
         kept = {
             "number": self._fit, "over": over, "logs": self._logs, "callbacks": self._others.kept,
         }  # fmt: skip
-        job.save(
-            self._asked.path, self._parts(), self._step, self._held, readers,
+        self._saved = self._step
+        return job.save(
+            self._path, self._parts(), self._step, self._held, readers,
             extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
             facts={"framework": self._engine.framework, "dream": __version__,
                    "world_size": readers.world_size, "global_batch": self._progress.size},
         )  # fmt: skip
-        self._saved = self._step
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         self._progress.check_state(found.data or {})
@@ -129,7 +140,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         private.set_first_epoch(self.model, self._progress.fit_epoch)
         logger.info(
             "fit goes on at step %d, epoch %d, of %s", found.step, self._progress.fit_epoch + 1,
-            self._asked.path,
+            self._path,
         )  # fmt: skip
         if kept["over"]:
             self._leave_out(f"it was stopped after epoch {self._progress.fit_epoch}")
