@@ -13,6 +13,9 @@ import torch
 from torch.optim import Optimizer
 
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.calls import Bearer, Call
+from dream.adapters.pytorch.loss.message import SIZE
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of
@@ -42,7 +45,10 @@ class BareParameters:
     module at all, those that it was computed from. Each backward pass is one of all ranks.
 
     called: whether a module was called whose backward has not come; else the registry is asked.
+    weighed: reads a loss that comes through no module; None where it counts as a mean over samples.
     """
+
+    weighed: WeighedBackward | None = None
 
     def __init__(
         self, registry: ModuleRegistry, shares: Shares, called: Callable[[], bool] | None = None
@@ -75,6 +81,10 @@ class BareParameters:
             before = self._gradients() if called else []
             self._inside = True
             try:
+                plain = not (any(args) or any(kwargs.values()))  # no graph is kept, for no inputs
+                if bare and not called and self.weighed is not None and plain:
+                    self._read(self.weighed, bare, run, tensors, grad_tensors)
+                    return
                 if bare and not called:
                     self._run_weighed(run, tensors, grad_tensors, args, kwargs)
                 else:
@@ -120,6 +130,21 @@ class BareParameters:
         reduced = self._registry.reduced()
         return [leaf for leaf in _leaves(tensors.grad_fn) if id(leaf) not in reduced]
 
+    def _read(
+        self,
+        weighed: WeighedBackward,
+        bare: list[torch.Tensor],
+        run: Callable[..., None],
+        root: torch.Tensor,
+        given: Any,
+    ) -> None:
+        """Weigh a loss by what its graph says, and make it the global one. A rank without a sample
+        tells the others so."""
+        share = self._shares.of(())
+        empty = share is not None and not share.count
+        call = Call(_Bare(bare, self._average), share, [])
+        weighed.through(call, (lambda *_, **__: None) if empty else run, root, given)
+
     def _run_weighed(
         self, run: Callable[..., None], root: torch.Tensor, given: Any, args: Any, kwargs: Any
     ) -> None:
@@ -134,17 +159,59 @@ class BareParameters:
         run(root, given, *args, **kwargs)
 
     @torch.no_grad()
-    def _average(self, bare: list[torch.Tensor]) -> None:
-        """In one message: which have a gradient, and the gradients."""
+    def _average(
+        self, bare: list[torch.Tensor], message: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """In one call: which have a gradient, a message, and the gradients. Returns the mean of the
+        message."""
         self._registry.bare.update({id(p): ref(p) for p in bare})
         some = torch.tensor([float(p.grad is not None) for p in bare])
         own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bare]
-        there, *means = self._registry.communicator.all_reduce([some, *own])
+        sent = torch.zeros(1) if message is None else message
+        there, told, *means = self._registry.communicator.all_reduce([some, sent, *own])
         for parameter, any_has, mean in zip(bare, there.tolist(), means, strict=True):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean)
             elif any_has:
                 parameter.grad = mean.clone()
+        assert isinstance(told, torch.Tensor)
+        return told
+
+
+@final
+class _Bare(Bearer):
+    """Stands for what a loop computes by itself, in one backward pass. average: makes their
+    gradients, and a message, the mean over the ranks."""
+
+    completes = True
+
+    def __init__(
+        self,
+        parameters: list[torch.Tensor],
+        average: Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._parameters, self._average = parameters, average
+        self._message = torch.zeros(SIZE)
+        self._over = False
+
+    @property
+    def waits(self) -> bool:
+        return not self._over
+
+    def send(self, message: torch.Tensor) -> None:
+        self._message = message
+
+    def finish(self, run: Callable[..., None]) -> None:
+        del run
+        self._over = True
+        self._message = self._average(self._parameters, self._message)
+
+    def received(self) -> torch.Tensor:
+        return self._message
+
+    @property
+    def trained(self) -> list[Any]:
+        return self._parameters
 
 
 @final

@@ -28,8 +28,6 @@ from torch.optim import lr_scheduler
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
-from dream.adapters.pytorch.loss.backward import SIZE
-
 Trained = Callable[[Any], Figures]
 
 
@@ -227,7 +225,7 @@ def communications_of_an_update(env: Env) -> Figures:
     return {
         "plain": _counted(env),
         "accumulated": _counted(env, accumulate=4),
-        "wanted": 4 * (sum(p.numel() for p in Net().parameters()) + SIZE),
+        "wanted": 4 * sum(p.numel() for p in Net().parameters()),
     }
 
 

@@ -63,11 +63,11 @@ def test_a_step_says_the_global_mean_loss(job: Job, oracle: Job, case: str) -> N
 
 @over("communications_of_an_update")
 def test_an_update_travels_once(job: Job, case: str) -> None:
-    """Four updates, each of the gradients' bytes and a message of four numbers, however many
-    micro-batches they come in. Beside them there are only digests, and what is agreed on once."""
+    """Four updates, each of the gradients' bytes and at most a message, however many micro-batches
+    they come in. Beside them there are only digests, and what is agreed on once."""
     for rank in job.figures(case):
         for travelled in (rank["plain"], rank["accumulated"]):
-            assert 0 <= sum(travelled) - 4 * rank["wanted"] <= 200
+            assert 0 <= sum(travelled) - 4 * rank["wanted"] <= 300
             assert sum(size > 64 for size in travelled) % 4 == 0  # a split model's in several parts
 
 

@@ -326,7 +326,7 @@ class _Reader:
                 name in graph.PRODUCTS and _times_data(node, name)
             ):
                 seen.data = True
-            if name == graph.LEAF and not isinstance(node.variable, torch.nn.Parameter):
+            if name == graph.LEAF and not self._is_trained(node.variable):
                 seen.data = True
             seen.ragged |= name in graph.RAGGED
             coupling = graph.may_couple(name) and (skip is None or node not in skip)
@@ -341,6 +341,12 @@ class _Reader:
         if reduced and call is None and seen.calls and skip is not None:
             seen.couples = self._coupling(reduced, seen.calls)
         return seen
+
+    def _is_trained(self, leaf: torch.Tensor) -> bool:
+        """Whether a leaf is a parameter, be it of no module."""
+        if isinstance(leaf, torch.nn.Parameter):
+            return True
+        return any(leaf is p for call in self._armed if call.bearer for p in call.bearer.trained)
 
     def _coupling(self, reduced: list[tuple[Any, str]], calls: list[Call]) -> str:
         """The operation that makes samples depend on each other; nothing where none does."""

@@ -144,6 +144,8 @@ class Averaging(Synchronous):
         self._lent = BackwardLent()
         super().__init__(plan)
         self._backward.stamped = self.guard
+        if self.bare is not None and self.training.updates is None:
+            self.bare.weighed = self._backward
 
     def make(self) -> Make:
         self._backward = WeighedBackward(
