@@ -620,6 +620,44 @@ def over_a_tensor_of_five() -> Trained:
     return loop(mlp(1), loss)
 
 
+def from_scratch(loss: Callable[..., torch.Tensor], rate: float, *, by_hand: bool) -> Trained:
+    """A regression without a module, as teachers write it. loss: of errors and weights."""
+    weight, bias = torch.zeros(WIDTH, requires_grad=True), torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight, bias], lr=rate)
+    printed = []
+    for x, _, y in itertools.chain(classes(), classes()):
+        value = loss(x @ weight + bias - y, weight)
+        value.backward()
+        if by_hand:
+            with torch.no_grad():
+                for each in (weight, bias):
+                    each -= rate * each.grad
+                    each.grad = None
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+        printed.append(value.item())
+    return [weight.detach().clone(), bias.detach().clone()], printed
+
+
+def bare_mean_by_hand() -> Trained:
+    return from_scratch(lambda e, _: e.square().mean(), 0.05, by_hand=True)
+
+
+def bare_sum() -> Trained:
+    return from_scratch(lambda e, _: e.square().sum(), 0.005, by_hand=False)
+
+
+def bare_sum_by_hand() -> Trained:
+    return from_scratch(lambda e, _: e.square().sum() / 2, 0.01, by_hand=True)
+
+
+def bare_penalty() -> Trained:
+    return from_scratch(
+        lambda e, w: e.square().mean() + 0.1 * w.square().sum(), 0.05, by_hand=False
+    )
+
+
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "dice": (dice, "DivBackward0"),
     "root_of_mean": (root_of_mean, "SqrtBackward0"),
@@ -641,5 +679,6 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
         whole_batches, structures_in_turn,
+        bare_mean_by_hand, bare_sum, bare_sum_by_hand, bare_penalty,
     )
 }  # fmt: skip
