@@ -18,8 +18,6 @@ from typing import Any, final
 
 import torch
 
-from dream._errors import Unsupported
-from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import LATE, Bearer, Call
@@ -39,7 +37,8 @@ from dream.adapters.pytorch.loss.message import (
 from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
-from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
+from dream.adapters.pytorch.loss.terms import count_by_hand, terms_of
+from dream.adapters.pytorch.loss.words import say, tell_once
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
@@ -115,7 +114,7 @@ class WeighedBackward:
         if _WHOLE in self._said or self._among.world_size == 1:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
-            _tell(_WHOLE, self._said)
+            tell_once(_WHOLE, self._said)
 
     def around(self, run: Run) -> Run:
         """What an explicit step calls: `run`, weighed unless it is already."""
@@ -336,7 +335,7 @@ class WeighedBackward:
         if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
             return
         if len(weighed.terms) > 1 and here and message[PARTS]:
-            _tell(_NEAR, self._said)
+            tell_once(_NEAR, self._said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late
@@ -346,32 +345,6 @@ class WeighedBackward:
         else:
             told.fill_(value)
         be_whole(roots[0])
-
-
-def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:
-    """Say once what was not understood of a loss, or taken for granted."""
-    for term in terms:
-        if term.unknown and term.unknown not in said:
-            said.add(term.unknown)
-            what = (
-                f"The loss counts as a mean over samples, since what {term.unknown} divides by "
-                "cannot be told. "
-            )
-            advice = (
-                "Weigh it by strategy.weigh(loss, count), give train_step(weight=...), or "
-                "gather the outputs by strategy.communicator.all_gather."
-            )
-            if strict:
-                raise Unsupported(f"{what}Received: strict=True. {advice}")
-            logger.info("%s%s", what[0].lower() + what[1:], advice)
-        if term.noticed:
-            _tell(f"the loss is a sum, {term.noticed}", said)
-
-
-def _tell(what: str, said: set[str]) -> None:
-    if what not in said:
-        said.add(what)
-        logger.info("%s", what)
 
 
 def _multiply(bearers: list[Bearer], factor: Factor) -> None:
