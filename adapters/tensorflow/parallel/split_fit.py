@@ -7,7 +7,7 @@ global batch and hands it to what runs the model.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from types import MethodType
@@ -99,14 +99,28 @@ class Fitting:
                 for found in optimizers_of(model) if kind == "train" else ():
                     self._runner.optimizer(found)
                 step = self._runner.function(model, kind)
-                setattr(model, attribute, _of_list(step) if kind == "predict" else _of_next(step))
+                counted = optimizers_of(model) if kind == "train" else ()
+                function = _of_list(step) if kind == "predict" else _of_next(step, counted)
+                setattr(model, attribute, function)
             return getattr(model, attribute)
 
         return make
 
 
-def _of_next(step: Callable[[Any, bool], Any]) -> Callable[[Any], Any]:
-    return lambda batches: step(next(batches), _one_length(batches))
+def _of_next(step: Callable[[Any, bool], Any], counted: Sequence[Any]) -> Callable[[Any], Any]:
+    """counted: optimizers. Keras's own step counts one more iteration where it finds that data of
+    unknown length have ended, which Adam's next update feels."""
+
+    def call(batches: Any) -> Any:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            for optimizer in counted:
+                optimizer.iterations.assign_add(1)
+            raise
+        return step(batch, _one_length(batches))
+
+    return call
 
 
 def _of_list(step: Callable[[Any, bool], Any]) -> Callable[[Any], Any]:

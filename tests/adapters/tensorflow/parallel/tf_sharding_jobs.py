@@ -72,6 +72,19 @@ def layouts(model: Any) -> dict[str, list[str]]:
     return {short(v): list(v.value.layout.sharding_specs) for v in model.variables}
 
 
+def of_unknown_length() -> list[Any]:
+    """The iterations that Adam counts, and the weights."""
+    x, y = data()
+    batches = tf.data.Dataset.from_generator(
+        lambda: ((x[i : i + 16], y[i : i + 16]) for i in range(0, len(x), 16)),
+        output_signature=(tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.int64)),
+    )
+    model = wide()
+    model.compile(keras.optimizers.Adam(0.01), loss())
+    model.fit(batches, epochs=2, verbose=0)
+    return [int(model.optimizer.iterations), *weights(model)]
+
+
 def mesh() -> dict[str, Any]:
     """Two devices of one process under the strategies of a mesh, and one device."""
     found: dict[str, Any] = {}
@@ -108,8 +121,10 @@ def mesh() -> dict[str, Any]:
         dropped = fitted(wide(layers.Dropout(0.5, seed=7)), epochs=20)
         found["dropped"] = float(dropped.evaluate(*data(), verbose=0))
         found["overflowing"] = overflowing()
+        found["of unknown length"] = of_unknown_length()
     found["local"] = told(lambda: entered("sharded", devices=2, sync_batch_norm=False))
     found["groups"] = told(lambda: entered("sharded", devices=2, data=2))
+    found["one of unknown length"] = of_unknown_length()
     with dream.strategy("model_parallel", split="tensor", devices=2):
         found["attention layouts"] = layouts(fitted(attending()))
         found["auto layouts"] = layouts(fitted(wide()))
