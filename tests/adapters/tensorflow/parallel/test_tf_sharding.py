@@ -117,7 +117,7 @@ def test_ranks_hold_their_part_and_are_alike(here: dict[str, Any]) -> None:
         assert held == [whole / 2]
         assert rank["losses"] == first["losses"]
         assert rank["differ"].startswith("Desynchronized: The ranks built different models")
-        assert rank["other data"].startswith("Desynchronized: The ranks read different data")
+        assert rank["other data"].startswith("Desynchronized: The ranks' data differ")
         names, apart, refused = rank["files"]
         assert (names, apart) == (["best.keras", "whole.keras"], [0.0, 0.0])
         assert refused.startswith("Unsupported")
