@@ -48,13 +48,10 @@ CELLS = {
             ("model_parallel", 2, TENSOR), ("model_parallel", 2, PIPELINE)),
 }  # fmt: skip
 SAMPLE = {
-    "torch-mirrored-2": ("keras-tensorflow-pipeline-2", "keras-torch-mirrored-2",
-                         "torch-sharded-2"),
-    "torch-sharded-2": ("keras-tensorflow-mirrored-2", "torch-single-1"),
-    "keras-torch-mirrored-2": ("torch-sharded-2", "keras-tensorflow-mirrored-2"),
-    "keras-tensorflow-mirrored-2": ("torch-single-1", "torch-sharded-2", "keras-torch-mirrored-2"),
-    "keras-tensorflow-sharded-2": ("torch-single-1", "keras-tensorflow-pipeline-2"),
-}  # fmt: skip
+    "torch-mirrored-2": ("keras-tensorflow-pipeline-2", "keras-torch-mirrored-2"),
+    "keras-torch-mirrored-2": ("torch-sharded-2", "torch-mirrored-2"),
+    "keras-tensorflow-sharded-2": ("torch-sharded-2", "keras-tensorflow-pipeline-2"),
+}
 """By reader, whose checkpoints it goes on from."""
 
 
