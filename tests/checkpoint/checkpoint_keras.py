@@ -91,8 +91,13 @@ def refused(word: str, options: dict[str, Any], folder: str) -> dict[str, str]:
             "outside": ("fit", outside, x, y),
             "saved": ("saved", net(0, 0.3), x, y),
             "best": ("fit", net(0, 0.3), x, y, {"callbacks": [stop]}),
+            "several": ("several", net(0, 0.3), x, y),
             "two": ("fit", net(0, 0.3), x, y, {"callbacks": [backup]}),
         }
+        _saver()._fits.clear()
+        for _ in range(2):
+            kept = dream.keras.Checkpoint(f"{folder}/several")
+            net(0, 0.3).fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=[kept])
         for name, case in cases.items():
             found[name] = _said(folder, *case)
     for name, given in (("every", {"every": 0}), ("keep", {"keep": 0})):

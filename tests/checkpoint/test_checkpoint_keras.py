@@ -131,6 +131,7 @@ SAID = {
     "saved": r"does not say where a fit stood",
     "best": r"restore_best_weights=True",
     "two": r"BackupAndRestore beside",
+    "several": r"several models cannot go on in one folder",
     "every": r"every=0",
     "keep": r"keep=0",
 }

@@ -3,10 +3,10 @@ seen what it keeps."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
+from weakref import ref
 
 import keras
 
@@ -26,9 +26,9 @@ from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.cluster import settings
 
 _FIT = "fit"
-_fits: Counter[Path] = Counter()
-"""How many fits of this process have begun with a folder: a script that is started again comes to
-the fit that it was in by the same way."""
+_fits: dict[Path, list[ref[Any]]] = {}
+"""The models of this process's fits that began with a folder: a script that is started again comes
+to the fit that it was in by the same way."""
 
 
 @final
@@ -47,15 +47,17 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
         self._others = OtherCallbacks(users)
         self._held = KerasCheckpointer(engine)
-        place = self._path.resolve()
-        _fits[place] += 1
-        self._fit = _fits[place]
+        self._fit = 0
         self._step = self._saved = self._base = 0
         self._logs: list[tuple[int, dict[str, float]]] = []
-        self._goes_on = False
+        self._goes_on = self._alike = False
         self._random: Mapping[str, Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        fits = _fits.setdefault(self._path.resolve(), [])
+        fits.append(ref(self.model))
+        self._fit = len(fits)
+        self._alike = all(each() is self.model for each in fits)
         self._notice.listen()
         self._progress.state()  # raises where no other process can go on in this data
         found = job.find(self._path, self._engine.readers)
@@ -69,6 +71,12 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         if not found or not kept or kept["number"] < self._fit:
             self._step = self._saved = found.step if found else 0
         elif kept["number"] > self._fit:
+            if not kept["alike"]:
+                raise ConfigurationError(
+                    "A script that fits several models cannot go on in one folder, which holds the "
+                    f"last one alone. Received: {self._path}, of fit {kept['number']}. Give each "
+                    "fit a dream.keras.Checkpoint with a folder of its own, and begin anew."
+                )
             self._leave_out(f"{self._path} is of fit {kept['number']} of the script")
         else:
             self._go_on(found, kept)
@@ -119,7 +127,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
         readers = self._engine.readers
         kept = {
-            "number": self._fit, "over": over, "logs": self._logs, "callbacks": self._others.kept,
+            "number": self._fit, "alike": self._alike, "over": over, "logs": self._logs,
+            "callbacks": self._others.kept,
         }  # fmt: skip
         self._saved = self._step
         return job.save(
