@@ -19,6 +19,7 @@ import tensorflow as tf
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import files, fit, private
+from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.tensorflow.parallel.consistency import whole
@@ -61,7 +62,7 @@ class Fitting:
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:
-            setattr(model, f"make_{kind}_function", MethodType(self._maker(kind), model))
+            setattr(model, f"make_{kind}_function", MethodType(self._maker(kind, state.progress), model))
         model.compile = MethodType(_compile, model)
         for name in ("save", "save_weights", "export"):
             files.change(model, name, written_by_rank_0(self._rank))
@@ -89,7 +90,7 @@ class Fitting:
         call.__name__ = name
         return call
 
-    def _maker(self, kind: Kind) -> Callable[..., Any]:
+    def _maker(self, kind: Kind, progress: FitProgress) -> Callable[..., Any]:
         """Return `make_train_function` or its like, which makes the function of a step."""
         attribute = f"{kind}_function"
 
@@ -99,26 +100,32 @@ class Fitting:
                 for found in optimizers_of(model) if kind == "train" else ():
                     self._runner.optimizer(found)
                 step = self._runner.function(model, kind)
-                counted = optimizers_of(model) if kind == "train" else ()
-                function = _of_list(step) if kind == "predict" else _of_next(step, counted)
+                function = _of_list(step) if kind == "predict" else _of_next(step)
+                if kind == "train":
+                    function = _counted(function, optimizers_of(model), progress)
                 setattr(model, attribute, function)
             return getattr(model, attribute)
 
         return make
 
 
-def _of_next(step: Callable[[Any, bool], Any], counted: Sequence[Any]) -> Callable[[Any], Any]:
-    """counted: optimizers. Keras's own step counts one more iteration where it finds that data of
-    unknown length have ended, which Adam's next update feels."""
+def _of_next(step: Callable[[Any, bool], Any]) -> Callable[[Any], Any]:
+    return lambda batches: step(next(batches), _one_length(batches))
+
+
+def _counted(
+    step: Callable[[Any], Any], optimizers: Sequence[Any], progress: FitProgress
+) -> Callable[[Any], Any]:
+    """Keras's own step counts one more iteration where it finds that data of unknown length have
+    ended, which Adam's next update feels; an epoch that goes on is over after the last batch."""
 
     def call(batches: Any) -> Any:
         try:
-            batch = next(batches)
+            return step(batches)
         except StopIteration:
-            for optimizer in counted:
+            for optimizer in () if progress.over else optimizers:
                 optimizer.iterations.assign_add(1)
             raise
-        return step(batch, _one_length(batches))
 
     return call
 
