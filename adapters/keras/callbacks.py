@@ -16,6 +16,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint.callback import Checkpoint
+from dream.adapters.keras.checkpoint.others import why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
@@ -44,24 +45,26 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
     ours: list[Any] = [SameOnEveryRank(engine, progress, backups)]
     if resync is not None:
         ours.append(Resynchronise(resync))
-    asked = [c for c in users if isinstance(c, Checkpoint)] or _by_launcher(progress)
+    asked = [c for c in users if isinstance(c, Checkpoint)] or _by_launcher(progress, users)
     others = [c for c in users if not isinstance(c, Checkpoint)]
     ours += [FitSaver(each, engine, progress, others) for each in asked if each.path is not None]
     return joined(given, ours, before=[counting])
 
 
-def _by_launcher(progress: FitProgress) -> list[Checkpoint]:
-    """Save a fit that asks for nothing itself, under `dream run --checkpoint`."""
+def _by_launcher(progress: FitProgress, users: Sequence[Any]) -> list[Checkpoint]:
+    """Save a fit that asks for nothing itself, under `dream run --checkpoint`; or say why not."""
     asked = Checkpoint()
     if asked.path is None:
         return []
+    why = why_not_kept(users)
     if progress.state_if_ordered() is None:
-        logger.info(
-            "this fit is not saved in %s: it reads data of an order that no other process finds "
-            "again. Give it arrays or a keras.utils.PyDataset.", asked.path,
-        )  # fmt: skip
-        return []
-    return [asked]
+        why = (
+            "it reads data of an order that no other process finds again. Give it arrays or a "
+            "keras.utils.PyDataset."
+        )
+    if why:
+        logger.info("this fit is not saved in %s: %s", asked.path, why)
+    return [] if why else [asked]
 
 
 def may_go_on(given: Any) -> bool:

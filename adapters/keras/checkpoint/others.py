@@ -24,10 +24,12 @@ class OtherCallbacks:
 
     def __init__(self, users: Sequence[Any]) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
+        why = why_not_kept(users)
+        if why:
+            raise (ConfigurationError if why is _TWO else Unsupported)(why)
         counts: Counter[str] = Counter()
         self._named: dict[str, Any] = {}
         for each in users:
-            _check(each)
             kind = type(each).__name__
             self._named[f"{kind} {counts[kind]}"] = each
             counts[kind] += 1
@@ -58,15 +60,20 @@ def _of_keras(callback: Any) -> bool:
     return type(callback).__module__.partition(".")[0] == "keras"
 
 
-def _check(callback: Any) -> None:
-    if isinstance(callback, keras.callbacks.BackupAndRestore):
-        raise ConfigurationError(
-            "Two callbacks would have fit go on, each from its own place. Received: "
-            "BackupAndRestore beside dream.keras.Checkpoint. Leave BackupAndRestore out."
-        )
-    if isinstance(callback, keras.callbacks.EarlyStopping) and callback.restore_best_weights:
-        raise Unsupported(
-            "A checkpoint does not hold the best weights that EarlyStopping keeps in memory. "
-            "Received: restore_best_weights=True beside dream.keras.Checkpoint. Leave it out, and "
-            "give Checkpoint best=, whose folder has them."
-        )
+_TWO = (
+    "Two callbacks would have fit go on, each from its own place. Received: BackupAndRestore "
+    "beside dream.keras.Checkpoint. Leave BackupAndRestore out."
+)
+_BEST = (
+    "A checkpoint does not hold the best weights that EarlyStopping keeps in memory. Received: "
+    "restore_best_weights=True beside dream.keras.Checkpoint. Leave it out, and give Checkpoint "
+    "best=, whose folder has them."
+)
+
+
+def why_not_kept(users: Sequence[Any]) -> str:
+    """Say what keeps a fit with these callbacks from being saved; empty where nothing does."""
+    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in users):
+        return _TWO
+    keeps = (each for each in users if isinstance(each, keras.callbacks.EarlyStopping))
+    return _BEST if any(each.restore_best_weights for each in keeps) else ""
