@@ -62,7 +62,9 @@ class Fitting:
         for name in ("fit", "evaluate", "predict"):
             setattr(model, name, MethodType(self._loop(name, state), model))
         for kind in _KINDS:
-            setattr(model, f"make_{kind}_function", MethodType(self._maker(kind, state.progress), model))
+            setattr(
+                model, f"make_{kind}_function", MethodType(self._maker(kind, state.progress), model)
+            )
         model.compile = MethodType(_compile, model)
         for name in ("save", "save_weights", "export"):
             files.change(model, name, written_by_rank_0(self._rank))

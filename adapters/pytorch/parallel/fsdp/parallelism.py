@@ -78,15 +78,11 @@ class FullySharded(Sharding):
         if not (known or self.alone):
             optimizer.register_step_pre_hook(self._give_up)
 
-    def shard(
-        self,
-        module: nn.Module,
-        registry: ModuleRegistry,
-        inner: Forward | None,
-        context: ShardContext,
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
     ) -> FullyShardedModule:
         reshard = self.plan.options["zero"] == 3
-        return FullyShardedModule(module, registry, inner, context, reshard=reshard)
+        return FullyShardedModule(module, registry, inner, self.context, reshard=reshard)
 
     def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
         mesh = self.placement.mesh

@@ -92,20 +92,16 @@ class Sharding(Parallelism):
         that is one. Called where there are several ranks."""
 
     @abstractmethod
-    def shard(
-        self,
-        module: nn.Module,
-        registry: ModuleRegistry,
-        inner: Forward | None,
-        context: ShardContext,
-    ) -> ShardedModule:
-        """Make what shards a module and takes its calls."""
-
     def make(
         self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
     ) -> ShardedModule:
+        """Make what shards a module and takes its calls."""
+
+    @property
+    def context(self) -> ShardContext:
+        """What modules are sharded with. Asked for where there are several ranks."""
         assert self._context is not None
-        return self.shard(module, registry, inner, self._context)
+        return self._context
 
     def mesh(self) -> Mesh:
         """Return the mesh of the ranks."""

@@ -45,15 +45,11 @@ class TensorParallel(Sharding):
         whole = init_device_mesh(self.device.type, (mesh.data, mesh.model), mesh_dim_names=axes)
         return whole["model"], whole["data"].get_group() if mesh.data > 1 else None
 
-    def shard(
-        self,
-        module: nn.Module,
-        registry: ModuleRegistry,
-        inner: Forward | None,
-        context: ShardContext,
+    def make(
+        self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
     ) -> TensorParallelModule:
         return TensorParallelModule(
-            module, registry, inner, context,
+            module, registry, inner, self.context,
             asked=self.plan.options["plan"], among=self.placement.model,
         )  # fmt: skip
 
