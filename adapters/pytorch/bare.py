@@ -12,6 +12,7 @@ from weakref import ref
 import torch
 from torch.optim import Optimizer
 
+from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer, Call
@@ -20,6 +21,10 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of
 
+_AS_A_MEAN = (
+    "a loss that comes through no module of the block counts as a mean over samples here: a sum "
+    "trains another model. Compute it in a module"
+)
 _left_alone: ContextVar[bool] = ContextVar("dream.gradients_left_alone", default=False)
 
 
@@ -58,7 +63,7 @@ class BareParameters:
         self._optimizers: list[ref[Optimizer]] = []
         self._uncovered: dict[int, list[torch.Tensor]] = {}
         self._known = (-1, 0)
-        self._inside = False
+        self._inside = self._said = False
 
     def watch(self, optimizer: Optimizer) -> None:
         """Look at an optimizer until modules are known to hold all that it steps. In the order in
@@ -81,9 +86,10 @@ class BareParameters:
             before = self._gradients() if called else []
             self._inside = True
             try:
-                plain = not (any(args) or any(kwargs.values()))  # no graph is kept, for no inputs
+                keep = dict(zip(("retain_graph", "create_graph"), args, strict=False)) | kwargs
+                plain = keep.pop("inputs", None) is None
                 if bare and not called and self.weighed is not None and plain:
-                    self._read(self.weighed, bare, run, tensors, grad_tensors)
+                    self._read(self.weighed, bare, run, tensors, grad_tensors, keep)
                     return
                 if bare and not called:
                     self._run_weighed(run, tensors, grad_tensors, args, kwargs)
@@ -137,13 +143,14 @@ class BareParameters:
         run: Callable[..., None],
         root: torch.Tensor,
         given: Any,
+        keep: dict[str, Any],
     ) -> None:
         """Weigh a loss by what its graph says, and make it the global one. A rank without a sample
-        tells the others so."""
+        tells the others so. keep: of the graph."""
         share = self._shares.of(())
         empty = share is not None and not share.count
         call = Call(_Bare(bare, self._average), share, [])
-        weighed.through(call, (lambda *_, **__: None) if empty else run, root, given)
+        weighed.through(call, (lambda *_, **__: None) if empty else run, root, given, keep)
 
     def _run_weighed(
         self, run: Callable[..., None], root: torch.Tensor, given: Any, args: Any, kwargs: Any
@@ -152,6 +159,9 @@ class BareParameters:
         sample has nothing to say."""
         share = self._shares.of(())
         weight = 1.0 if share is None else share.weight
+        if share is not None and share.parts > 1 and not self._said:
+            self._said = True
+            logger.info(_AS_A_MEAN)
         if weight == 0.0:
             return
         if weight != 1.0:

@@ -88,7 +88,19 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch, "maximum"),
         (torch.Tensor, "maximum"),
     ),
-    "read": tuple((torch.Tensor, name) for name in ("item", "tolist", "__float__", "__int__")),
+    "read": tuple(
+        (torch.Tensor, name)
+        for name in (
+            "item",
+            "tolist",
+            "numpy",
+            "detach",
+            "__float__",
+            "__int__",
+            "__format__",
+            "__repr__",
+        )
+    ),
 }
 """Places of several names."""
 _FIRST: tuple[tuple[Any, str], ...] = (

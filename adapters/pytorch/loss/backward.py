@@ -157,11 +157,13 @@ class WeighedBackward:
 
         return backward
 
-    def through(self, call: Call, run: Run, root: torch.Tensor, given: Any) -> None:
+    def through(
+        self, call: Call, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
+    ) -> None:
         """Run a backward pass that comes through no module; `call` stands for one."""
         assert call.bearer is not None
         self._calls[call.bearer] = deque([call])
-        self._start(run, [root], [given], {}, None)
+        self._start(run, [root], [given], keep, None)
 
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is

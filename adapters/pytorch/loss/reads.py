@@ -24,7 +24,8 @@ _LIBRARIES = ("torch.", "dream.", "keras.")
 
 @final
 class ReadNumbers:
-    """Says so once, where a loop that trains on shares has a number of a tensor's."""
+    """Says so once, where a loop that trains on shares reads a number, or takes one off its graph
+    to add it up."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -34,13 +35,20 @@ class ReadNumbers:
         hooks.wrap("read", self._noting)
 
     def _noting(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        keeps = read.__name__ == "detach"  # of what is no number that is a matter of the model's
+
         @wraps(read)
-        def wrapped(x: torch.Tensor, *args: Any) -> Any:
-            if not self._said and torch.is_grad_enabled() and self._shares.parted:
+        def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not (self._said or (keeps and x.dim())) and self._reads_shares():
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 if not caller.startswith(_LIBRARIES):
                     self._said = True
                     logger.info(_OWN_SUMS)
-            return read(x, *args)
+            return read(x, *args, **kwargs)
 
         return wrapped
+
+    def _reads_shares(self) -> bool:
+        if torch.compiler.is_compiling():
+            return False
+        return torch.is_grad_enabled() and self._shares.parted

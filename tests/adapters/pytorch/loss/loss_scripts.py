@@ -627,7 +627,7 @@ def from_scratch(loss: Callable[..., torch.Tensor], rate: float, *, by_hand: boo
     printed = []
     for x, _, y in itertools.chain(classes(), classes()):
         value = loss(x @ weight + bias - y, weight)
-        value.backward()
+        value.backward(retain_graph=not by_hand)
         if by_hand:
             with torch.no_grad():
                 for each in (weight, bias):
