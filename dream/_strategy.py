@@ -146,6 +146,8 @@ class Strategy:
                 first.explain(error, self._place)
             if self._files is not None:
                 self._files.tell_of_others()
+            if self._checkpoints is not None:
+                self._checkpoints.rest(failed=error is not None)
             if self._awaited is None and not _observers.plain():
                 self._adapter.exit()
         finally:
@@ -313,7 +315,7 @@ class Strategy:
 
         path: a folder for checkpoints, made where there is none. step: updates made so far.
         model, optimizer, scheduler: one, or a dict of several by name. A scheduler is anything
-            with a `state_dict` of plain values. data: a loader of the block.
+            with a `state_dict` of plain values. data: a loader of the block, or a dict of several.
         extra: plain values that come back from `load`. keep: how many of the newest stay. best: a
             name in `extra`, whose smallest value stays too.
         Errors: DreamError where the disk refuses, with those before untouched.

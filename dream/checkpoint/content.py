@@ -50,8 +50,12 @@ class Checkpoint:
 
     @property
     def epoch(self) -> int:
-        """Return the pass over the data that training goes on in, from 0."""
-        return 0 if self.data is None else int(self.data["epoch"])
+        """Return the pass over the data that training goes on in, from 0; of several loaders, over
+        the first."""
+        if self.data is None:
+            return 0
+        first = self.data if "epoch" in self.data else next(iter(self.data.values()))
+        return int(first["epoch"])
 
 
 def named_in(model: str, name: str) -> str:

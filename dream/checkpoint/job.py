@@ -38,7 +38,7 @@ def save(
         models={name: held.model(model) for name, model in parts.models.items()},
         optimizers={n: held.optimizer(o, parts.models) for n, o in parts.optimizers.items()},
         schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
-        data=None if parts.data is None else tracked.track_of(parts.data).state(),
+        data=None if parts.data is None else tracked.state_of(parts.data),
         random=held.random(parts.models),
         extra=extra,
         facts={**facts, NAMES: held.api},
@@ -82,7 +82,7 @@ def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
         found = _as_here(found, parts, held)
     _check(found, parts, held)
     if parts.data is not None and found.data is not None:
-        tracked.track_of(parts.data).load(found.data)  # first: it raises for other data
+        tracked.load_into(parts.data, found.data)  # first: it raises for other data
     for key, model in parts.models.items():
         held.set_model(model, found.models[key])
     for key, optimizer in parts.optimizers.items():

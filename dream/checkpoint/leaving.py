@@ -45,6 +45,16 @@ class Notice:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._hear)
 
+    def rest(self, *, again: bool = True) -> None:
+        """No step ends any more: signals do again what they did. again: one that came meanwhile
+        too."""
+        self._listens = False
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._hear:
+                signal.signal(number, signal.SIG_DFL)
+        if self._heard and again:
+            signal.raise_signal(signal.Signals[self._heard])
+
     def _hear(self, number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         self._heard = signal.Signals(number).name

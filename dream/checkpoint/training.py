@@ -9,6 +9,7 @@ from typing import Any, final
 
 from dream import stall
 from dream._errors import ConfigurationError
+from dream._log import logger
 from dream.checkpoint import job
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import Checkpoint
@@ -17,8 +18,16 @@ from dream.cluster import settings
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.position import Track
+from dream.data.tracked import Tracked
 
 _KEPT = 3
+_taken: set[Path] = set()
+"""Folders that a training of this process is saved in by itself."""
+
+_OTHERS = (
+    "a loader is trained on whose place in its data the checkpoint does not hold, so it begins "
+    "anew where training goes on; give save and load all of them: data={'labelled': a, ...}"
+)
 FolderPath = str | os.PathLike[str]
 
 
@@ -42,6 +51,8 @@ class TrainingCheckpoints:
         self._step = 0
         self._updated = False
         self._leaves = False
+        self._said: set[str] = set()
+        self._read: Mapping[Tracked, int] = {}
 
     def save(
         self, path: FolderPath, parts: Parts, step: int, *,
@@ -63,7 +74,12 @@ class TrainingCheckpoints:
         found = job.load(folder, parts, held, self._ranks, strict=strict)
         if path is None:
             self._keep(parts, found.step if found else 0)
+        self._read = tracked.read_so_far()
         return found
+
+    def rest(self, *, failed: bool) -> None:
+        """The block ends. failed: by an exception, or by leaving after a checkpoint."""
+        self._notice.rest(again=not failed)
 
     def leaving(self, *, ask: bool = False) -> bool:
         """Tell whether the job was asked to leave, on every rank alike; each asks as often."""
@@ -74,18 +90,29 @@ class TrainingCheckpoints:
 
     def _keep(self, parts: Parts, step: int) -> None:
         """Have these saved by themselves from now on. step: updates made so far."""
-        track = None if parts.data is None else tracked.track_of(parts.data)
-        if not isinstance(track, Track) or not parts.optimizers:
+        tracks = [] if parts.data is None else tracked.tracks_of(parts.data)
+        seen = bool(tracks) and all(isinstance(track, Track) for track in tracks)
+        if not (seen and parts.optimizers):
             raise ConfigurationError(
                 "What saves a training by itself has to see its steps. Received: load without "
-                f"{'an optimizer' if isinstance(track, Track) else 'a loader of the block'}. Give "
-                "load the model, the optimizer and the loader (data=); or a folder, and call save."
+                f"{'an optimizer' if seen else 'a loader of the block'}. Give load the model, the "
+                "optimizer and the loader (data=); or a folder, and call save."
             )
+        assert self._folder is not None
+        if self._folder in _taken:
+            raise ConfigurationError(
+                "One training of a job is saved by itself, and this is another, which would begin "
+                f"with the first one's weights. Received: load without a folder again, for "
+                f"{self._folder}. Give load, and save, a folder of its own."
+            )
+        _taken.add(self._folder)
         self._parts, self._step = parts, step
         stall.resumed(step)
         first = next(iter(parts.optimizers.values()))
         self._held(parts.first_model).count_updates(first, self._has_updated)
-        track.between = self._step_ended
+        for track in tracks:
+            if isinstance(track, Track):
+                track.between = self._step_ended
 
     def _has_updated(self) -> None:
         self._step += 1
@@ -109,15 +136,18 @@ class TrainingCheckpoints:
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
     ) -> Path:  # fmt: skip
-        held = self._held(parts.first_model)
+        self._tell_of_others(parts.data)
+        held, facts = self._held(parts.first_model), self._facts
         return job.save(
-            path,
-            parts,
-            step,
-            held,
-            self._ranks,
-            extra=extra,
-            facts=self._facts,
-            keep=keep,
-            best=best,
+            path, parts, step, held, self._ranks, extra=extra, facts=facts, keep=keep, best=best
         )
+
+    def _tell_of_others(self, data: Any) -> None:
+        """Say where loaders are trained on whose place is not kept."""
+        if data is None or _OTHERS in self._said:
+            return
+        kept = tracked.tracks_of(data)
+        now = tracked.read_so_far()
+        if any(t not in kept and count > self._read.get(t, 0) for t, count in now.items()):
+            self._said.add(_OTHERS)
+            logger.info(_OTHERS)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol, Self, final
 
 from dream._errors import ConfigurationError
+from dream.data import tracked
 from dream.data.partition import Share
 
 
@@ -102,12 +103,14 @@ class Track:
 
     epoch: that of the next pass. facts: of the data as it is then, kept with its state. drawn: what
     draws the order; None where it depends on the epoch alone. between: called before each batch,
-    if anything is to be.
+    if anything is to be. handed: batches to train on, so far.
     """
 
     def __init__(self, facts: Callable[[], Mapping[str, Any]], drawn: Drawn | None = None) -> None:
         self.epoch = 0
         self.between: Callable[[], None] | None = None
+        self.handed = 0
+        tracked.count(self)
         self._facts = facts
         self._drawn = drawn
         self._start: Position | None = None
@@ -173,6 +176,8 @@ class Pass:
         """The share that is handed out now. A batch in parts has been with its last one."""
         share, digest = self._drawn.popleft()
         if share.last:
+            if self.trains and self._track is not None:
+                self._track.handed += 1
             self.position = self.position.after(share.total, digest)
         return share
 

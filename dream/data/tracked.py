@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakSet
 
 from dream._errors import ConfigurationError
 
@@ -17,6 +18,15 @@ class Tracked(Protocol):
     def load(self, state: Mapping[str, Any]) -> None: ...
 
 
+class Counted(Tracked, Protocol):
+    """handed: batches to train on, so far."""
+
+    handed: int
+
+
+_counted: WeakSet[Counted] = WeakSet()
+
+
 def mark(item: Any, track: Tracked) -> None:
     """`item` stands where `track` says. Past the frameworks' own bookkeeping of attributes."""
     object.__setattr__(item, _NAME, track)
@@ -25,6 +35,42 @@ def mark(item: Any, track: Tracked) -> None:
 def found_in(item: Any) -> Tracked | None:
     found = getattr(item, _NAME, None)
     return found if isinstance(found, Tracked) else None
+
+
+def read_so_far() -> dict[Tracked, int]:
+    """Count the batches to train on that each loader has handed out, of those there are."""
+    return {track: track.handed for track in _counted}
+
+
+def count(track: Counted) -> None:
+    """Have a track be among those."""
+    _counted.add(track)
+
+
+def tracks_of(data: Any) -> list[Tracked]:
+    """Return those of one item, or of a dict of several."""
+    return [track_of(each) for each in (data.values() if isinstance(data, Mapping) else (data,))]
+
+
+def state_of(data: Any) -> dict[str, Any]:
+    """Say where training stands in an item, or by name in each of several."""
+    if isinstance(data, Mapping):
+        return {name: track_of(each).state() for name, each in data.items()}
+    return track_of(data).state()
+
+
+def load_into(data: Any, state: Mapping[str, Any]) -> None:
+    """Have training go on there."""
+    if not isinstance(data, Mapping):
+        track_of(data).load(state)
+        return
+    if data.keys() != state.keys():
+        raise ConfigurationError(
+            f"This state is of other loaders. Received: {sorted(state)} in it, {sorted(data)} "
+            "here. Give those that it was kept of, by the same names."
+        )
+    for name, each in data.items():
+        track_of(each).load(state[name])
 
 
 def track_of(item: Any) -> Tracked:

@@ -30,10 +30,13 @@ with dream.strategy(word) as strategy:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
     batches = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
-    at = strategy.load(model=model, optimizer=optimizer, scheduler=schedule, data=batches)
+    noise = DataLoader(TensorDataset(torch.randn(61, 8)), batch_size=16, shuffle=True)
+    both = {"labelled": batches, "noise": noise}
+    at = strategy.load(model=model, optimizer=optimizer, scheduler=schedule, data=both)
     step = at.step if at else 0
     for epoch in range(at.epoch if at else 0, 8):
-        for inputs, target in batches:
+        for (added,), (inputs, target) in zip(noise, batches):
+            inputs = inputs + 0.1 * added
             if "fault" in sys.argv and step == 13 and strategy.topology.rank == 1:
                 raise ValueError("a bug")
             optimizer.zero_grad()
@@ -182,6 +185,40 @@ def test_a_bug_that_comes_back_ends_the_job(script: Path, tmp_path: Path) -> Non
     assert "Starting again, 1 of 5" in ran.stderr
     assert "Starting again, 2" not in ran.stderr
     assert "the same error at the same step before (step 13)" in ran.stderr
+
+
+TWICE = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import dream
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 4))
+with dream.strategy("single") as strategy:
+    for _ in range(2):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        first, other = DataLoader(data, 4), DataLoader(data, 4)
+        strategy.load(model=model, optimizer=optimizer, data=first)
+        for (x,), (z,) in zip(first, other):
+            optimizer.zero_grad()
+            model(x + z).square().mean().backward()
+            optimizer.step()
+            __import__("time").sleep(0.05)
+"""
+
+
+def test_another_training_and_another_loader_are_told(tmp_path: Path) -> None:
+    """The second of two folds would begin with the first one's weights."""
+    script = tmp_path / "folds.py"
+    script.write_text(TWICE)
+    arguments = [sys.executable, "-m", "dream", "run", "-n", "1", "--every", "0.01"]
+    arguments += ["--checkpoint", str(tmp_path / "run"), str(script)]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+    assert ran.returncode == 1
+    assert "One training of a job is saved by itself" in ran.stderr
+    assert ran.stderr.count("a loader is trained on whose place") == 1
 
 
 def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> None:

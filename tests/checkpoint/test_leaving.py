@@ -43,6 +43,16 @@ def test_a_handler_of_the_script_stays() -> None:
     assert said("SIGUSR1", before) == (0, "mine")
 
 
+def test_after_the_block_a_signal_does_what_it_did() -> None:
+    """One that came too late for a step among them."""
+    code, out = said("SIGTERM", before="", after="notice.rest()")
+    assert (code, out) == (-signal.SIGTERM, "SIGTERM")
+    assert said("SIGTERM", after="notice.rest(again=False)") == (0, "SIGTERM")
+    text = SCRIPT.partition("assert")[0].format(before="") + "notice.rest()\n"
+    text += "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
+    subprocess.run([sys.executable, "-c", text], check=True)
+
+
 def test_the_end_of_the_schedulers_time() -> None:
     now = time.time()
     far, near = ({"SLURM_JOB_END_TIME": str(int(now + seconds))} for seconds in (600, 30))

@@ -5,7 +5,8 @@ The raw cases are how loops over DistributedDataParallel are commonly written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -144,10 +145,12 @@ def mutant_shares_count_alike(env: Env) -> Figures:
 
 @CASES.add("cell")
 def mutant_every_epoch_alike(env: Env) -> Figures:
-    def again(_: object) -> None:
+    @contextmanager
+    def alike(_: object, **__: object) -> Iterator[None]:
         torch.manual_seed(0)
+        yield
 
-    with mock.patch.object(sampling.DrawnOrder, "begin", again):
+    with mock.patch.object(sampling.DrawnOrder, "begin", alike):
         return contract_torch_data.shuffled_order(env)
 
 

@@ -6,13 +6,32 @@ import base64
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, Self, final
 
 import torch
 from torch.utils.data import DataLoader
 
 _KEPT = "generators"
 States = list[torch.Tensor]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The generators' states when a pass was asked for, and when its first batch was drawn."""
+
+    start: States | None = None
+    first: States | None = None
+
+    def state(self) -> dict[str, Any]:
+        named = (("start", self.start), ("first", self.first))
+        return {name: None if x is None else [*map(_written, x)] for name, x in named}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        start, first = (state.get(name) for name in ("start", "first"))
+        return cls(*(None if x is None else [*map(_read, x)] for x in (start, first)))
 
 
 @final
@@ -24,41 +43,46 @@ class DrawnOrder:
         held.append(getattr(loader.batch_sampler, "generator", None))
         own = {id(x): x for x in held if isinstance(x, torch.Generator)}
         self._generators = [torch.default_generator, *own.values()]
-        self._start: States | None = None
-        self._again: States | None = None
+        self._kept = _Kept()
+        self._again: _Kept | None = None
 
     def state(self) -> dict[str, Any]:
-        start = self._again or self._start
-        return {
-            _KEPT: {
-                "start": None if start is None else [*map(_written, start)],
-                "now": [*map(_written, self._states())],
-            }
-        }
+        kept = self._again or self._kept
+        return {_KEPT: {**kept.state(), "now": [*map(_written, self._states())]}}
 
     def load(self, state: Mapping[str, Any]) -> None:
         kept = state.get(_KEPT)
         if kept is None or len(kept["now"]) != len(self._generators):
             return  # of a fixed order, or of another sampler: the digest of what is read tells
         self._set([*map(_read, kept["now"])])
-        self._again = None if kept["start"] is None else [*map(_read, kept["start"])]
-
-    def begin(self) -> None:
-        """A pass to train on is asked for: note where it starts."""
-        self._start = self._states()
+        self._again = _Kept.of(kept)
 
     @contextmanager
-    def again(self, wanted: bool) -> Iterator[States | None]:
-        """Have the pass that begins inside draw what it drew before, where that is `wanted`. Gives
-        the states to go on from once it has come to its place."""
-        again, self._again = self._again, None
-        if not wanted or again is None:
-            yield None
-            return
+    def begin(self, *, again: bool) -> Iterator[None]:
+        """A pass to train on is asked for inside. again: what it drew so far is to be drawn once
+        more."""
+        kept, self._again = self._again, None
         now = self._states()
-        self._set(again)
-        self._start = again
-        yield now
+        if not again or kept is None or kept.start is None:
+            self._kept = _Kept(now)
+            yield
+            return
+        self._set(kept.start)
+        yield
+        self._kept = _Kept(kept.start, kept.first or self._states())
+        self._set(now)
+
+    def first(self, *, again: bool) -> States | None:
+        """The first batch of that pass is about to be drawn, which may be after others have drawn.
+        Return the states to go on from, once what is drawn again has come to its place."""
+        now = self._states()
+        if not again:
+            self._kept = _Kept(self._kept.start, now)
+            return None
+        if self._kept.first is None:
+            return None
+        self._set(self._kept.first)
+        return now
 
     def go_on(self, now: States | None) -> None:
         if now is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -85,13 +85,12 @@ class SeededBatches(Sampler[list[int]]):
 class _Beginning:
     """What an iteration is to read, which its iterator may be asked for more than once before it is
     used. begun: None where it reads every sample unmarked. said: of the generators, told when the
-    first batch is drawn; now: theirs to go on from, where the order is drawn again."""
+    first batch is drawn."""
 
     begun: Pass | None = None
     micros: int = 1
     whole: bool = False
     said: Words | None = None
-    now: States | None = None
     fetch: Fetch | None = None
     used: bool = False
 
@@ -156,12 +155,10 @@ class DealtBatches(Sampler[list[int]]):
         start = self.track.begin() if trains else Position(self.track.epoch)
         counts = None if reading == "share" else self.track
         begun = Pass(counts, start, trains=trains, length=self._left(start))
-        if trains:
-            self._drawn.begin()
-        with self._drawn.again(trains and start.batches > 0) as now:
+        with self._drawn.begin(again=start.batches > 0) if trains else nullcontext():
             said = self._order.begin() if trains and self._order is not None else None
             micros = self._micros() if trains else 1
-            self._asked.append(_Beginning(begun, micros, reading == "whole", said, now))
+            self._asked.append(_Beginning(begun, micros, reading == "whole", said))
             yield begun
 
     @contextmanager
@@ -203,9 +200,10 @@ class DealtBatches(Sampler[list[int]]):
         rank, parts = self._communicator.rank, self._communicator.world_size
         if asked.whole:
             rank, parts = 0, 1
+        now = self._drawn.first(again=begun.position.batches > 0) if begun.trains else None
         if self._order is not None and begun.trains:
             source = self._order.drawn(source, asked.said)
-        for batch, digest in self._from(begun, source, asked.now):
+        for batch, digest in self._from(begun, source, now):
             share, mine = share_of(len(batch), rank, parts), batch[rank::parts]
             chosen = None
             if fetch is not None and micros == 1:
@@ -223,7 +221,8 @@ class DealtBatches(Sampler[list[int]]):
     def _from(
         self, begun: Pass, batches: Iterator[list[int]], now: States | None
     ) -> Iterator[tuple[list[int], int]]:
-        """The batches that are to be handed out yet, each with the digest of all up to it."""
+        """The batches that are to be handed out yet, each with the digest of all up to it. now: the
+        generators' states after those that were handed out before."""
         if self._seeded is not None:
             yield from ((batch, 0) for batch in batches)
             return

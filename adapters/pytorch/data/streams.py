@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self, final
 
 import numpy as np
@@ -176,25 +176,27 @@ class DealtStream:
         reading = self.reads.now
         trains = self.reads.trains
         start = self.track.begin() if trains else Position(self.track.epoch)
-        if trains:
-            self._drawn.begin()
         micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
         collate = self._collate(loader)
         collate.set_micros(micros)
         generator = None if self._seed is None else _seeded(self._seed, start.epoch)
         with (
             _set(loader, collate, generator),
-            self._drawn.again(trains and start.batches > 0) as now,
+            self._drawn.begin(again=start.batches > 0) if trains else nullcontext(),
         ):
             inner = begin(loader)
-        if now is not None and loader.num_workers > 0:  # the workers have their seeds
-            self._drawn.go_on(now)
-            now = None
         counts = self.track if trains or reading == "whole" else None
         begun = Pass(counts, start, trains=trains)
         if not micros:
             return _whole(inner, begun)
-        return _StreamIterator(self, inner, begun, shares, micros, lambda: self._drawn.go_on(now))
+        return _StreamIterator(self, inner, begun, shares, micros)
+
+    @contextmanager
+    def drawing(self, begun: Pass) -> Iterator[None]:
+        """Inside, a pass leaves out what was handed out before, and draws what it drew."""
+        now = self._drawn.first(again=begun.position.batches > 0) if begun.trains else None
+        yield
+        self._drawn.go_on(now)
 
     def shares_of(self, total: int, micros: int) -> list[Share]:
         return shares_of(total, self._communicator.rank, self._communicator.world_size, micros)
@@ -237,9 +239,7 @@ class _StreamIterator:
         begun: Pass,
         shares: Shares,
         micros: int,
-        go_on: Callable[[], None],
     ) -> None:
-        self._go_on = go_on
         self._stream = stream
         self._inner = inner
         self._pass = begun
@@ -255,8 +255,8 @@ class _StreamIterator:
     def __next__(self) -> Any:
         if self._fresh:
             self._fresh = False
-            self._leave_out(self._pass.position)
-            self._go_on()
+            with self._stream.drawing(self._pass):
+                self._leave_out(self._pass.position)
         self._pass.ask()
         if not self._waiting:
             self._read()

@@ -105,6 +105,8 @@ def _optimizer(told: Mapping[str, Any]) -> str:
 def _data(data: Mapping[str, Any] | None) -> str:
     if data is None:
         return ""
+    if "epoch" not in data:
+        return "; ".join(f"{name}: {_data(each)}" for name, each in data.items())
     return f"epoch {data.get('epoch', '?')}, {data.get('batches', '?')} batches into it"
 
 
