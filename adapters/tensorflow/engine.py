@@ -13,6 +13,7 @@ import tensorflow as tf
 from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
+from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
@@ -60,8 +61,7 @@ class TensorFlowEngine(Engine):
         return bool(tf.is_tensor(x)) and x.dtype.is_floating
 
     def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        again: Callable[..., Sequence[Any]] = tf.recompute_grad(run)
-        return again(*tensors)
+        return recomputed(run, tensors)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)
@@ -98,6 +98,43 @@ def example(source: Arrays | Batches) -> Any:
     if isinstance(source, Arrays):
         return source.inputs
     return source.adapter.get_tf_dataset().element_spec
+
+
+def recomputed(run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+    """Return run(*tensors), whose values backward computes again.
+
+    tf.recompute_grad is wrong by chance: it gives its gradients through one IdentityN, by which
+    Grappler finds that a layer's weights are read before they are updated, drops that order as
+    needless, and then the IdentityN; what backward computes again may then be of the weights of the
+    next step. Here each gradient comes after all of them.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def again(*inputs: Any) -> Any:
+        def back(*gradients: Any, variables: Sequence[Any] = ()) -> Any:
+            with tf.GradientTape() as tape:
+                given = [x + tf.cast(_nothing(gradients[0]), x.dtype) for x in inputs]
+                tape.watch(given)
+                outputs = run(*given)
+            found = tape.gradient(
+                outputs, [*given, *variables], gradients,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )  # fmt: skip
+            with tf.control_dependencies(tf.nest.flatten(found, expand_composites=True)):
+                found = [tf.identity(gradient) for gradient in found]
+            return found[: len(given)], found[len(given) :]
+
+        with private.unrecorded():
+            return run(*inputs), back
+
+    result: Sequence[Any] = again(*tensors)
+    return result
+
+
+def _nothing(gradient: Any) -> Any:
+    """0, which is there once a gradient is: so that nothing is computed again before."""
+    one = tf.cast(tf.reduce_max(tf.reshape(gradient, [-1])[:1]), tf.bool)
+    return tf.where(tf.equal(one, one), 0.0, float("nan"))
 
 
 @contextmanager

@@ -3,13 +3,14 @@ and held by tests/adapters/tensorflow/test_tf_private.py."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 
 LIBRARY = "libtensorflow_cc.so"
 """The file whose sockets TensorFlow's server is on."""
@@ -53,6 +54,12 @@ def global_seed() -> int | None:
     """What tf.random.set_seed was given; None where it was not called."""
     found: int | None = context.global_seed()
     return found
+
+
+def unrecorded() -> AbstractContextManager[None]:
+    """Inside, no tape that is open records what is computed."""
+    stopped: AbstractContextManager[None] = record.stop_recording()
+    return stopped
 
 
 STATEFUL_DRAWS = frozenset(
