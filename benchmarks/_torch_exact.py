@@ -38,7 +38,7 @@ def main(folder: str, script: str, *names: str) -> None:
     data = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     how = SCRIPTS[script]
     work = Work(
-        partial(network, how.dropout), data, batch=_digits.BATCH, shuffle=False,
+        partial(network, how.dropout), data, batch=how.batch, shuffle=False,
         rate=_digits.RATE, loop=how.loop, optimize=how.optimize,
     )  # fmt: skip
     if names != ("one device",):
