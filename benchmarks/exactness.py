@@ -4,9 +4,9 @@
         [--markdown] [--json FILE]
 
 MLP 64-32-10, momentum SGD, 3 epochs, global batch 64 (L-BFGS: 450) in order, 1797 samples, so
-that the last batch has 5 (447). The same first weights everywhere. Scripts are the loop with the mean over samples, and
-loops with something else in its place. The figure is the largest difference of any
-parameter from the same framework's plain run on one device.
+that the last batch has 5 (447). The same first weights everywhere. Scripts are the loop with the
+mean over samples, and loops with something else in its place. The figure is the largest difference
+of any parameter from the same framework's plain run on one device.
 """
 
 from __future__ import annotations
