@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -122,16 +122,16 @@ class Consistency:
 
 
 @contextmanager
-def whole(model: Any, *, here: bool) -> Iterator[None]:
+def whole(model: Any, *, here: Callable[[], bool]) -> Iterator[None]:
     """Inside, what a file of the model holds may be read by one rank alone. Every rank comes.
-    here: whether this is one that will."""
+    here: whether this is one that will; asked once all are known to have come."""
     states = [v for o in optimizers_of(model) for v in o.variables]
     held = [v.value for v in [*model.variables, *states]]
     parts = [value for value in held if isinstance(value, PartialVariable)]
     try:
         for part in parts:
             array = part.numpy()
-            part.kept = array if here else None
+            part.kept = array if here() else None
         yield
     finally:
         for part in parts:

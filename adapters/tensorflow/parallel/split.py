@@ -24,7 +24,7 @@ from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.parallel.base import Parallelism
-from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_by_rank_0
+from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_once
 from dream.update.update import Knobs
 
 _HONOURED: dict[str, tuple[object, ...]] = {
@@ -121,7 +121,7 @@ class SplitParallelism(Parallelism):
         self._open.enter_context(dtype_policy(self.engine.knobs.precision))
         self._patches.on_created(keras.Model, self.fitting.take)
         self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)
-        self._patches.wrap_files(written_by_rank_0(self.topology.rank), files.reading)
+        self._patches.wrap_files(written_once(self.communicator), files.reading)
         self._open.enter_context(self.making())
 
     def exit(self) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import signature
+from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, Protocol, final
 
@@ -23,6 +24,7 @@ from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.tensorflow.parallel.consistency import whole
+from dream.collectives import Communicator
 from dream.data import tracked
 
 Kind = Literal["train", "test", "predict"]
@@ -67,7 +69,7 @@ class Fitting:
             )
         model.compile = MethodType(_compile, model)
         for name in ("save", "save_weights", "export"):
-            files.change(model, name, written_by_rank_0(self._rank))
+            files.change(model, name, written_once(self._engine.readers))
         files.change(model, "load_weights", files.reading)
         return model
 
@@ -162,16 +164,37 @@ def _check(model: Any) -> None:
         )
 
 
-def written_by_rank_0(rank: int) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
-    """Make of a function that saves a model one that all ranks call, and rank 0 writes: the
-    others do not hold it. What goes to an open file or buffer is each rank's own."""
+@final
+class _Target:
+    """Where a rank is told to save a model. Every rank asks, and by then all are about to save."""
+
+    def __init__(self, ranks: Communicator, filepath: Any) -> None:
+        self._ranks = ranks
+        self._named = isinstance(filepath, (str, os.PathLike))
+        self._path = str(Path(filepath).resolve()) if self._named else None
+
+    @cached_property
+    def own(self) -> bool:
+        """Whether it is another path than rank 0's, such as one in a folder of tempfile's."""
+        return bool(self._path != self._ranks.broadcast_object(self._path))
+
+    @property
+    def here(self) -> bool:
+        """Whether this rank writes."""
+        return self.own or self._ranks.rank == 0 or not self._named
+
+
+def written_once(ranks: Communicator) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
+    """Make of a function that saves a model one that all ranks call, and rank 0 writes, with those
+    that were told another path: the rest do not hold it. What goes to an open file or buffer is
+    each rank's own."""
 
     def writing(save: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(save)
         def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-            here = rank == 0 or not isinstance(filepath, (str, os.PathLike))
-            with whole(self, here=here):
-                own = files.writing(save, name, follow=True)
+            target = _Target(ranks, filepath)
+            with whole(self, here=lambda: target.here):
+                own = files.writing(save, name, follow=not target.own)
                 return own(self, filepath, *args, **kwargs)
 
         return write

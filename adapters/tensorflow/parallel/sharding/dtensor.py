@@ -69,6 +69,10 @@ def relaid(tensor: tf.Tensor, mesh: Any, specs: Specs) -> tf.Tensor:
     return _dtensor.relayout(tensor, layout(mesh, specs))
 
 
+def is_placed(tensor: Any) -> bool:
+    return bool(_dtensor.is_dtensor(tensor))
+
+
 def local(tensor: Any) -> list[tf.Tensor]:
     """The parts that lie on this process's devices."""
     return list(_dtensor.unpack(tensor))
@@ -76,7 +80,7 @@ def local(tensor: Any) -> list[tf.Tensor]:
 
 def whole(tensor: Any, mesh: Any) -> tf.Tensor:
     """An ordinary tensor with all values. Every rank calls it."""
-    if not _dtensor.is_dtensor(tensor):
+    if not is_placed(tensor):
         return tensor
     if any(specs_of(tensor)):
         tensor = relaid(tensor, mesh, (None,) * tensor.shape.rank)

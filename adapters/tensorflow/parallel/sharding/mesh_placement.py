@@ -154,6 +154,14 @@ class MeshPlacement:
         even = all(size % self.data == 0 and size for size in sizes)
         return private.tree.map_structure(lambda x: self._placed(x, even), batch)
 
+    def constant(self, captured: Any) -> Any:
+        """Return what a graph captured, whole on every device where it is an ordinary tensor with
+        values, such as the mean that a layer was adapted to."""
+        plain = isinstance(captured, tf.Tensor) and captured.dtype != tf.resource
+        if not plain or not captured.shape.rank or dtensor.is_placed(captured):
+            return captured
+        return dtensor.placed(captured.numpy(), self.mesh, whole(captured.shape))
+
     def whole(self, result: Any) -> Any:
         """Make ordinary tensors of the results of a compiled step."""
         return private.tree.map_structure(

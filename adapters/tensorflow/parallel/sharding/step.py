@@ -114,8 +114,11 @@ class Traced:
     """A function of DTensors, traced for each of their shapes; or once for all lengths of a batch
     where it may not know that they are of one."""
 
-    def __init__(self, function: Callable[..., Any], *, one_length: bool = True) -> None:
+    def __init__(
+        self, function: Callable[..., Any], placement: MeshPlacement, *, one_length: bool = True
+    ) -> None:
         self._function = function
+        self._placement = placement
         self._one_length = one_length
         self._graphs: dict[Any, Any] = {}
 
@@ -124,7 +127,9 @@ class Traced:
         key = _key(specs)
         if key not in self._graphs:
             graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
-            _check_captured(graph.get_concrete_function().graph)
+            traced = graph.get_concrete_function()
+            _check_captured(traced.graph)
+            traced.set_external_captures([*map(self._placement.constant, traced.captured_inputs)])
             self._graphs[key] = graph
         return self._graphs[key](*laid)
 
@@ -141,7 +146,7 @@ def compiled(
 ) -> Callable[..., Any]:
     """From whole batches what `function` gives, as ordinary tensors. kind: what the ranks call it
     to one another."""
-    traced = Traced(function, one_length=one_length)
+    traced = Traced(function, placement, one_length=one_length)
 
     def call(*batch: Any) -> Any:
         with explained():
@@ -197,9 +202,9 @@ def in_micros(
 
     most: micro-batches of a batch, each with a sample at least.
     """
-    parts = Traced(part, one_length=one_length)
-    add = Traced(lambda *given: _added(given))
-    finished = Traced(finish)
+    parts = Traced(part, placement, one_length=one_length)
+    add = Traced(lambda *given: _added(given), placement)
+    finished = Traced(finish, placement)
 
     def call(*batch: Any) -> Any:
         rows = int(leaves(batch)[0].shape[0])

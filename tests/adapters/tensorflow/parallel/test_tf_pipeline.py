@@ -176,7 +176,7 @@ def test_files_are_whole_and_written_once(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         names, apart, refused = rank["files"]
         assert names == ["best.keras", "whole.keras"]
-        assert apart == [0.0, 0.0]
+        assert apart == [0.0, 0.0, 0.0]
         assert refused.startswith("Unsupported")
         assert "ModelCheckpoint" in refused
 

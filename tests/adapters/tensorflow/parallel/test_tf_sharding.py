@@ -58,6 +58,10 @@ def test_data_of_unknown_length_counts_the_iterations_of_keras(here: dict[str, A
     close(here["of unknown length"], here["one of unknown length"])
 
 
+def test_what_a_layer_was_adapted_to_is_on_every_device(here: dict[str, Any]) -> None:
+    close(here["adapted"], here["one adapted"])
+
+
 def test_random_layers_train(here: dict[str, Any]) -> None:
     assert here["dropped"] < 1.25  # 1.39 before; one device comes to 1.14
 
@@ -119,7 +123,7 @@ def test_ranks_hold_their_part_and_are_alike(here: dict[str, Any]) -> None:
         assert rank["differ"].startswith("Desynchronized: The ranks built different models")
         assert rank["other data"].startswith("Desynchronized: The ranks' data differ")
         names, apart, refused = rank["files"]
-        assert (names, apart) == (["best.keras", "whole.keras"], [0.0, 0.0])
+        assert (names, apart) == (["best.keras", "whole.keras"], [0.0, 0.0, 0.0])
         assert refused.startswith("Unsupported")
         assert "ModelCheckpoint" in refused
         read, wrote = rank["alone"]

@@ -85,6 +85,14 @@ def of_unknown_length() -> list[Any]:
     return [int(model.optimizer.iterations), *weights(model)]
 
 
+def adapted() -> list[Any]:
+    """The weights of a model with a layer that holds tensors which are no variables."""
+    keras.utils.set_random_seed(3)
+    scale = layers.Normalization()
+    scale.adapt(data()[0])
+    return weights(fitted(keras.Sequential([keras.Input((8,)), scale, layers.Dense(4)])))
+
+
 def mesh() -> dict[str, Any]:
     """Two devices of one process under the strategies of a mesh, and one device."""
     found: dict[str, Any] = {}
@@ -122,9 +130,11 @@ def mesh() -> dict[str, Any]:
         found["dropped"] = float(dropped.evaluate(*data(), verbose=0))
         found["overflowing"] = overflowing()
         found["of unknown length"] = of_unknown_length()
+        found["adapted"] = adapted()
     found["local"] = told(lambda: entered("sharded", devices=2, sync_batch_norm=False))
     found["groups"] = told(lambda: entered("sharded", devices=2, data=2))
     found["one of unknown length"] = of_unknown_length()
+    found["one adapted"] = adapted()
     with dream.strategy("model_parallel", split="tensor", devices=2):
         found["attention layouts"] = layouts(fitted(attending()))
         found["auto layouts"] = layouts(fitted(wide()))

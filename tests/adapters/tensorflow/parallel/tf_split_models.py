@@ -102,16 +102,19 @@ def entered(name: str, **options: Any) -> None:
 
 
 def files(strategy: Any, model: Any) -> Any:
-    """What `save` and ModelCheckpoint leave, called on every rank."""
+    """What `save` and ModelCheckpoint leave, called on every rank; the last in a folder of this
+    rank's own, as scripts make them with tempfile."""
+    mine = Path(tempfile.mkdtemp()) / "mine.keras"
     folder = Path(strategy.communicator.broadcast_object(tempfile.mkdtemp()))
     kept = keras.callbacks.ModelCheckpoint(folder / "best.keras")
     model.fit(*data(), batch_size=16, epochs=1, shuffle=False, verbose=0, callbacks=[kept])
     model.save(folder / "whole.keras")
     strategy.communicator.barrier()
     names = sorted(path.name for path in folder.iterdir())
+    model.save(mine)
     apart = [
         float(max(np.abs(a - b).max() for a, b in zip(weights(read), weights(model), strict=True)))
-        for read in (keras.saving.load_model(folder / name) for name in names)
+        for read in map(keras.saving.load_model, [*(folder / name for name in names), mine])
     ]
     refused = told(
         lambda: model.fit(
