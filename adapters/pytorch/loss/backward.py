@@ -35,6 +35,7 @@ from dream.adapters.pytorch.loss.message import (
     as_tensor,
 )
 from dream.adapters.pytorch.loss.reach import bearers_of
+from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import count_by_hand, terms_of
@@ -183,7 +184,7 @@ class WeighedBackward:
         """What `_start` does, of what there is to do for a loss of one term."""
         weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
         near = type(root) is torch.Tensor and not root.is_cuda
-        value = root.item() * factor if near else value_of(root, recipe.terms[0], [factor])
+        value = number_of(root) * factor if near else value_of(root, recipe.terms[0], [factor])
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
         message = self._message(root, value, weighed, last=completes)
         means = bearer.ride(message) if near else None

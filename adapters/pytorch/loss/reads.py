@@ -19,6 +19,9 @@ _OWN_SUMS = (
     "not by len(data); other sums, as of right answers, are made global by "
     'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
 )
+number_of: Callable[[torch.Tensor], float] = torch.Tensor.item
+"""As it was before any block watched it: at every step, dream's own reads are not the loop's."""
+
 _LIBRARIES = ("torch.", "dream.", "keras.")
 
 

@@ -11,6 +11,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import CALL_AT, Bearer, Call, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
+from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.loss.terms import Term
 from dream.adapters.pytorch.private import (
     SAVED_DIM,
@@ -97,7 +98,7 @@ class Recipe:
         if getattr(node, SAVED_HOW, None) != self._reduced[1]:
             return False
         total = getattr(node, SAVED_TOTAL, None)
-        return total is not None and not total.is_cuda and float(total) == self._count
+        return total is not None and not total.is_cuda and number_of(total) == self._count
 
 
 def _way(node: Any, call: Call) -> list[_Step] | None:
