@@ -20,6 +20,7 @@ from dream.cluster.launchers import several
 from dream.cluster.nodes import NodePlace, gpus_here, node_place
 from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
+from dream.launch.engines.request import add_options, refuse_engine_options
 from dream.launch.ending import Outcome, describe, ranks
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
@@ -36,12 +37,24 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 def main(argv: Sequence[str]) -> int:
     """Run the job, and return its exit code."""
-    return run_command(job(argv))
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.on or given.hosts:
+        from dream.launch.engines.engine import main as elsewhere  # on use: starts are to be quick
+
+        refuse_nested(os.environ, 1)
+        script_command(given.target, given.arguments, module=given.module)
+        return elsewhere(given, parser)
+    refuse_engine_options(given)
+    return run_command(_job(given))
 
 
 def job(argv: Sequence[str]) -> Job:
     """Read the job off the arguments."""
-    given = _parser().parse_args(argv)
+    return _job(_parser().parse_args(argv))
+
+
+def _job(given: argparse.Namespace) -> Job:
     environ = dict(os.environ)
     hosts = _hosts(given, environ)
     if given.port_range is not None:
@@ -126,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace", type=float, default=30.0, metavar="SECONDS",
         help="how long ranks have to end once the job is stopped by a signal (30)")  # fmt: skip
     _add_hosts(parser)
+    add_options(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
     add("target", metavar="SCRIPT", help="a Python file")
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own")
