@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +58,10 @@ class Hosts:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if reason := why_not():
         pytest.skip(reason)
-    with netns.hosts(3) as (*trained, typed):
-        with servers(tmp_path_factory.mktemp("ssh"), trained) as option:
-            yield Hosts(trained, typed, option)
+    with ExitStack() as held:
+        *trained, typed = held.enter_context(netns.hosts(3))
+        option = held.enter_context(servers(tmp_path_factory.mktemp("ssh"), trained))
+        yield Hosts(trained, typed, option)
 
 
 @pytest.fixture

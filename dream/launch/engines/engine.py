@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 
-from dream._errors import ConfigurationError, NotInstalled
+from dream._errors import ConfigurationError, NotInstalled, Unsupported
+from dream.cluster import settings
 from dream.launch.engines.request import Request, request
 
 _PLACES = {
@@ -62,7 +63,9 @@ def program(name: str, how: str) -> str:
     """Return the path of a program that an engine needs."""
     found = shutil.which(name)
     if found is None:
-        raise NotInstalled(f"{name} is not installed. Received: PATH={os.environ.get('PATH')}. {how}")
+        raise NotInstalled(
+            f"{name} is not installed. Received: PATH={os.environ.get('PATH')}. {how}"
+        )
     return found
 
 
@@ -74,3 +77,22 @@ def carried(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         for name, value in environ.items()
         if (name.startswith(_CARRIED) or name in _CARRIED_NAMES) and name not in _OF_HERE
     }
+
+
+def requests(request: Request) -> dict[str, str]:
+    """Return what `dream run` would tell its ranks, less their places."""
+    given = request.given
+    found: dict[str, str] = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+    if given.strategy:
+        found[settings.STRATEGY] = given.strategy
+    if given.framework:
+        if "," in given.framework:
+            raise Unsupported(
+                "This engine gives every rank the same framework. Received: --framework "
+                f"{given.framework}. Give one, or start by `dream run` without --on."
+            )
+        found[settings.FRAMEWORK] = found["KERAS_BACKEND"] = given.framework
+    if given.checkpoint:
+        found[settings.CHECKPOINT] = str(given.checkpoint.absolute())
+        found[settings.CHECKPOINT_SECONDS] = str(given.every)
+    return found

@@ -129,7 +129,8 @@ def _options(given: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
     for name in _VALUES:
         value = getattr(given, name)
         if value != parser.get_default(name):
-            text = str(value.absolute()) if isinstance(value, Path) else str(value)
+            here = isinstance(value, Path) and given.on != "kubernetes"
+            text = str(value.absolute() if here else value)
             found += [f"--{name.replace('_', '-')}", text]
     found += [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(given, name)]
     return tuple(found)

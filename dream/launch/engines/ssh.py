@@ -7,6 +7,7 @@ name who failed and end together.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -45,7 +47,8 @@ class Ssh(Engine):
         hosts = _several(request)
         first = _first_address(request)
         return "\n".join(
-            f"{shlex.join(_way(request, host))}   # dream {shlex.join(_command(request, node, first))}"
+            f"{shlex.join(_way(request, host))}"
+            f"   # dream {shlex.join(_command(request, node, first))}"
             for node, host in enumerate(hosts)
         )
 
@@ -58,7 +61,9 @@ class Ssh(Engine):
         before = {number: signal.signal(number, _putting(events)) for number in _SIGNALS}
         try:
             for node, host in enumerate(hosts):
-                remote = _Remote(host, _way(request, host), shows=node == 0 or request.given.all_output)
+                remote = _Remote(
+                    host, _way(request, host), shows=node == 0 or request.given.all_output
+                )
                 started.append(remote)
                 remote.ask(_command(request, node, first), environ)
             return _until_the_end(started, events)
@@ -82,7 +87,7 @@ def _token() -> str:
     return os.urandom(16).hex()
 
 
-def _putting(events: SimpleQueue[int]):  # type: ignore[no-untyped-def]
+def _putting(events: SimpleQueue[int]) -> Callable[[int, FrameType | None], None]:
     def put(number: int, frame: FrameType | None) -> None:
         del frame
         events.put(number)
@@ -165,10 +170,8 @@ class _Remote:
     def close(self) -> None:
         """Let go of the channel, which ends what is left there; wait for what was printed."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(OSError):
             self._process.stdin.close()
-        except OSError:
-            pass
         try:
             self._process.wait(_FAREWELL_SECONDS)
         except subprocess.TimeoutExpired:
