@@ -89,7 +89,7 @@ def test_a_function_is_launched(address: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     try:
         assert dream.launch(os.getenv, "RANK", n=2, on="ray") == ["0", "1"]
-        with pytest.raises(dream.WorkerFailed, match="Rank . failed with exit code 1"):
+        with pytest.raises(dream.WorkerFailed, match=r"Rank . failed with exit code 1"):
             dream.launch(int, "no number", n=2, on="ray")
     finally:
         ray.shutdown()
