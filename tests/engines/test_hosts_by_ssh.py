@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 from launch_scripts import wait_for, write
 from netns import DREAM, Host, Started
 from sshd import servers, why_not
-from test_engines import SCRIPT, start
+from test_engines import ROOT_MAY, SCRIPT, start
 
 TOKEN = "a-token-that-nobody-may-see"
 WAITING = "mark(f'started{rank}')\nwhile True: time.sleep(0.05)\n"
@@ -121,3 +123,29 @@ def test_a_host_that_is_not_reached_ends_the_start(
     assert said.code == 255
     assert "is not reached, or lost (exit code 255)" in said.err
     assert hosts.gone()
+
+
+@pytest.mark.parametrize("make", ["mpirun.openmpi", "mpirun.mpich"])
+def test_mpiruns_of_two_makes_reach_two_hosts(
+    make: str, hosts: Hosts, started: Started, tmp_path: Path
+) -> None:
+    """They find ssh by PATH, and the host of rank 0 by what `dream run --on mpi` tells them."""
+    if shutil.which(make) is None:
+        pytest.skip(f"{make} is not installed: make engines")
+    programs, option = tmp_path / "bin", hosts.option.partition("=")[2]
+    programs.mkdir()
+    for name, what in (("mpirun", shutil.which(make)), ("ssh", f"{shutil.which('ssh')} {option}")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {what} "$@"\n')
+        (programs / name).chmod(0o755)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = (*DREAM, "run", "--on", "mpi", "--hosts", hosts.names, str(script), str(tmp_path))
+    environ = {**ROOT_MAY, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    launcher = started.on(hosts.typed, *command, env=environ)
+    (said,) = netns.ends([launcher], time.monotonic(), 300)
+    assert said.code == 0, said.err[-3000:]
+    told = [json.loads((tmp_path / f"4-{rank}.json").read_text()) for rank in range(4)]
+    assert [(one["local"], one["node"]) for one in told] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    (alone,) = start(script, [DREAM[0]], ranks=1)
+    for one in told:
+        np.testing.assert_allclose(one["weights"], alone["weights"], rtol=0, atol=1e-6)

@@ -1,7 +1,7 @@
 """`dream run --on mpi`: mpirun starts every rank itself, Open MPI's or MPICH's (and Intel's).
 
-Placing, output and ends are mpirun's. What `dream run` was asked for goes to the ranks in their
-environment, the token of several hosts in a file that this user alone can read.
+Placing, output and ends are mpirun's. What `dream run` was asked for, and the token of several
+hosts, go to the ranks in their environment, of which mpirun is told the names alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.cluster.ports import port_of
+from dream.cluster.ports import own_address, port_of
 from dream.launch import child
 from dream.launch.engines.engine import Engine, carried, program, requests
 from dream.launch.engines.request import Request, interpreter
@@ -89,6 +89,8 @@ def _open_mpi(request: Request, n: int, names: Sequence[str]) -> list[str]:
 def _hydra(request: Request, n: int, names: Sequence[str]) -> list[str]:
     hosts = [f"{host.name}:{n}" for host in request.hosts]
     place = ["-hosts", ",".join(hosts)] if hosts else []
+    if len(hosts) > 1:  # by a name, that others may not know, unless it is told
+        place += ["-localhost", own_address(request.hosts[-1].address)]
     return [*place, "-ppn", str(n), "-genvlist", ",".join(dict.fromkeys([*names, *_PATHS]))]
 
 

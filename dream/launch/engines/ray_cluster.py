@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from dream.launch.engines.rank_process import RankProcess
 _LOOK_SECONDS = 0.2
 _TERM_SECONDS = 2.0
 _KEPT = 60
+_KNOCK_SECONDS = 10.0
 Show = Callable[[int, bytes, bool], None]
 """Takes a rank, a line, and whether it came on stderr."""
 
@@ -62,13 +64,21 @@ def connect(address: str | None) -> Any:
     if ray.is_initialized():
         return ray
     try:
+        _knock(address)
         ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
             f"No Ray cluster answers. Received: address {address or 'auto'} ({error}). Start one "
             "(ray start --head), or give --address HOST:6379."
         ) from error
     return ray
+
+
+def _knock(address: str | None) -> None:
+    """Raise OSError where nothing listens: Ray itself would ask for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and "/" not in host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
 
 
 def hosts_with_room(ray: Any, asked: Asked) -> int:
