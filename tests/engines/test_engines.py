@@ -151,10 +151,11 @@ if strategy.topology.rank == 0:
 """
 
 
+@pytest.mark.slow
 def test_a_job_of_sbatch_is_requeued_and_goes_on_from_its_checkpoint(
     slurm: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """Two nodes of two ranks, asked to leave by Slurm as before the end of their time."""
+    """Two nodes, asked to leave by Slurm as before the end of their time."""
     import torch
 
     script = tmp_path / "goes_on.py"
@@ -168,7 +169,7 @@ def test_a_job_of_sbatch_is_requeued_and_goes_on_from_its_checkpoint(
         assert ran.returncode == 0, ran
         return ran.stdout.strip()
 
-    job = told(*DREAM, "run", "--on", "slurm", "--nnodes", "2", "-n", "2", "--time", "10:00",
+    job = told(*DREAM, "run", "--on", "slurm", "--nnodes", "2", "-n", "1", "--time", "10:00",
                "--checkpoint", "saved", "--engine-option=--overcommit", script.name, "end.pt",
                "fifth")  # fmt: skip
     output = tmp_path / f"goes-on-{job}.out"

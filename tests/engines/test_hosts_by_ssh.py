@@ -72,6 +72,7 @@ def started() -> Iterator[Started]:
         yield processes
 
 
+@pytest.mark.slow
 def test_hosts_train_one_model(hosts: Hosts, started: Started, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -125,6 +126,7 @@ def test_a_host_that_is_not_reached_ends_the_start(
     assert hosts.gone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["mpirun.openmpi", "mpirun.mpich"])
 def test_mpiruns_of_two_makes_reach_two_hosts(
     make: str, hosts: Hosts, started: Started, tmp_path: Path

@@ -20,6 +20,8 @@ cluster_utils = pytest.importorskip(
     "ray.cluster_utils", reason="ray is not installed: pip install 'dream-systems[ray]'"
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
