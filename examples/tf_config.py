@@ -1,5 +1,5 @@
-"""Two workers that know of one another by TF_CONFIG alone, as TensorFlow's own tutorials start them:
-no launcher. On several hosts each has the line for its own index, and all one DREAM_TOKEN.
+"""Two workers that know of one another by TF_CONFIG alone, as in TensorFlow's own tutorials: no
+launcher. On several hosts each has the task of its own index, and all have one DREAM_TOKEN.
 
 python examples/tf_config.py                     both workers, here
 """

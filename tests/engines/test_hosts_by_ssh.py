@@ -126,6 +126,29 @@ def test_a_host_that_is_not_reached_ends_the_start(
     assert hosts.gone()
 
 
+def test_a_host_that_is_lost_is_started_again(
+    hosts: Hosts, started: Started, tmp_path: Path
+) -> None:
+    """Its launcher is killed, as by a host that starts anew; the others wait for it."""
+    body = "mark(f'began{rank}.' + str(os.path.exists(f'{sys.argv[0]}.lost')))\n"
+    body += "while not os.path.exists(f'{sys.argv[0]}.lost'): time.sleep(0.05)\n"
+    script = write(tmp_path, body + "print('well', flush=True)\n")
+    launcher = hosts.run(started, "--max-restarts", "1", script)
+    wait_for([Path(f"{script}.began{rank}.False") for rank in range(4)])
+    remote = [pid for pid in hosts.trained[1].pids() if "engines.remote" in command_of(pid)]
+    Path(f"{script}.lost").write_text("x")
+    for pid in remote:
+        if "ssh" not in command_of(pid) and " -c " not in command_of(pid):
+            os.kill(pid, signal.SIGKILL)
+    (said,) = netns.ends([launcher], time.monotonic(), 120)
+    assert said.code == 0, said.err
+    assert "is started again" in said.err
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", ["mpirun.openmpi", "mpirun.mpich"])
 def test_mpiruns_of_two_makes_reach_two_hosts(
