@@ -21,7 +21,7 @@ from dream.cluster.nodes import NodePlace, gpus_here, node_place
 from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
 from dream.launch.ending import SAVED, Outcome, describe, ranks
-from dream.launch.engines.request import add_options, refuse_engine_options
+from dream.launch.engines.request import add_options, refuse_unread
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if given.on != "kubernetes":  # whose image has it
             script_command(given.target, given.arguments, module=given.module)
         return elsewhere(given, parser)
-    refuse_engine_options(given)
+    refuse_unread(given, parser, None)
     return run_command(_job(given))
 
 

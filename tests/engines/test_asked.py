@@ -51,10 +51,13 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         (("--on", "slurm"), "Give -n N"),
         (("--on", "mpi", "-n", "2", "--log-dir", "x"), "--log-dir"),
         (("-n", "1", "--gpus", "1"), "Received: --gpus, no --on"),
+        (("--on", "mpi", "-n", "1", "--time", "1"), "Received: --time, --on mpi"),
+        (("--on", "ray", "-n", "1", "--port-range", "1-2"), "Received: --port-range, --on ray"),
+        (("--hosts", "a:1,b:1", "--image", "x"), "Received: --image, --on ssh"),
     ],
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None:
-    dry = () if "--gpus" in options else ("--dry-run",)
+    dry = () if "--gpus" in options[2:] else ("--dry-run",)
     ran = dream("run", *options, *dry, __file__)
     assert ran.returncode == 2
     assert words in ran.stderr

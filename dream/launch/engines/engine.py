@@ -11,7 +11,7 @@ from importlib import import_module
 
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
 from dream.cluster import settings
-from dream.launch.engines.request import Request, request
+from dream.launch.engines.request import Request, refuse_unread, request
 
 _PLACES = {
     "ssh": "dream.launch.engines.ssh:Ssh",
@@ -46,6 +46,7 @@ def main(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             f"{given.on} chooses the hosts itself. Received: --hosts {given.hosts} --on "
             f"{given.on}. Give --nnodes K."
         )
+    refuse_unread(given, parser, given.on or "ssh")
     engine = find(given.on or "ssh")
     if given.dry_run:
         print(engine.written(asked))

@@ -12,16 +12,13 @@ import subprocess
 from collections.abc import Sequence
 from typing import final
 
-from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.cluster.ports import own_address, port_of
+from dream.cluster.ports import LOOPBACK, own_address, port_of
 from dream.launch import child
 from dream.launch.engines.engine import Engine, carried, program, requests
 from dream.launch.engines.request import Request, interpreter
 
 _HOW = "Install Open MPI (openmpi-bin), MPICH (mpich) or Intel MPI; or start ranks with --hosts."
-_NOT_MPIS = ("log_dir", "all_output", "max_restarts", "port_range", "grace")
-"""What `dream run` does itself, as the parent of its ranks."""
 
 
 @final
@@ -46,11 +43,12 @@ def _variables(request: Request) -> dict[str, str]:
         address = given.master_addr or request.hosts[0].address
         port = given.master_port or port_of([str(os.getpid()), *map(str, request.hosts)])
         found |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    elif given.master_port and request.nnodes == 1:
+        found |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(given.master_port)}
     return found
 
 
 def _command(request: Request, values: dict[str, str]) -> list[str]:
-    _check(request)
     n = request.ranks("mpirun is told how many there are")
     mpirun = program("mpirun", _HOW)
     total = n * request.nnodes
@@ -61,16 +59,6 @@ def _command(request: Request, values: dict[str, str]) -> list[str]:
     make = _is_open_mpi(mpirun)
     options = _open_mpi(request, n, names) if make else _hydra(request, n, names)
     return [mpirun, *options, *request.given.engine_option, "-n", str(total), *python]
-
-
-def _check(request: Request) -> None:
-    asked = [f"--{name.replace('_', '-')}" for name in _NOT_MPIS
-             if f"--{name.replace('_', '-')}" in request.options]  # fmt: skip
-    if asked:
-        raise ConfigurationError(
-            f"Under mpirun these are its own to do. Received: --on mpi, {', '.join(asked)}. Leave "
-            "them out and use mpirun's (--engine-option=...), or --hosts instead of --on mpi."
-        )
 
 
 def _is_open_mpi(mpirun: str) -> bool:

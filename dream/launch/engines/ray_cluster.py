@@ -161,11 +161,11 @@ class RayJob:
         return str(node)
 
     def _watch(self, signals: Callable[[], int | None]) -> Ended:
-        stopped = 0
+        stopped, limit = 0, float("inf")
         while True:
             number = signals()
             if number is not None:
-                stopped = number
+                stopped, limit = number, min(limit, time.monotonic() + self._asked.grace)
                 for actor in self._actors:
                     actor.signal.remote(number)
             endings = self._look()
@@ -177,7 +177,7 @@ class RayJob:
             codes = {ending.code for ending in endings if ending.code != 0}
             if codes - {settings.GO_ON_LATER} and not stopped:
                 return self._failed(endings)
-            if len(endings) == len(self._actors):
+            if len(endings) == len(self._actors) or time.monotonic() > limit:
                 return self._over(endings, stopped)
             time.sleep(_LOOK_SECONDS)
 

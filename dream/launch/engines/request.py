@@ -91,17 +91,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="one more for ssh, sbatch or mpirun: --engine-option=--partition=gpu")  # fmt: skip
 
 
-def refuse_engine_options(given: argparse.Namespace) -> None:
-    """Raise for options that an engine alone reads, where none is named."""
-    read = {"--dry-run": given.dry_run, "--time": given.engine_time, "--gpus": given.gpus,
-            "--job-name": given.job_name, "--image": given.image, "--jobset": given.jobset,
-            "--address": given.address, "--engine-option": given.engine_option}  # fmt: skip
-    told = [name for name, value in read.items() if value]
+_READ = {
+    None: (),
+    "ssh": ("engine_option",),
+    "slurm": ("engine_time", "gpus", "job_name", "engine_option"),
+    "mpi": ("engine_option",),
+    "kubernetes": ("gpus", "job_name", "image", "jobset"),
+    "ray": ("gpus", "address"),
+}
+"""Which of their options each engine reads."""
+
+_LESS = {
+    "slurm": ("master_addr",),
+    "mpi": ("log_dir", "all_output", "max_restarts", "port_range", "grace", "node_timeout"),
+    "kubernetes": ("master_addr",),
+    "ray": ("master_addr", "master_port", "port_range", "node_timeout"),
+}
+"""Options of `dream run` that an engine sees to itself, or knows nothing of."""
+
+
+def refuse_unread(
+    given: argparse.Namespace, parser: argparse.ArgumentParser, engine: str | None
+) -> None:
+    """Raise for options that the engine, or the want of one, would ignore."""
+    its_own = {name for names in _READ.values() for name in names}
+    unread = its_own - {*_READ[engine]} | {*_LESS.get(engine or "", ())}
+    told = [name for name in unread if getattr(given, name) != parser.get_default(name)]
+    if engine is None and given.dry_run:
+        told.append("dry_run")
     if told:
+        words = ", ".join(sorted(_option(name) for name in told))
+        whose = f"--on {engine}" if engine else "no --on"
         raise ConfigurationError(
-            f"These are for an engine. Received: {', '.join(told)}, no --on. Give --on "
-            f"{'|'.join(ENGINES)}, or leave them out."
+            f"Nothing reads this here. Received: {words}, {whose}. Leave it out"
+            f"{', or say it to the engine itself' if engine else ', or give --on ENGINE'}."
         )
+
+
+def _option(name: str) -> str:
+    return "--" + name.removeprefix("engine_" if name == "engine_time" else "").replace("_", "-")
 
 
 def request(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Request:
@@ -183,5 +211,5 @@ def _ranks_each(hosts: Sequence[Host], given: argparse.Namespace) -> int | None:
 
 
 def interpreter() -> str:
-    """The Python that runs here, and is to run on every host."""
+    """Return the Python that runs here, and is to run on every host."""
     return sys.executable
