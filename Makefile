@@ -55,7 +55,8 @@ compat-newest:
 
 # What tests/engines start ranks with, from Debian's packages; tests of what is not here are skipped.
 engines:
-	apt-get install --yes --no-install-recommends openmpi-bin mpich slurmctld slurmd slurm-client munge
+	apt-get install --yes --no-install-recommends openmpi-bin mpich slurmctld slurmd slurm-client \
+		munge openssh-server openssh-client
 
 # sdist and wheel, each installed and used, with a compiler and without.
 dist:

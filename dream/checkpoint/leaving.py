@@ -24,6 +24,8 @@ _BETWEEN = 0.25
 """Seconds between two agreements: the ranks talk once in as many steps as take that long."""
 
 _MOST_STEPS = 100
+_ECHO_SECONDS = 3.0
+"""Slurm signals every process of a step, the launcher too, which passes it on: one request."""
 
 
 @final
@@ -34,10 +36,12 @@ class Notice:
         """end: of the scheduler's time, in seconds since the epoch."""
         self._until = end - _BEFORE_THE_END
         self._heard = ""
+        self._heard_at = 0.0
         self._listens = False
 
     def listen(self) -> None:
-        """Take the signals that the script has no handler for. A second one ends the process."""
+        """Take the signals that the script has no handler for. A second one, that is no echo of the
+        first, ends the process."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
@@ -56,8 +60,12 @@ class Notice:
             signal.raise_signal(signal.Signals[self._heard])
 
     def _hear(self, number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        self._heard = signal.Signals(number).name
+        now = time.monotonic()
+        if not self._heard:
+            self._heard, self._heard_at = signal.Signals(number).name, now
+        elif now - self._heard_at > _ECHO_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     @property
     def why(self) -> str:

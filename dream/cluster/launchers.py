@@ -15,8 +15,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from dream._errors import ConfigurationError
+from dream._log import logger, speak_as
 from dream._topology import Cluster, Endpoint
 from dream.cluster import nodes, placing, tf_config
 from dream.cluster.launcher import MASTER, Environ, Launcher
@@ -174,8 +176,13 @@ that a row describes needs no more than that row; another brings a function of i
 
 _STARTERS = (TORCHRUN, OPEN_MPI, MVAPICH, replace(HYDRA, marks=()), FLUX, JSRUN, SRUN)
 """PMI_SIZE counts processes, whoever has set it."""
-_UNREAD = ("PMI_SIZE", "PMIX_NAMESPACE")
-"""Marks of process starters that no row reads."""
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
+          "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE")  # fmt: skip
+_NUMBERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+            "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_PROCID",
+            "JSM_NAMESPACE_LOCAL_RANK", "ALPS_APP_PE", "NODE_RANK")  # fmt: skip
+"""Traces of starters, for where no row can tell a place: a size above 1 says that there are others,
+and so does a number above 0."""
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
@@ -186,19 +193,41 @@ def detect(environ: Mapping[str, str] = os.environ) -> Cluster:
     if place is None:
         nodes.refuse_one_of_hosts(nodes.node_place(environ))
         _refuse_copies(environ)
+        if environ.get("JOB_COMPLETION_INDEX"):
+            _say_of_a_pod(environ["JOB_COMPLETION_INDEX"])
     return inward(place or Cluster())
 
 
 def _refuse_copies(environ: Environ) -> None:
     """Raise for one of several processes of a launcher that tells no place."""
-    told = {name: environ[name] for name in _UNREAD if environ.get(name)}
-    if not told or told == {"PMI_SIZE": "1"}:
+    told = {name: environ[name] for name in _SIZES if _above(environ, name, 1)}
+    told |= {name: environ[name] for name in _NUMBERS if _above(environ, name, 0)}
+    if environ.get("PMIX_NAMESPACE") and environ.get("PMI_SIZE") != "1":
+        told["PMIX_NAMESPACE"] = environ["PMIX_NAMESPACE"]
+    if not told or _on_a_terminal(environ):
         return
     received = ", ".join(f"{name}={value}" for name, value in told.items())
     raise ConfigurationError(
         "An unknown launcher has started this process, and its place among the others cannot be "
         f"told: each would train a copy. Received: {received}. Set RANK, WORLD_SIZE, LOCAL_RANK, "
         "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset these to train alone."
+    )
+
+
+def _above(environ: Environ, name: str, least: int) -> bool:
+    value = environ.get(name, "")
+    return value.isdecimal() and int(value) > least
+
+
+@cache
+def _say_of_a_pod(index: str) -> None:
+    """Pods of an Indexed Job may be one training or many: nothing tells how many there are."""
+    speak_as(0)  # a block does so only once it knows its place
+    logger.info(
+        "This pod is number %s of an Indexed Job (JOB_COMPLETION_INDEX), and trains alone. "
+        "If its pods are the hosts of one training, start each by `dream run --nnodes K "
+        "--node-rank $JOB_COMPLETION_INDEX --master-addr JOB-0.SUBDOMAIN -n N SCRIPT`.",
+        index,
     )
 
 
@@ -226,10 +255,11 @@ def inward(cluster: Cluster) -> Cluster:
 
 
 _SHOWN = (TORCHRUN.rank, TORCHRUN.size, TORCHRUN.local_rank, TORCHRUN.local_size, TORCHRUN.node,
-          *MASTER, "TF_CONFIG", "CLUSTER_SPEC", "JOB_COMPLETION_INDEX")  # fmt: skip
+          "NODE_RANK", "NNODES", "NUM_NODES", *MASTER, "TF_CONFIG",
+          "CLUSTER_SPEC", "JOB_COMPLETION_INDEX")  # fmt: skip
 _PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "MPI_LOCAL",
-             "KUBERNETES_", "MV2_", "PALS_", "FLUX_", "JSM_", "JAX_", "PET_", "SKYPILOT_",
-             "SM_HOSTS", "SM_CURRENT")  # fmt: skip
+             "KUBERNETES_", "ALPS_", "MV2_", "PALS_", "FLUX_", "JSM_", "JAX_", "PET_", "SKYPILOT_",
+             "SM_HOSTS", "SM_CURRENT", "SM_RESOURCE")  # fmt: skip
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD", "TRANSPORTS")
 _RIDING = re.compile(r"^([^/\s]+:\d+)/\S+$")
 """The rendezvous's address with the token in it."""

@@ -95,7 +95,6 @@ TRAINER = Platform(
     ranks="PET_NPROC_PER_NODE",
     host="PET_MASTER_ADDR",
     port="PET_MASTER_PORT",
-    marks=("PET_NODE_RANK",),
 )
 PYTORCH_JOB = Platform(  # and PAI, whose RANK counts hosts too
     source="a launcher of hosts (RANK without LOCAL_RANK)",
@@ -113,6 +112,18 @@ SKYPILOT = Platform(
     nodes="SKYPILOT_NUM_NODES",
     ranks="SKYPILOT_NUM_GPUS_PER_NODE",
     first=_first_line("SKYPILOT_NODE_IPS"),
+)
+HOSTS = tuple(  # MosaicML's, RunPod's and whoever else's convention it is
+    Platform(
+        source="a launcher of hosts (NODE_RANK without RANK)",
+        node="NODE_RANK",
+        nodes=nodes,
+        host="MASTER_ADDR",
+        port="MASTER_PORT",
+        marks=("NODE_RANK",),
+        absent=("RANK", "LOCAL_RANK"),
+    )
+    for nodes in ("NNODES", "NUM_NODES")
 )
 
 
@@ -134,18 +145,36 @@ def _loaded(environ: Environ, name: str, source: str) -> Any:
 def sagemaker(environ: Environ) -> NodePlace | None:
     """Hosts in the order of their names, as SageMaker's own frameworks have them."""
     source = "SageMaker"
-    if not environ.get("SM_HOSTS") or not environ.get("SM_CURRENT_HOST"):
+    told = _sagemakers(environ, source)
+    if told is None:
         return None
-    hosts = sorted(map(str, _loaded(environ, "SM_HOSTS", source)))
-    own = environ["SM_CURRENT_HOST"]
+    hosts, own = sorted(map(str, told.get("hosts") or [])), told.get("current_host")
     if own not in hosts:
         raise ConfigurationError(
-            f"{source} does not tell which host this is. Received: SM_CURRENT_HOST={own!r}, "
-            f"SM_HOSTS={environ['SM_HOSTS']}. Correct its environment."
+            f"{source} does not tell which host this is. Received: current host {own!r}, hosts "
+            f"{hosts}. Correct its environment."
         )
     gpus = environ.get("SM_NUM_GPUS", "")
     ranks = int(gpus) if gpus.isdecimal() and gpus != "0" else None
     return NodePlace(source, hosts.index(own), len(hosts), ranks, hosts[0])
+
+
+SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
+"""What a container finds that has not SageMaker's own start in it, which sets the variables."""
+
+
+def _sagemakers(environ: Environ, source: str) -> dict[str, Any] | None:
+    """Return the hosts and the current one, in the words of the file."""
+    if environ.get("SM_HOSTS"):
+        hosts = _loaded(environ, "SM_HOSTS", source)
+        return {"hosts": hosts, "current_host": environ.get("SM_CURRENT_HOST")}
+    if environ.get("SM_RESOURCE_CONFIG"):
+        return dict(_loaded(environ, "SM_RESOURCE_CONFIG", source))
+    try:
+        with open(SAGEMAKER_FILE, encoding="utf-8") as file:  # noqa: PTH123
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return None
 
 
 def vertex(environ: Environ) -> NodePlace | None:
@@ -179,6 +208,7 @@ READERS: tuple[Callable[[Environ], NodePlace | None], ...] = (
     SKYPILOT.read,
     sagemaker,
     vertex,
+    *(row.read for row in HOSTS),
 )
 
 

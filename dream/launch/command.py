@@ -20,7 +20,8 @@ from dream.cluster.launchers import several
 from dream.cluster.nodes import NodePlace, gpus_here, node_place
 from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
-from dream.launch.ending import Outcome, describe, ranks
+from dream.launch.ending import SAVED, Outcome, describe, ranks
+from dream.launch.engines.request import add_options, refuse_unread
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
@@ -36,12 +37,25 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 def main(argv: Sequence[str]) -> int:
     """Run the job, and return its exit code."""
-    return run_command(job(argv))
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.on or given.hosts:
+        from dream.launch.engines.engine import main as elsewhere  # on use: starts are to be quick
+
+        refuse_nested(os.environ, 1)
+        if given.on != "kubernetes":  # whose image has it
+            script_command(given.target, given.arguments, module=given.module)
+        return elsewhere(given, parser)
+    refuse_unread(given, parser, None)
+    return run_command(_job(given))
 
 
 def job(argv: Sequence[str]) -> Job:
     """Read the job off the arguments."""
-    given = _parser().parse_args(argv)
+    return _job(_parser().parse_args(argv))
+
+
+def _job(given: argparse.Namespace) -> Job:
     environ = dict(os.environ)
     hosts = _hosts(given, environ)
     if given.port_range is not None:
@@ -70,14 +84,17 @@ def job(argv: Sequence[str]) -> Job:
 def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
     """Return which host this is: as the command line says, else the platform that started one
     process on each, else the only one."""
-    told = (given.nnodes, given.node_rank, given.master_addr, given.master_port)
-    place = node_place(environ) if told == (None,) * 4 else None
-    if place is None or environ.get(settings.RENDEZVOUS):
-        nodes, node, addr, number = told
-        nodes = 1 if nodes is None else nodes
-        return NodePlace("the command line", node or 0, nodes, None, addr, number)
+    counted = (given.nnodes, given.node_rank) != (None, None)
+    place = None if counted or environ.get(settings.RENDEZVOUS) else node_place(environ)
+    addr, number = given.master_addr, given.master_port
+    if place is None:
+        nodes = 1 if given.nnodes is None else given.nnodes
+        return NodePlace("the command line", given.node_rank or 0, nodes, None, addr, number)
     if place.nodes == 1:
-        return replace(place, master_addr=None, master_port=None)
+        return replace(place, master_addr=addr, master_port=number)
+    place = replace(
+        place, master_addr=addr or place.master_addr, master_port=number or place.master_port
+    )
     if place.master_addr is None:
         raise ConfigurationError(
             f"{place.source} does not tell the first host's address. Received: host {place.node} "
@@ -126,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace", type=float, default=30.0, metavar="SECONDS",
         help="how long ranks have to end once the job is stopped by a signal (30)")  # fmt: skip
     _add_hosts(parser)
+    add_options(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
     add("target", metavar="SCRIPT", help="a Python file")
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own")
@@ -242,7 +260,7 @@ def _signals(events: Events) -> Iterator[None]:
 def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
     """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
     if outcome.saved:
-        return "Every rank has saved and left. Start the job again to go on."
+        return SAVED
     if outcome.stopped is not None:
         return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
     if outcome.cause is not None:

@@ -169,6 +169,9 @@ def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
     return "".join(f"\n  {line}" for line in cut + kept[-lines:])
 
 
+SAVED = "Every rank has saved and left. Start the job again to go on."
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a job ended on this host.

@@ -24,6 +24,8 @@ def launch(
     strategy: str | None = None,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
+    on: str | None = None,
+    nnodes: int = 1,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` on `n` fresh ranks; their results, in rank order.
@@ -31,6 +33,8 @@ def launch(
     framework, strategy: as `dream run --framework` and `--strategy` take them.
     timeout: seconds for the whole job; None for no limit.
     env: added to this process's environment for the ranks.
+    on: "ray" starts them on the Ray cluster that runs (RAY_ADDRESS, or this machine's); nnodes:
+        there, on so many hosts, `n` on each.
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
     from dream.launch.command import explain  # on use: `import dream` stays quick
@@ -40,6 +44,11 @@ def launch(
 
     _check(function)
     packed = dump((function, args, kwargs), "The function or an argument")
+    if on is not None or nnodes != 1:
+        _check_engine(on, timeout)
+        call = dump(list(sys.path), "sys.path") + packed
+        asked = {"n": n, "nnodes": nnodes, "framework": framework, "strategy": strategy}
+        return _on_ray(call, {**(env or {})}, **asked)
     with temporary_folder("dream-") as folder:
         file = folder / "call"
         file.write_bytes(dump(list(sys.path), "sys.path") + packed)
@@ -60,6 +69,26 @@ def launch(
                 traceback=(cause.victim or cause.first).text if cause else "",
             )
         return [_result(folder, rank) for rank in range(n)]
+
+
+def _check_engine(on: str | None, timeout: float | None) -> None:
+    if on != "ray" or timeout is not None:
+        raise ConfigurationError(
+            "dream.launch starts ranks here, or on a Ray cluster. Received: "
+            f"on={on!r}, timeout={timeout}. Give on='ray', without timeout=; or neither on= nor "
+            "nnodes=."
+        )
+
+
+def _on_ray(call: bytes, env: dict[str, str], **asked: Any) -> list[Any]:
+    import pickle
+
+    from dream.launch.engines.ray import launch_function  # on use: ray is an extra
+
+    ended = launch_function(call, env, **asked)
+    if ended.code != 0:
+        raise WorkerFailed(ended.said, rank=ended.rank, traceback=ended.text)
+    return [pickle.loads(result) if result else None for result in ended.results]
 
 
 def _check(function: Callable[..., Any]) -> None:

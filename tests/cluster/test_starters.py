@@ -182,6 +182,21 @@ def test_the_inner_launcher_wins() -> None:
         ({**srun(0), "SLURM_STEP_TASKS_PER_NODE": "2x"}, "no list of tasks"),
         ({"RANK": "1", "WORLD_SIZE": "2", **MASTER}, "starts one process on each host"),
         ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "Start `dream run SCRIPT`"),
+        ({"PET_NNODES": "2"}, "Kubeflow Trainer does not tell which host this is"),
+        ({"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "a:1"}, "hosts are a fixed number"),
+        ({"SM_HOSTS": '["a", "b"]'}, "SageMaker does not tell which host this is"),
+        ({"SM_RESOURCE_CONFIG": '{"current_host": "a", "hosts": ["a", "b"]}'}, "host 0 of 2"),
+        ({"NODE_RANK": "1", "NNODES": "2"}, "Start `dream run SCRIPT`"),
+        ({"NODE_RANK": "0", "NUM_NODES": "2"}, "Start `dream run SCRIPT`"),
+        ({"NODE_RANK": "1"}, "cannot be told: each would train a copy. Received: NODE_RANK=1"),
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "SLURM_PROCID=1"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1"),
+        ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE=3"),
+        ({"FLUX_JOB_SIZE": "2"}, "FLUX_JOB_SIZE=2"),
+        ({"JSM_NAMESPACE_SIZE": "2"}, "JSM_NAMESPACE_SIZE=2"),
+        ({"PALS_LOCAL_RANKID": "1"}, "PALS_LOCAL_RANKID=1"),
+        ({"MV2_COMM_WORLD_LOCAL_RANK": "1"}, "MV2_COMM_WORLD_LOCAL_RANK=1"),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "OMPI_COMM_WORLD_LOCAL_RANK=1"),
         ({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2"}, "SkyPilot"),
         ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "b"}, "SageMaker"),
         ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "0"},
@@ -235,6 +250,7 @@ def test_lists_of_hosts(text: str, names: list[str]) -> None:
          (1, 2, None, "algo-1", None)),
         ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, '
           '"task": {"type": "workerpool1", "index": 0}}'}, (1, 2, None, "a", 2222)),
+        ({"NODE_RANK": "1", "NUM_NODES": "2", **MASTER}, (1, 2, None, "10.0.0.1", 29500)),
     ],
 )  # fmt: skip
 def test_platforms_that_start_one_process_a_host(
@@ -244,6 +260,24 @@ def test_platforms_that_start_one_process_a_host(
     assert found is not None
     told = (found.node, found.nodes, found.ranks, found.master_addr, found.master_port)
     assert told == place
+
+
+def test_a_sagemaker_container_without_its_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "resourceconfig.json"
+    file.write_text('{"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}')
+    monkeypatch.setattr("dream.cluster.nodes.SAGEMAKER_FILE", str(file))
+    with pytest.raises(ConfigurationError, match="host 1 of 2"):
+        detect({})
+
+
+def test_a_pod_of_an_indexed_job_is_told_that_it_trains_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "dream"):
+        assert detect({"JOB_COMPLETION_INDEX": "5"}).alone
+    assert "number 5 of an Indexed Job" in caplog.text
 
 
 def test_ranks_and_hosts_are_told_apart() -> None:

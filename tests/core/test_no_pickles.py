@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    # `dream.launch`: between a parent and its children, through files in a folder of mode 0700
+    # `dream.launch`: between a parent and its children, through files in a folder of mode 0700;
+    # on="ray" over Ray's own transport, which is made of pickles
     "dream/launch/child.py",
     "dream/launch/function.py",
     # `dream port-check`, `dream plan`: between a parent and its children, through a folder of

@@ -40,6 +40,15 @@ def test_two_ranks_print_what_one_prints(script, backend):
     assert told[0] == told[1] > 0.9
 
 
+def test_local_sgd_learns():
+    assert accuracy("", *RUN, str(EXAMPLES / "local_sgd.py")) > 0.9
+
+
+@AGAIN
+def test_two_workers_by_tf_config():
+    assert accuracy("", str(EXAMPLES / "tf_config.py")) > 0.9
+
+
 @AGAIN
 @pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS])
 def test_one_word_changes_the_strategy(script, backend, tmp_path):

@@ -239,6 +239,8 @@ def test_a_platform_that_starts_one_process_a_host_says_which() -> None:
         told = job([__file__])
         assert (told.n, told.nnodes, told.node_rank) == (3, 2, 1)
         assert (told.master_addr, told.master_port) == ("first", 1234)
+        other = job(["--master-port", "99", __file__])  # which says nothing of the hosts
+        assert (other.nnodes, other.node_rank, other.master_port) == (2, 1, 99)
         given = job(["-n", "2", "--nnodes", "1", __file__])
         assert (given.n, given.nnodes, given.node_rank) == (2, 1, 0)
     unnamed = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "2"}

@@ -1,0 +1,93 @@
+"""What `dream run --hosts` and `--on` are given, and what goes on to a host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch_scripts import dream
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "shown"),
+    [
+        ("a:4,b:4", (), "run -n 4 --nnodes 2 --node-rank 1 --master-addr a "),
+        ("me@a,b", ("-n", "3"), "run -n 3 --nnodes 2 --node-rank 1 --master-addr a "),
+        ("[fd00::1]:2,[fd00::2]:2", (), "run -n 2 --nnodes 2 --node-rank 1 --master-addr fd00::1 "),
+        ("a:1,b:1", ("--master-addr", "10.0.0.9"), "--node-rank 1 --master-addr 10.0.0.9 "),
+        ("a:1,b:1", ("--strategy", "sharded", "--all-output"), "--strategy sharded --all-output"),
+    ],
+)
+def test_what_a_host_is_to_run(hosts: str, options: tuple[str, ...], shown: str) -> None:
+    ran = dream("run", "--hosts", hosts, *options, "--dry-run", __file__, "--lr", "0.1")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 2
+    assert shown in lines[1]
+    assert lines[1].endswith(f"{__file__} --lr 0.1")
+
+
+def test_a_file_of_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# ours\na slots=2\n\nb:2  # the new one\nc 2 max_slots=4\n")
+    ran = dream("run", "--hosts", str(file), "--dry-run", __file__)
+    assert [line.count("run -n 2 --nnodes 3") for line in ran.stdout.splitlines()] == [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--hosts", "a:4,b:2"), "equally many ranks"),
+        (("--hosts", "a:4,b:4", "-n", "2"), "equally many ranks"),
+        (("--hosts", "a:1,a:1"), "names a host twice"),
+        (("--hosts=-oProxyCommand=x:1",), "names no host"),
+        (("--hosts", "localhost:1,b:1"), "must reach the first"),
+        (("--hosts", "a:0,b:0"), "at least 1"),
+        (("--hosts", "a:1,b:1", "--nnodes", "3"), "must agree"),
+        (("--on", "ssh", "-n", "1"), "no --hosts"),
+        (("--on", "slurm"), "Give -n N"),
+        (("--on", "mpi", "-n", "2", "--log-dir", "x"), "--log-dir"),
+        (("-n", "1", "--gpus", "1"), "Received: --gpus, no --on"),
+        (("--on", "mpi", "-n", "1", "--time", "1"), "Received: --time, --on mpi"),
+        (("--on", "ray", "-n", "1", "--port-range", "1-2"), "Received: --port-range, --on ray"),
+        (("--hosts", "a:1,b:1", "--image", "x"), "Received: --image, --on ssh"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None:
+    dry = () if "--gpus" in options[2:] else ("--dry-run",)
+    ran = dream("run", *options, *dry, __file__)
+    assert ran.returncode == 2
+    assert words in ran.stderr
+
+
+def test_a_batch_script_is_one_that_a_shell_takes(tmp_path: Path) -> None:
+    script = tmp_path / "it's mine.py"
+    script.write_text("")
+    ran = dream("run", "--on", "slurm", "--nnodes", "2", "-n", "4", "--time", "1:00:00",
+                "--checkpoint", "a b", "--dry-run", str(script), "$HOME", "'")  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    read = subprocess.run(["bash", "-n"], input=ran.stdout, text=True, check=False)
+    assert read.returncode == 0
+    for option in ("--nodes=2", "--cpus-per-task=4", "--time=1:00:00", "--signal=TERM@120"):
+        assert f"#SBATCH {option}\n" in ran.stdout
+    assert "scontrol requeue" in ran.stdout
+    # what srun's shell hands on: the arguments as they were typed
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "srun").write_text('#!/bin/bash\nexec "${@:4}"\n')
+    (programs / "scontrol").write_text("#!/bin/bash\necho first\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    shell = ran.stdout.replace(f"exec {sys.executable} -m dream", 'printf "%s\\n"')
+    assert shell != ran.stdout
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "15003",
+               "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "x"}  # fmt: skip
+    told = subprocess.run(["bash"], input=shell, env=environ, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    words = told.stdout.splitlines()
+    assert words[-3:] == [str(script), "$HOME", "'"], told
+    place = ["--node-rank", "1", "--master-addr", "first", "--master-port", "15003"]
+    assert words[5:11] == place
