@@ -152,6 +152,7 @@ if strategy.topology.rank == 0:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_job_of_sbatch_is_requeued_and_goes_on_from_its_checkpoint(
     slurm: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_host_that_is_not_reached_ends_the_start(
     assert hosts.gone()
 
 
+@pytest.mark.exhaustive
 def test_a_host_that_is_lost_is_started_again(
     hosts: Hosts, started: Started, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def command_of(pid: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("make", ["mpirun.openmpi", "mpirun.mpich"])
 def test_mpiruns_of_two_makes_reach_two_hosts(
     make: str, hosts: Hosts, started: Started, tmp_path: Path

@@ -20,7 +20,7 @@ cluster_utils = pytest.importorskip(
     "ray.cluster_utils", reason="ray is not installed: pip install 'dream-systems[ray]'"
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
