@@ -99,9 +99,7 @@ class _Request:
         packages = {name.partition(".")[0] for name in self.imports}
         of_torch = packages == {"numpy", "dream", "torch"}
         unread = _NOT_READ_AT_IMPORT + _NOT_READ_BY_TORCH * of_torch
-        return {
-            name: text for name, text in self.environ.items() if not name.startswith(unread)
-        }
+        return {name: text for name, text in self.environ.items() if not name.startswith(unread)}
 
     def become(self) -> list[str]:
         """Be the rank, in a child just forked: its session, streams, folder and environment.
