@@ -11,10 +11,13 @@ STAMP := $(VENV)/.installed
 demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
 
+# Tests start a thousand processes: what Python compiles is kept for the next one.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
 # The contract is one room a framework, so that a cell's ranks start once for all its laws.
-LONGEST := contract-keras contract-torch parameter_server adapters/keras tools/verify examples \
-	tools/compare adapters/tensorflow
+LONGEST := contract-keras contract-torch adapters/keras adapters/pytorch parameter_server checkpoint \
+	tools/verify adapters/tensorflow examples tools/compare strangers
 contract-keras := contract/test_contract_keras*.py
 contract-torch := contract/test_contract_torch*.py
 contract-cells := contract/test_contract_c*.py contract/test_contract_f*.py
@@ -37,7 +40,7 @@ $(ROOMS:%=room-%): room-%:
 	@$(BIN)/python -m pytest -m "$(MARK)" $(addprefix tests/,$(or $($*),$*)) || test $$? -eq 5
 
 quick: horovod
-	$(BIN)/python -m pytest -m "not slow"
+	@$(call rooms,not slow and not exhaustive)
 
 # The oldest and the newest versions that pyproject.toml allows. torch's newest comes as a CUDA build
 # of gigabytes: `make compat TORCH_OLDEST=2.13.0 TORCH_NEWEST=2.13.0` does without it.

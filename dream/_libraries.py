@@ -100,7 +100,7 @@ class Refusal:
             self._closed.add(entrance)
             refused = _refused(entrance, original, self._strategy)
             home = entrance.module.partition(".")[0]
-            bound = [] if path else bound_to(original, home)
+            bound = [] if path else bound_to([original], home)[id(original)]
             for place, known_as in ((owner, name), *bound):
                 self._originals.append((place, known_as, original))
                 setattr(place, known_as, refused)

@@ -20,6 +20,12 @@ _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")
 # that never come set a time of their own.
 os.environ.setdefault("DREAM_STARTUP_SECONDS", "300")
 os.environ.setdefault("DREAM_STALL_SECONDS", "300")
+# Threads that spin take the cores from other ranks; and jobs of one rank and of several have the
+# same environment, so that a fork server's parent serves both.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 

@@ -224,17 +224,20 @@ class Hooks:
             for owner in _KINDS[kind]:
                 told = observed(owner.__init__, before, after, binds=kind in self._binds)
                 self.patches.replace(owner, "__init__", told)
-        named = (
+        named = [
             (owner, name, wrapper)
             for place, wrapper in self._wraps
             for owner, name in _SEVERAL.get(place) or (_PLACES[place],)
-        )
+        ]
+        functions = [getattr(o, name) for o, name, _ in named if isinstance(o, ModuleType)]
+        bound = bound_to(functions, "torch")
         for owner, name, wrapper in named:
             original = getattr(owner, name)
             wrapped = wrapper(original)
             self.patches.replace(owner, name, wrapped)
             if isinstance(owner, ModuleType):
-                for module, own_name in bound_to(original, "torch"):
+                bound[id(wrapped)] = bound.pop(id(original), [])
+                for module, own_name in bound[id(wrapped)]:
                     self.patches.replace(module, own_name, wrapped)
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ _NOT_READ_AT_IMPORT = (
 """Prefixes of variables that say where a rank stands, or are read when it trains. Ranks that
 differ in any other have different parents."""
 
+_NOT_READ_BY_TORCH = ("TF_", "KERAS_")
+"""Prefixes that count for nothing where torch alone is imported."""
 
 _SEEDED_AT_IMPORT = {"numpy.random", "torch"}
 
@@ -94,11 +96,10 @@ class _Request:
 
     def read_at_import(self) -> dict[str, str]:
         """The part of the environment that a parent must share."""
-        return {
-            name: text
-            for name, text in self.environ.items()
-            if not name.startswith(_NOT_READ_AT_IMPORT)
-        }
+        packages = {name.partition(".")[0] for name in self.imports}
+        of_torch = packages == {"numpy", "dream", "torch"}
+        unread = _NOT_READ_AT_IMPORT + _NOT_READ_BY_TORCH * of_torch
+        return {name: text for name, text in self.environ.items() if not name.startswith(unread)}
 
     def become(self) -> list[str]:
         """Be the rank, in a child just forked: its session, streams, folder and environment.

@@ -73,6 +73,7 @@ def undisturbed(script: Path) -> dict[str, Any]:
     return train(script, "single", 1, script.with_name("undisturbed"), 14)
 
 
+pytestmark = pytest.mark.slow
 JOURNEYS = [
     pytest.param([("mirrored", 2), ("single", 1), ("mirrored", 3)], id="replicas"),
     pytest.param([("sharded", 2), ("horovod", 2), ("sharded", 3)], id="sharded"),

@@ -80,6 +80,7 @@ with dream.strategy(word) as strategy:
             json.dump({"steps": len(told["loss"]), "loss": told["loss"]} | state, file)
 """
 SLOW = "0.05"
+pytestmark = pytest.mark.slow
 Act = Callable[[int, subprocess.Popen[str]], None]
 """Given rank 1's process and the launcher."""
 
@@ -228,7 +229,6 @@ def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.json.step.0"]
 
 
-@pytest.mark.slow
 def test_a_fit_that_asks_for_nothing_goes_on(tmp_path: Path) -> None:
     """Weights and the logs of all epochs are those of a fit that was not left."""
     script = tmp_path / "fit.py"

@@ -167,6 +167,16 @@ OF_ANY_DEVICES = frozenset(
         "attention_adamw",
         "step_momentum",
         "files_are_rank_0s",
+        "fitted_after_the_block",
+        "accumulated_adamw_rank_without_sample",
+        "accumulated_by_the_optimizer",
+        "averaged_by_the_optimizer",
+        "clip_value",
+        "knobs_refused",
+        "precision_bfloat16",
+        "precision_levels",
+        "recomputed_in_a_step",
+        "recomputed_in_half",
     }
 )
 """Nothing in them is of devices in one process: held by the cell of two processes that runs all."""
@@ -174,6 +184,20 @@ OF_ANY_WIRE = frozenset(
     {"shuffled", "global_clipnorm", "several_outputs", "batch_normalisation", "copies"}
 )
 """Nothing in them is of what adds up: held by the cell that runs all."""
+OF_ANY_PARTS = frozenset(
+    {
+        "accumulated_momentum",
+        "clip_norm_with_a_scaled_loss",
+        "clip_value",
+        "copies",
+        "precision_float16",
+        "recomputed",
+        "recomputed_in_half",
+        "several_outputs",
+        "shuffled",
+    }
+)
+"""What `split=tensor` shares with `sharded`, whose adapter it is, and which runs them all."""
 FURTHER_NAME = frozenset(
     {"uneven_momentum", "global_clipnorm", "refusals", "accumulated_momentum", "clip_norm"}
 )
@@ -186,9 +210,11 @@ def again(cell: Cell, case: str) -> bool:
     if cell.kind != "keras_tf":
         return False
     if cell.strategy in _SPLIT:
-        return "split=tensor" in cell.options and case == "copies"  # as under `sharded`
+        return "split=tensor" in cell.options and case in OF_ANY_PARTS
     if cell.strategy == "data_parallel":
         return case not in FURTHER_NAME
     if cell.processes < cell.replicas and case in OF_ANY_DEVICES:
         return True
+    if cell.strategy == "horovod" and case in TRAVELLED:
+        return True  # over grpc and shared memory here, and over the ring in torch
     return case in HELD or (cell.core and case in OF_ANY_WIRE)

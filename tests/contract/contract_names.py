@@ -20,7 +20,11 @@ def runs(cell: Cell, case: str) -> bool:
 
 def again(cell: Cell, case: str) -> bool:
     """Whether what the cell runs is held by others too, and left to `make exhaustive`."""
-    return cell.again or contract_keras_names.again(cell, case)
+    if cell.again or cell.kind.startswith("keras"):
+        return cell.again or contract_keras_names.again(cell, case)
+    return cell.kind == "torch" and contract_torch_names.again(
+        cell.strategy, cell.reduction, cell.options, cell.processes, case
+    )
 
 
 def _core(cell: Cell) -> Collection[str]:

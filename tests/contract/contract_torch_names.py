@@ -44,6 +44,33 @@ CORE = frozenset(
 )
 """Every cell runs these."""
 
+IN_PARTS_TOO = frozenset(
+    {
+        "accumulated_and_clipped",
+        "attention_momentum",
+        "clip_value",
+        "in_precision_float16",
+        "knobs_a_split_cannot_honour",
+        "resuming_from_states",
+        "weights_loaded_on_the_way",
+    }
+)
+"""What a model in parts is asked always, beside the core."""
+FURTHER_NAME = frozenset(
+    {
+        "uneven_momentum",
+        "rank_without_sample_adamw",
+        "batch_normalisation",
+        "accumulated_momentum",
+        "clip_norm",
+        "communicator",
+        "files_are_rank_0s",
+        "nothing_stays_patched",
+        "ranks_that_built_different_models",
+    }
+)
+"""What a further name of an adapter and a wire that other cells run is asked always."""
+
 PLAIN_TOO = (
     "even_momentum",
     "even_adamw",
@@ -233,3 +260,13 @@ def without_meaning(options: str, replicas: int) -> dict[str, str]:
     if "zero=1" in options:
         return {"words_that_are_not_known": _PARTS["words_that_are_not_known"]}
     return _PARTS if "zero=" in options else {}
+
+
+def again(strategy: str, reduction: str, options: str, processes: int, case: str) -> bool:
+    """Whether a case is left to `make exhaustive`, since a cell that runs them all holds it: 2
+    ranks over gloo, over shared memory, `zero=3` for models in parts."""
+    if strategy == "multi_worker_mirrored" or (strategy, reduction) == ("mirrored", "horovod"):
+        return case not in FURTHER_NAME
+    if "zero=1" in options or "split=tensor" in options:
+        return case not in CORE | IN_PARTS_TOO
+    return (strategy == "horovod" or processes > 2) and case not in CORE

@@ -104,6 +104,18 @@ def test_a_parent_serves_those_whose_variables_are_alike(run: Run) -> None:
     assert first == same == place != other
 
 
+def test_a_parent_of_torch_alone_serves_whatever_keras_reads(run: Run) -> None:
+    who = "import os; print(os.getppid(), os.environ.get('KERAS_BACKEND'))"
+    told = [
+        said(run(who, **{IMPORTS: modules, "KERAS_BACKEND": backend})).split()
+        for modules in ("torch", "rich")
+        for backend in ("torch", "jax")
+    ]
+    assert told[0][0] == told[1][0]
+    assert told[2][0] != told[3][0]  # rich may be of those that read it
+    assert [backend for _, backend in told] == ["torch", "jax"] * 2
+
+
 def test_no_two_ranks_share_random_numbers(run: Run) -> None:
     draw = "import random, numpy; print(random.random(), numpy.random.rand())"
     assert len({number for _ in range(3) for number in said(run(draw)).split()}) == 6

@@ -29,6 +29,7 @@ _WRAPPED = (
     "A wrapper that reduces gradients was put around this model before the block, which reduces "
     "them too | Put it around the model inside the block, where it leaves that to dream"
 )
+_SOUGHT = (nn.Module, Optimizer, DataLoader)
 
 
 @final
@@ -131,17 +132,20 @@ def _trains(module: nn.Module) -> bool:
 
 def _alive() -> tuple[list[nn.Module], list[Optimizer], list[DataLoader[Any]]]:
     """Every module, optimizer and loader there is. By their types: some objects make themselves
-    when they are asked for their class."""
+    when they are asked for their class; and of the types first, since objects are some hundred
+    thousand."""
     modules: list[nn.Module] = []
     optimizers: list[Optimizer] = []
     loaders: list[DataLoader[Any]] = []
-    for item in gc.get_objects():
+    objects = gc.get_objects()
+    sought = {kind for kind in set(map(type, objects)) if issubclass(kind, _SOUGHT)}
+    for item in [item for item in objects if type(item) in sought]:
         kind = type(item)
-        if issubclass(kind, nn.Module) and not kind.__module__.startswith("dream."):
-            if has_tables(item):  # one may be on its way to be made, or never have been
-                modules.append(item)
+        if issubclass(kind, nn.Module):
+            if not kind.__module__.startswith("dream.") and has_tables(item):
+                modules.append(item)  # one may be on its way to be made, or never have been
         elif issubclass(kind, Optimizer):
             optimizers.append(item)
-        elif issubclass(kind, DataLoader):
+        else:
             loaders.append(item)
     return modules, optimizers, loaders

@@ -116,6 +116,7 @@ assert private.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_private_names(backend: str) -> None:
     script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else TORCH)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
@@ -109,3 +112,20 @@ def _root(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_a_name_that_a_script_imported_has_every_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("a_script")
+    script.keep = torch.save  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_script", script)
+    plain, watching = torch.save, Hooks()
+    for word in ("inner", "outer"):
+        watching.wrap("save", lambda save, word=word: lambda: (word, save))
+    watching.open()
+    try:
+        assert script.keep is torch.save
+        outer, wrapped = script.keep()
+        assert (outer, *wrapped()) == ("outer", "inner", plain)
+    finally:
+        watching.close()
+    assert script.keep is torch.save is plain

@@ -11,7 +11,7 @@ import torch_loops
 
 import dream
 
-RANKS = (2, 3)
+RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 
 @cache

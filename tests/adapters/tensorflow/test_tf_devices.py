@@ -9,6 +9,7 @@ import pytest
 from test_tf_ranks import TRAINING, one_device
 from tf_launching import call
 
+pytestmark = pytest.mark.slow
 DEVICES = (2, 3)
 
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import os
 import tensorflow as tf
@@ -25,6 +27,7 @@ os._exit(0)  # a version that leaves threads could not end
 """
 
 
+@pytest.mark.slow
 def test_a_collective_leaves_no_thread_behind():
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=500, check=False

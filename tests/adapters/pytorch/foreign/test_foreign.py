@@ -12,7 +12,7 @@ import pytest
 
 import dream
 
-RANKS = (2, 3)
+RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 
 @cache

@@ -26,7 +26,7 @@ class Ran:
     lines: str
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def ran(request: pytest.FixtureRequest) -> Ran:
     command = [sys.executable, "-m", "dream", "run", "-n", str(request.param), str(JOB)]
     done = subprocess.run(
