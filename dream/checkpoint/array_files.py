@@ -86,7 +86,7 @@ def _laid_out(arrays: Arrays) -> list[Bytes]:
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     parts: list[Bytes] = []
     end = 0
-    for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
+    for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         begin, end = end, end + array.nbytes
         header[name] = {
             "dtype": _dtype(name, array),

@@ -54,6 +54,7 @@ class TrainingCheckpoints:
         self._parts: Parts | None = None  # those that are saved by themselves
         self._step = 0
         self._updated = False
+        self._tracks: list[Track] = []
         self._leaves = False
         self._said: set[str] = set()
         self._read: Mapping[Tracked, int] = {}
@@ -122,17 +123,20 @@ class TrainingCheckpoints:
         stall.resumed(step)
         first = next(iter(parts.optimizers.values()))
         self._held(parts.first_model).count_updates(first, self._has_updated)
-        for track in tracks:
-            if isinstance(track, Track):
-                track.between = self._step_ended
+        self._tracks = [track for track in tracks if isinstance(track, Track)]
+        for track in self._tracks:
+            track.between = self._step_ended
 
     def _has_updated(self) -> None:
         self._step += 1
         self._updated = True
 
     def _step_ended(self) -> None:
-        """A batch is asked for: where an update came before it, all of that step is done."""
-        if not self._updated:
+        """A batch is asked for: where an update came before it, all of that step is done. Where
+        one of several loaders is at its end, the next step is waited for: others of them may not
+        be asked for theirs in the pass that would be gone on with, and not begin their next."""
+        several = len(self._tracks) > 1
+        if not self._updated or (several and any(track.at_end for track in self._tracks)):
             return
         self._updated = False
         agreed = self._ends.came()
