@@ -171,7 +171,8 @@ def _as_slot(parameter: torch.Tensor, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     whole = torch.from_numpy(value)
-    return _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
+    laid = _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
+    return whole.clone() if laid is whole else laid  # what was read may be a view of a file
 
 
 def _wholes(tensors: Mapping[str, torch.Tensor], wanted: Wanted) -> dict[str, NDArray[Any]]:

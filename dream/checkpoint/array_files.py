@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ Told = Mapping[str, Any]
 """What is known of a file that was written: its bytes and its digest."""
 
 Bytes = bytes | memoryview
+_METADATA = "__metadata__"
 _CHUNK = 8 << 20
 _ALIGNED = 8
 _DTYPES = {
@@ -52,14 +54,41 @@ def write_text(path: Path, text: bytes) -> Told:
 
 
 def read_arrays(place: Path, name: str) -> dict[str, Any]:
-    """Read the arrays of a file, or of those that an index of that name lists."""
-    from safetensors.numpy import load_file  # on use: `import dream` stays quick
-
+    """Return the arrays of a file, or of those that an index of that name lists: views of the files,
+    of which no more is read than is looked at."""
     index = place / f"{name}.index.json"
     files = [name]
     if index.is_file():
         files = [*dict.fromkeys(json.loads(index.read_text())["weight_map"].values())]
-    return {key: array for file in files for key, array in load_file(place / file).items()}
+    return {key: array for file in files for key, array in _mapped(place / file).items()}
+
+
+def _mapped(path: Path) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(start - 8))
+        # a copy of its own: others take only arrays that can be written to
+        data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+    header.pop(_METADATA, None)
+    found = {}
+    for name, told in header.items():
+        begin, end = told["data_offsets"]
+        numbers = data[start + begin : start + end].view(_numpy_dtype(told["dtype"]))
+        found[name] = numbers.reshape(told["shape"])
+    return found
+
+
+def _numpy_dtype(word: str) -> Any:
+    import numpy as np
+
+    name = next(name for name, each in _DTYPES.items() if each == word)
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes
+
+        return ml_dtypes.finfo(name).dtype
+    return np.dtype(name)
 
 
 def check_file(path: Path, told: Told) -> None:
@@ -83,7 +112,7 @@ def damaged(path: Path, why: str) -> ConfigurationError:
 def _laid_out(arrays: Arrays) -> list[Bytes]:
     """Return the header and the bytes of the arrays, the widest numbers first: each lies at a
     multiple of its size then."""
-    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    header: dict[str, Any] = {_METADATA: {"format": "np"}}
     parts: list[Bytes] = []
     end = 0
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):

@@ -158,9 +158,13 @@ class CheckpointFolder:
         return whole[-1] if whole else None
 
     def load(self, place: Path) -> Checkpoint:
-        """Read one, whole. ConfigurationError where its files are not those that were written, or
-        it is of a newer format."""
-        state = self.check(place)
+        """Check all of one, and read it. ConfigurationError where its files are not those that were
+        written, or it is of a newer format."""
+        return self.read(place, self.check(place))
+
+    @staticmethod
+    def read(place: Path, state: Mapping[str, Any]) -> Checkpoint:
+        """Return one that was checked. Its arrays are views of the files."""
         read = read_arrays(place, MODEL), read_arrays(place, OPTIMIZER)
         models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
                          zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
@@ -175,9 +179,9 @@ class CheckpointFolder:
             **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
 
-    def check(self, place: Path) -> dict[str, Any]:
-        """Read every byte of one, and return its state. ConfigurationError names the file that is
-        not the one that was written."""
+    def check(self, place: Path, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+        """Read every byte of one, and return its state; of several ranks, each looks at its files.
+        ConfigurationError names the file that is not the one that was written."""
         state = self.state(place)
         if state.get("format") != FORMAT:
             raise ConfigurationError(
@@ -185,7 +189,7 @@ class CheckpointFolder:
                 f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
                 f"wrote it ({state.get('dream', 'unknown')})."
             )
-        for name, told in state["files"].items():
+        for name, told in [*state["files"].items()][rank::ranks]:
             check_file(place / name, told)
         return state
 

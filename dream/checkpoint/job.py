@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dream._errors import ConfigurationError
 from dream._log import logger
@@ -43,8 +44,9 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None
     if not told:
         return None
     name, _, digest = told.partition(" ")
-    _agree(ranks, folder.path / name, digest)
-    return folder.load(folder.path / name)
+    place = folder.path / name
+    _agree(ranks, place, digest)
+    return folder.read(place, _check_files(ranks, folder, place))
 
 
 def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
@@ -155,6 +157,20 @@ def _digest(place: Path) -> str:
         return hashlib.sha256((place / STATE).read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+def _check_files(ranks: Communicator, folder: CheckpointFolder, place: Path) -> dict[str, Any]:
+    """Return what a checkpoint says of itself, once the ranks have looked at all its files."""
+    state: dict[str, Any] = {}
+    wrong = ""
+    try:
+        state = folder.check(place, ranks.rank, ranks.world_size)
+    except ConfigurationError as error:
+        wrong = str(error)
+    for words in ranks.all_gather_object(wrong):
+        if words:
+            raise ConfigurationError(words)
+    return state
 
 
 def _agree(ranks: Communicator, place: Path, digest: str) -> None:

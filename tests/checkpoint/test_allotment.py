@@ -17,7 +17,7 @@ def dealt(ranks: int, **limits: int) -> list[dict[str, list[str]]]:
         allotment = Allotment(rank, ranks, **limits)
         mine = {n: np.zeros(s, np.int8) for n, s in SIZES.items() if allotment.takes(KIND, n, s)}
         own = {file: [*arrays] for file, arrays in allotment.own(KIND, mine)}
-        assert sorted(sum(own.values(), [])) == sorted(mine)
+        assert sorted(name for names in own.values() for name in names) == sorted(mine)
         index = allotment.index(KIND)
         if index is not None:
             assert index[0] == sum(SIZES.values())
