@@ -14,7 +14,7 @@ of a model, in one order."""
 
 LARGEST = 5 << 30
 """Bytes of a file: other readers expect no larger ones."""
-_LEAST = 32 << 20
+LEAST = 32 << 20
 """Bytes that the ranks which write have each, before one more of them does."""
 
 
@@ -37,7 +37,7 @@ class Allotment:
     writes what: to the rank that has least, of those that write."""
 
     def __init__(
-        self, rank: int = 0, ranks: int = 1, *, largest: int = LARGEST, least: int = _LEAST
+        self, rank: int = 0, ranks: int = 1, *, largest: int = LARGEST, least: int = LEAST
     ) -> None:
         self._rank, self._ranks = rank, ranks
         self._largest, self._least = largest, least

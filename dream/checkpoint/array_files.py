@@ -54,8 +54,8 @@ def write_text(path: Path, text: bytes) -> Told:
 
 
 def read_arrays(place: Path, name: str) -> dict[str, Any]:
-    """Return the arrays of a file, or of those that an index of that name lists: views of the files,
-    of which no more is read than is looked at."""
+    """Return the arrays of a file, or of those that an index of that name lists: views, of which no
+    more is read than is looked at."""
     index = place / f"{name}.index.json"
     files = [name]
     if index.is_file():
@@ -85,9 +85,7 @@ def _numpy_dtype(word: str) -> Any:
 
     name = next(name for name, each in _DTYPES.items() if each == word)
     if name.startswith(("bfloat", "float8")):
-        import ml_dtypes
-
-        return ml_dtypes.finfo(name).dtype
+        import ml_dtypes  # noqa: F401 - it has NumPy know them
     return np.dtype(name)
 
 

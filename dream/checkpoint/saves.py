@@ -11,7 +11,7 @@ from typing import Any, final
 
 from dream._errors import DreamError
 from dream.checkpoint import background
-from dream.checkpoint.allotment import Allotment, Wanted
+from dream.checkpoint.allotment import LEAST, Allotment, Wanted
 from dream.checkpoint.background import Saving, Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import NAMES, Checkpoint, named_in
@@ -32,8 +32,9 @@ from dream.data import tracked
 class Saves:
     """One is written at a time. Every rank calls each method."""
 
-    def __init__(self, ranks: Communicator) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Communicator, *, least: int = LEAST) -> None:
+        """least: bytes that each rank writes, before one more of them does."""
+        self._ranks, self._least = ranks, least
         self._last: Writing | None = None
 
     def save(
@@ -53,7 +54,7 @@ class Saves:
         self.finish()
         background.settle()
         folder = CheckpointFolder(path, keep=keep, best=best)
-        allotment = Allotment(self._ranks.rank, self._ranks.world_size)
+        allotment = Allotment(self._ranks.rank, self._ranks.world_size, least=self._least)
         checkpoint = _taken(parts, step, held, allotment, extra=extra, facts=facts)
         state: dict[str, Any] = {}
 
