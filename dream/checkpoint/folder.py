@@ -94,7 +94,7 @@ class CheckpointFolder:
     def begin(self, step: int) -> Begun:
         """Make the folder that one is written into."""
         place = self._free_place(step)
-        part = self.path / f"{_PART}{secrets.token_hex(8)}"
+        part = self._new_part()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._clear_parts()
@@ -220,6 +220,9 @@ class CheckpointFolder:
             place = self.path / f"step-{step:09d}.{again}"
         return place
 
+    def _new_part(self) -> Path:
+        return self.path / f"{_PART}{secrets.token_hex(8)}"
+
     def _clear_parts(self) -> None:
         """What writers have left that were ended: a half checkpoint, or a half pointer."""
         for left in self.path.glob(f"{_PART}*"):
@@ -240,8 +243,9 @@ class CheckpointFolder:
             stay.add(min(whole, key=self._figure, default=None))
         for place in whole:
             if place not in stay:
-                (place / COMMITTED).unlink(missing_ok=True)  # first: half of one is none
-                shutil.rmtree(place, ignore_errors=True)
+                gone = self._new_part()
+                place.rename(gone)  # first: half of one has no checkpoint's name
+                shutil.rmtree(gone, ignore_errors=True)
 
     def _figure(self, place: Path) -> float:
         value = from_json(self.state(place)["extra"]).get(self._best)

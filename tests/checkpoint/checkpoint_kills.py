@@ -110,7 +110,8 @@ def main(folder: str, full: str) -> None:
         except DreamError as error:
             if "File too large" not in str(error):
                 raise
-            tell(Path(f"{folder}.refused"), step)
+            if ranks.rank == 0:
+                tell(Path(f"{folder}.refused"), step)
             saves = Saves(ranks, least=1)
             continue
         if ranks.rank == 0:
