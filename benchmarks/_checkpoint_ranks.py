@@ -74,6 +74,7 @@ class Bench:
     def fresh(self, name: str) -> Path:
         """Return a folder that is not there."""
         place = self.folder / name
+        distributed.barrier()  # others may still read there
         if distributed.get_rank() == 0:
             shutil.rmtree(place, ignore_errors=True)
         distributed.barrier()

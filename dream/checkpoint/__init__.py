@@ -2,8 +2,8 @@
 
 `folder` keeps them, `array_files` are its files of arrays, `content` is what one holds, `words`
 writes plain values as JSON. `saves` takes what a rank is allotted, `background` writes it.
-`checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and `ported`
-take a model from one framework to the other.
+`checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and
+`ported` take a model from one framework to the other.
 """
 
 from __future__ import annotations
