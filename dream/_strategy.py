@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dream.checkpoint import Checkpoint
+    from dream.checkpoint.background import Saving
     from dream.checkpoint.training import TrainingCheckpoints
     from dream.files.opened import Watch
     from dream.progress.loop import Progress
@@ -308,17 +308,20 @@ class Strategy:
         extra: Mapping[str, Any] | None = None,
         keep: int = 3,
         best: str | None = None,
-    ) -> Path:
-        """Write a checkpoint that any number of ranks goes on from, and return its folder. Call it
-        on every rank; it is whole once any rank has come back. Where the job was asked to leave,
-        it leaves then, with exit code 85.
+    ) -> Saving:
+        """Copy what training holds, and write it as a checkpoint that any number of ranks goes on
+        from, while the next steps are made. Call it on every rank. What comes back names its folder
+        (`.path`); `.wait()`, on every rank, returns that once it is whole. The next save waits for
+        this one, and so do `load` and the block's end. Where the job was asked to leave, it leaves
+        then, with exit code 85.
 
         path: a folder for checkpoints, made where there is none. step: updates made so far.
         model, optimizer, scheduler: one, or a dict of several by name. A scheduler is anything
             with a `state_dict` of plain values. data: a loader of the block, or a dict of several.
         extra: plain values that come back from `load`. keep: how many of the newest stay. best: a
             name in `extra`, whose smallest value stays too.
-        Errors: DreamError where the disk refuses, with those before untouched.
+        Errors: DreamError where the disk refuses, with those before untouched: here, or for what
+        came up in the writing at `wait`, the next `save` or the block's end, on every rank.
         """
         from dream.checkpoint.checkpointer import Parts  # on use: `import dream` stays quick
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
+from dream.adapters.pytorch.checkpoint import UnsavedTraining
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
@@ -54,6 +55,7 @@ class TorchAdapter(Adapter):
             ReadNumbers(own.shares).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
+        self._unsaved = UnsavedTraining()
 
     @property
     def topology(self) -> Topology:
@@ -74,8 +76,10 @@ class TorchAdapter(Adapter):
             self.parallelism.in_step.start()
             self.parallelism.draws.open()
         self.parallelism.opened()
+        self._unsaved.watch()
 
     def exit(self) -> None:
+        self._unsaved.rest()
         if self._keras is not None:
             self._keras.exit()
         if self._in_step:
@@ -145,6 +149,7 @@ class TorchAdapter(Adapter):
         return self.parallelism.full_state(model)
 
     def checkpointer(self, model: Any) -> Checkpointer:
+        self._unsaved.known = True
         own = self.parallelism.checkpointer()
         self._refuse_keras(model)
         return (self._keras and self._keras.checkpointer(model)) or own

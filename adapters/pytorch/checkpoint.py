@@ -10,11 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError
+from dream._log import logger
 from dream.adapters.pytorch.model_description.model import describe
-from dream.adapters.pytorch.tensors import array_of
+from dream.adapters.pytorch.tensors import array_bytes, array_of
 from dream.checkpoint import generators, layers
+from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
@@ -24,6 +28,7 @@ from dream.checkpoint.content import (
     check_names,
     named_in,
 )
+from dream.cluster import settings
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.parallel.base import Parallelism
@@ -36,8 +41,9 @@ class TorchCheckpointer(Checkpointer):
     def __init__(self, parallelism: Parallelism) -> None:
         self._parallelism = parallelism
 
-    def model(self, model: nn.Module) -> Arrays:
-        return self._parallelism.full_state(model)
+    def model(self, model: nn.Module, wanted: Wanted = every_array) -> Arrays:
+        self._parallelism.reshard()
+        return _wholes(model.state_dict(), wanted)
 
     def check_model(self, model: nn.Module, arrays: Arrays) -> None:
         check_arrays("weights", arrays, {n: tuple(t.shape) for n, t in model.state_dict().items()})
@@ -52,20 +58,23 @@ class TorchCheckpointer(Checkpointer):
         names = {p.name: p.name for layer in described.layers for p in layer.parameters}
         return layers.to_plain(described, names)
 
-    def optimizer(self, optimizer: Optimizer, models: Named) -> OptimizerState:
+    def optimizer(
+        self, optimizer: Optimizer, models: Named, wanted: Wanted = every_array
+    ) -> OptimizerState:
         names = _names(optimizer, models)
-        arrays: dict[str, NDArray[Any]] = {}
+        tensors: dict[str, torch.Tensor] = {}
         numbers: dict[str, Any] = {}
         for parameter, name in names.items():
             for slot, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    arrays[f"{name}/{slot}"] = array_of(_whole(value))
+                    tensors[f"{name}/{slot}"] = value
                 else:
                     numbers[f"{name}/{slot}"] = value
         groups = [
             {**_hyperparameters(group), "params": [names[p] for p in group["params"]]}
             for group in optimizer.param_groups
         ]
+        arrays = _wholes(tensors, wanted)
         return OptimizerState(type(optimizer).__name__, arrays, numbers, groups)
 
     def check_optimizer(self, optimizer: Optimizer, models: Named, state: OptimizerState) -> None:
@@ -121,6 +130,36 @@ class TorchCheckpointer(Checkpointer):
             torch.cuda.set_rng_state(_from_bytes(state["cuda"]))
 
 
+_UNSAVED = (
+    "--checkpoint keeps nothing of this training, which began without strategy.load: a job that is "
+    "started again begins anew. Call strategy.load(model=..., optimizer=..., data=...) before the "
+    "loop, which has it saved from then on"
+)
+
+
+@final
+class UnsavedTraining:
+    """Tells, as training begins, that the launcher was asked to keep it and the script has not
+    said what it is."""
+
+    def __init__(self) -> None:
+        self.known = settings.checkpoints().folder is None
+        self._hook: RemovableHandle | None = None
+
+    def watch(self) -> None:
+        if not self.known:
+            self._hook = register_optimizer_step_pre_hook(self._steps)
+
+    def rest(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _steps(self, *_: Any) -> None:
+        if not self.known:
+            self.known = True
+            logger.info(_UNSAVED)
+
+
 def _bytes() -> bytes:
     return torch.get_rng_state().numpy().tobytes()
 
@@ -166,12 +205,19 @@ def _as_slot(parameter: torch.Tensor, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     whole = torch.from_numpy(value)
-    return _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
+    laid = _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
+    return whole.clone() if laid is whole else laid  # what was read may be a view of a file
 
 
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    gather: Callable[[], torch.Tensor] | None = getattr(value, "full_tensor", None)
-    return value if gather is None else gather()
+def _wholes(tensors: Mapping[str, torch.Tensor], wanted: Wanted) -> dict[str, NDArray[Any]]:
+    """Return copies of those that are wanted. Every rank takes part in making each whole."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in tensors.items():
+        gather: Callable[[], torch.Tensor] | None = getattr(value, "full_tensor", None)
+        whole = value if gather is None else gather()
+        if wanted(name, array_bytes(whole)):
+            arrays[name] = array_of(whole)
+    return arrays
 
 
 def _laid_as(like: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

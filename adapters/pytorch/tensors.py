@@ -247,8 +247,15 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     value = tensor.detach().cpu()
     if value.dtype is torch.bfloat16:
         value = value.float()
-    array: NDArray[Any] = value.numpy().copy()
+    if value.data_ptr() == tensor.data_ptr():
+        value = value.clone(memory_format=torch.contiguous_format)
+    array: NDArray[Any] = value.numpy()
     return array
+
+
+def array_bytes(tensor: torch.Tensor) -> int:
+    """Return how many bytes `array_of` makes of a tensor."""
+    return tensor.numel() * (4 if tensor.dtype is torch.bfloat16 else tensor.element_size())
 
 
 class _Gather(torch.autograd.Function):

@@ -1,8 +1,9 @@
 """Checkpoints: a folder a step, which any strategy and number of ranks goes on from.
 
-`folder` keeps them, `content` is what one holds, `words` writes plain values as JSON.
-`checkpointer` is what a framework brings, `job` has all ranks save and load; `layers` and `ported`
-take a model from one framework to the other.
+`folder` keeps them, `array_files` are its files of arrays, `content` is what one holds, `words`
+writes plain values as JSON. `saves` takes what a rank is allotted, `background` writes it.
+`checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and
+`ported` take a model from one framework to the other.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 
 from dream._errors import Unsupported
 from dream.checkpoint import layers
+from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.content import Arrays, OptimizerState
 
 Named = Mapping[str, Any]
@@ -23,13 +24,15 @@ class Stateful(Protocol):
 
 class Checkpointer(ABC):
     """What one framework's models, optimizers and generators hold, whole, and set again. Every rank
-    calls each method; names of several models go before their parameters'."""
+    calls each method; names of several models go before their parameters'. Arrays are copies:
+    training goes on while they are written."""
 
     api: str
     """Whose names parameters have: "torch" or "keras"."""
 
     @abstractmethod
-    def model(self, model: Any) -> Arrays: ...
+    def model(self, model: Any, wanted: Wanted = every_array) -> Arrays:
+        """Return those arrays that are wanted; of what lies in parts, one is whole at a time."""
 
     @abstractmethod
     def check_model(self, model: Any, arrays: Arrays) -> None:
@@ -44,7 +47,9 @@ class Checkpointer(ABC):
         has none such."""
 
     @abstractmethod
-    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState: ...
+    def optimizer(
+        self, optimizer: Any, models: Named, wanted: Wanted = every_array
+    ) -> OptimizerState: ...
 
     @abstractmethod
     def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None: ...

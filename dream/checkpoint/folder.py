@@ -21,10 +21,20 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from dream._errors import ConfigurationError, DreamError
+from dream.checkpoint.allotment import LARGEST, Allotment
+from dream.checkpoint.array_files import (
+    Told,
+    check_file,
+    damaged,
+    read_arrays,
+    write_arrays,
+    write_text,
+)
 from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, named_in
 from dream.checkpoint.words import from_json, to_json
 from dream.files.whole import settle_folder, write_whole
@@ -38,9 +48,17 @@ MODEL, OPTIMIZER, STATE, COMMITTED = (
 )
 LATEST = "latest"
 _PLAIN = ("schedulers", "data", "random", "extra", "facts", "layers")
-_LARGEST = 5 << 30
 _STEP = re.compile(r"step-(\d{9,})(?:\.(\d+))?")
 _PART = ".part-"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A checkpoint that is being written. part: where to. place: where it will be."""
+
+    part: Path
+    place: Path
 
 
 @final
@@ -49,7 +67,7 @@ class CheckpointFolder:
 
     def __init__(
         self, path: str | os.PathLike[str], *, keep: int = 3, best: str | None = None,
-        largest: int = _LARGEST,
+        largest: int = LARGEST,
     ) -> None:  # fmt: skip
         if keep < 1:
             raise ConfigurationError(
@@ -61,19 +79,63 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write one, and let go of those that are too many. DreamError where the disk refuses: the
         newest one is then as it was."""
-        place = self._free_place(checkpoint.step)
+        allotment = Allotment(largest=self._largest)
+        models, slots = arrays_of(checkpoint)
+        for kind, arrays in ((MODEL, models), (OPTIMIZER, slots)):
+            for name, array in arrays.items():
+                allotment.takes(kind, name, array.nbytes)
+        state = state_of(checkpoint)
+        begun = self.begin(checkpoint.step)
+        with self.writing(begun):
+            files = self.write(begun, allotment, models, slots)
+            self.commit(begun, allotment, state, files)
+        return begun.place
+
+    def begin(self, step: int) -> Begun:
+        """Make the folder that one is written into."""
+        place = self._free_place(step)
+        part = self._new_part()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._clear_parts()
-            with self._part() as part:
-                self._write(part, checkpoint)
-                part.rename(place)
-                settle_folder(self.path)
-            write_whole(self.path / LATEST, lambda file: file.write(place.name.encode()))
+            part.mkdir()
         except OSError as error:
-            raise _not_written(place, error) from error
+            raise not_written(place, error) from error
+        return Begun(part, place)
+
+    @contextmanager
+    def writing(self, begun: Begun) -> Iterator[None]:
+        """Leave nothing where it is not committed, and say what the disk refused."""
+        try:
+            yield
+        except OSError as error:
+            raise not_written(begun.place, error) from error
+        finally:
+            shutil.rmtree(begun.part, ignore_errors=True)
+
+    @staticmethod
+    def write(begun: Begun, allotment: Allotment, models: Arrays, slots: Arrays) -> dict[str, Told]:
+        """Write this rank's files, and return what is to be known of them."""
+        return {
+            name: write_arrays(begun.part / name, arrays)
+            for kind, held in ((MODEL, models), (OPTIMIZER, slots))
+            for name, arrays in allotment.own(kind, held)
+        }
+
+    def commit(
+        self, begun: Begun, allotment: Allotment, state: Mapping[str, Any],
+        files: Mapping[str, Told],
+    ) -> None:  # fmt: skip
+        """Put one in its place, all of whose files are written."""
+        told = {**files, **self._write_indexes(begun, allotment)}
+        text = json.dumps({**state, "files": told}, indent=1, allow_nan=False).encode()
+        write_text(begun.part / STATE, text)
+        write_text(begun.part / COMMITTED, hashlib.sha256(text).hexdigest().encode())
+        settle_folder(begun.part)
+        begun.part.rename(begun.place)
+        settle_folder(self.path)
+        write_whole(self.path / LATEST, lambda file: file.write(begun.place.name.encode()))
         self._let_go()
-        return place
 
     def newest(self) -> Path | None:
         """Return the newest whole one: the pointer's, or where that is gone, the one with the most
@@ -96,10 +158,14 @@ class CheckpointFolder:
         return whole[-1] if whole else None
 
     def load(self, place: Path) -> Checkpoint:
-        """Read one, whole. ConfigurationError where its files are not those that were written, or
-        it is of a newer format."""
-        state = self.check(place)
-        read = _tensors(place, MODEL), _tensors(place, OPTIMIZER)
+        """Check all of one, and read it. ConfigurationError where its files are not those that were
+        written, or it is of a newer format."""
+        return self.read(place, self.check(place))
+
+    @staticmethod
+    def read(place: Path, state: Mapping[str, Any]) -> Checkpoint:
+        """Return one that was checked. Its arrays are views of the files."""
+        read = read_arrays(place, MODEL), read_arrays(place, OPTIMIZER)
         models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
                          zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
         optimizers = {
@@ -113,9 +179,9 @@ class CheckpointFolder:
             **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
 
-    def check(self, place: Path) -> dict[str, Any]:
-        """Read every byte of one, and return its state. ConfigurationError names the file that is
-        not the one that was written."""
+    def check(self, place: Path, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+        """Read every byte of one, and return its state; of several ranks, each looks at its files.
+        ConfigurationError names the file that is not the one that was written."""
         state = self.state(place)
         if state.get("format") != FORMAT:
             raise ConfigurationError(
@@ -123,8 +189,8 @@ class CheckpointFolder:
                 f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
                 f"wrote it ({state.get('dream', 'unknown')})."
             )
-        for name, told in state["files"].items():
-            _check_file(place / name, told)
+        for name, told in [*state["files"].items()][rank::ranks]:
+            check_file(place / name, told)
         return state
 
     def all(self) -> list[Path]:
@@ -133,47 +199,17 @@ class CheckpointFolder:
         steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
         return [path for _, _, path in sorted(steps)]
 
-    def _write(self, part: Path, checkpoint: Checkpoint) -> None:
-        files = self._write_tensors(part, MODEL, _joined(checkpoint.models))
-        slots = {name: each.arrays for name, each in checkpoint.optimizers.items()}
-        files += self._write_tensors(part, OPTIMIZER, _joined(slots))
-        state = {
-            "format": FORMAT,
-            "step": checkpoint.step,
-            "models": [*checkpoint.models],
-            "optimizers": {
-                name: {
-                    "kind": each.kind,
-                    "numbers": to_json(dict(each.numbers), "optimizer"),
-                    "groups": to_json([dict(group) for group in each.groups], "optimizer.groups"),
-                }
-                for name, each in checkpoint.optimizers.items()
-            },
-            **{name: to_json(getattr(checkpoint, name), name) for name in
-               _PLAIN},
-            "files": {name: _told(part / name) for name in files},
-        }  # fmt: skip
-        text = json.dumps(state, indent=1, allow_nan=False).encode()
-        _write_file(part / STATE, text)
-        _write_file(part / COMMITTED, hashlib.sha256(text).hexdigest().encode())
-        settle_folder(part)
-
-    def _write_tensors(self, part: Path, name: str, arrays: Arrays) -> list[str]:
-        """Write one file; past 5 GB several and an index, as others read them too."""
-        runs = _runs(arrays, self._largest)
-        if len(runs) == 1:
-            _write_safetensors(part / name, runs[0])
-            return [name]
-        stem = name.removesuffix(".safetensors")
-        index: dict[str, str] = {}
-        for place, run in enumerate(runs, 1):
-            file = f"{stem}-{place:05d}-of-{len(runs):05d}.safetensors"
-            _write_safetensors(part / file, run)
-            index |= dict.fromkeys(run, file)
-        total = sum(array.nbytes for array in arrays.values())
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1)
-        _write_file(part / f"{name}.index.json", text.encode())
-        return [*dict.fromkeys(index.values()), f"{name}.index.json"]
+    @staticmethod
+    def _write_indexes(begun: Begun, allotment: Allotment) -> dict[str, Told]:
+        """Write where each array is, as others read it too, for kinds of several files."""
+        told = {}
+        for kind in (MODEL, OPTIMIZER):
+            found = allotment.index(kind)
+            if found is not None:
+                index = {"metadata": {"total_size": found[0]}, "weight_map": found[1]}
+                name = f"{kind}.index.json"
+                told[name] = write_text(begun.part / name, json.dumps(index, indent=1).encode())
+        return told
 
     def _free_place(self, step: int) -> Path:
         """Choose a name that no checkpoint has: one of the same step stays until this is whole."""
@@ -184,14 +220,8 @@ class CheckpointFolder:
             place = self.path / f"step-{step:09d}.{again}"
         return place
 
-    @contextmanager
-    def _part(self) -> Iterator[Path]:
-        part = self.path / f"{_PART}{secrets.token_hex(8)}"
-        part.mkdir()
-        try:
-            yield part
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    def _new_part(self) -> Path:
+        return self.path / f"{_PART}{secrets.token_hex(8)}"
 
     def _clear_parts(self) -> None:
         """What writers have left that were ended: a half checkpoint, or a half pointer."""
@@ -213,8 +243,9 @@ class CheckpointFolder:
             stay.add(min(whole, key=self._figure, default=None))
         for place in whole:
             if place not in stay:
-                (place / COMMITTED).unlink(missing_ok=True)  # first: half of one is none
-                shutil.rmtree(place, ignore_errors=True)
+                gone = self._new_part()
+                place.rename(gone)  # first: half of one has no checkpoint's name
+                shutil.rmtree(gone, ignore_errors=True)
 
     def _figure(self, place: Path) -> float:
         value = from_json(self.state(place)["extra"]).get(self._best)
@@ -231,13 +262,38 @@ class CheckpointFolder:
                 "that save has written."
             ) from error
         if hashlib.sha256(text).hexdigest() != committed:
-            raise _damaged(place / STATE, "its digest is another")
+            raise damaged(place / STATE, "its digest is another")
         state: dict[str, Any] = json.loads(text)
         return state
 
 
+def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return all of a checkpoint but its arrays and files, as JSON has it. Unsupported for what is
+    no plain value."""
+    return {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "models": [*checkpoint.models],
+        "optimizers": {
+            name: {
+                "kind": each.kind,
+                "numbers": to_json(dict(each.numbers), "optimizer"),
+                "groups": to_json([dict(group) for group in each.groups], "optimizer.groups"),
+            }
+            for name, each in checkpoint.optimizers.items()
+        },
+        **{name: to_json(getattr(checkpoint, name), name) for name in _PLAIN},
+    }
+
+
+def arrays_of(checkpoint: Checkpoint) -> tuple[Arrays, Arrays]:
+    """Return the arrays of its models, and of its optimizers. The names of one model are its own;
+    several have theirs before them."""
+    slots = {name: each.arrays for name, each in checkpoint.optimizers.items()}
+    return _joined(checkpoint.models), _joined(slots)
+
+
 def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:
-    """The names of one model are its own; several have theirs before them."""
     return {
         named_in(name, key): array
         for name, arrays in parts.items()
@@ -251,79 +307,8 @@ def _of(arrays: Arrays, name: str) -> dict[str, Any]:
     return {k.removeprefix(f"{name}."): v for k, v in arrays.items() if k.startswith(f"{name}.")}
 
 
-def _runs(arrays: Arrays, largest: int) -> list[dict[str, Any]]:
-    """The arrays in order, cut where a file would be too large."""
-    runs: list[dict[str, Any]] = [{}]
-    size = 0
-    for name, array in arrays.items():
-        if runs[-1] and size + array.nbytes > largest:
-            runs.append({})
-            size = 0
-        runs[-1][name] = array
-        size += array.nbytes
-    return runs
-
-
-def _tensors(place: Path, name: str) -> dict[str, Any]:
-    from safetensors.numpy import load_file
-
-    index = place / f"{name}.index.json"
-    files = [name]
-    if index.is_file():
-        files = [*dict.fromkeys(json.loads(index.read_text())["weight_map"].values())]
-    return {key: array for file in files for key, array in load_file(place / file).items()}
-
-
-def _told(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
-
-
-def _check_file(path: Path, told: Mapping[str, Any]) -> None:
-    if not path.is_file():
-        raise _damaged(path, "it is not there")
-    if path.stat().st_size != told["bytes"]:
-        raise _damaged(path, f"{path.stat().st_size} bytes, {told['bytes']} were written")
-    if _told(path)["sha256"] != told["sha256"]:
-        raise _damaged(path, "its digest is another")
-
-
-def _damaged(path: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"A checkpoint's file is not the one that was written. Received: {path}: {why}. Remove "
-        f"its folder, and the one before it is taken."
-    )
-
-
-def _write_safetensors(path: Path, arrays: Arrays) -> None:
-    from safetensors import SafetensorError  # on use: `import dream` stays quick
-    from safetensors.numpy import save_file
-
-    try:
-        save_file(dict(arrays), path, metadata={"format": "np"})
-    except SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    _settle(path)
-
-
-def _write_file(path: Path, text: bytes) -> None:
-    path.write_bytes(text)
-    _settle(path)
-
-
-def _settle(path: Path) -> None:
-    held = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
-
-
-def _not_written(place: Path, error: OSError) -> DreamError:
+def not_written(place: Path, error: OSError) -> DreamError:
+    """Say what the disk refused."""
     room = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         disk = shutil.disk_usage(place.parent)

@@ -1,50 +1,22 @@
-"""Checkpoints of a job of many ranks: rank 0 writes, every rank reads, an error is everybody's."""
+"""A checkpoint found and taken by a job of many ranks: each reads it, an error is everybody's."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dream._errors import ConfigurationError, DreamError
+from dream._errors import ConfigurationError
 from dream._log import logger
-from dream.checkpoint import layers, ported
+from dream.checkpoint import background, layers, ported
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import NAMES, Checkpoint, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
+from dream.checkpoint.rank_zero import at_rank_0
 from dream.collectives import Communicator
 from dream.data import tracked
-
-
-def save(
-    path: str | os.PathLike[str],
-    parts: Parts,
-    step: int,
-    held: Checkpointer,
-    ranks: Communicator,
-    *,
-    extra: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    keep: int,
-    best: str | None,
-) -> Path:
-    """Write a checkpoint, and return its folder; every rank calls it. An error is every rank's."""
-    folder = CheckpointFolder(path, keep=keep, best=best)
-    checkpoint = Checkpoint(
-        step=step,
-        models={name: held.model(model) for name, model in parts.models.items()},
-        optimizers={n: held.optimizer(o, parts.models) for n, o in parts.optimizers.items()},
-        schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
-        data=None if parts.data is None else tracked.state_of(parts.data),
-        random=held.random(parts.models),
-        extra=extra,
-        facts={**facts, NAMES: held.api},
-        layers={name: _described(held, model) for name, model in parts.models.items()},
-    )
-    return Path(_at_rank_0(ranks, lambda: str(folder.save(checkpoint))))
 
 
 def load(
@@ -65,14 +37,16 @@ def load(
 
 def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
     """Read the newest checkpoint on every rank; None where there is none."""
+    background.settle()
     one = (Path(path) / STATE).is_file()
     folder = CheckpointFolder(Path(path).parent if one else path)
-    told = _at_rank_0(ranks, lambda: _told(Path(path)) if one else _newest(folder))
+    told = at_rank_0(ranks, lambda: _told(Path(path)) if one else _newest(folder))
     if not told:
         return None
     name, _, digest = told.partition(" ")
-    _agree(ranks, folder.path / name, digest)
-    return folder.load(folder.path / name)
+    place = folder.path / name
+    _agree(ranks, place, digest)
+    return folder.read(place, _check_files(ranks, folder, place))
 
 
 def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
@@ -93,13 +67,6 @@ def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
         held.set_random(found.random, parts.models)
     else:
         logger.info("the checkpoint keeps no generators: they stand where the script left them")
-
-
-def _described(held: Checkpointer, model: Any) -> Any:
-    try:
-        return held.describe(model)
-    except DreamError as error:
-        return str(error)
 
 
 def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
@@ -176,25 +143,6 @@ def _there(found: Checkpoint, parts: Parts) -> Parts:
     )
 
 
-def _at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
-    """Return what rank 0's act returns, on every rank; its error is raised on every rank."""
-    said: list[str] = ["", ""]
-    raised: Exception | None = None
-    if ranks.rank == 0:
-        try:
-            said = ["", act()]
-        except DreamError as error:
-            raised, said = error, [type(error).__name__, str(error)]
-        except Exception as error:  # told on every rank before it is raised here
-            raised, said = error, ["DreamError", f"Rank 0 failed: {error}"]
-    kind, words = ranks.broadcast_object(said)
-    if raised is not None:
-        raise raised
-    if kind:
-        raise (ConfigurationError if kind == "ConfigurationError" else DreamError)(words)
-    return str(words)
-
-
 def _newest(folder: CheckpointFolder) -> str:
     place = folder.newest()
     return "" if place is None else _told(place)
@@ -209,6 +157,20 @@ def _digest(place: Path) -> str:
         return hashlib.sha256((place / STATE).read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+def _check_files(ranks: Communicator, folder: CheckpointFolder, place: Path) -> dict[str, Any]:
+    """Return what a checkpoint says of itself, once the ranks have looked at all its files."""
+    state: dict[str, Any] = {}
+    wrong = ""
+    try:
+        state = folder.check(place, ranks.rank, ranks.world_size)
+    except ConfigurationError as error:
+        wrong = str(error)
+    for words in ranks.all_gather_object(wrong):
+        if words:
+            raise ConfigurationError(words)
+    return state
 
 
 def _agree(ranks: Communicator, place: Path, digest: str) -> None:

@@ -11,9 +11,11 @@ from dream import stall
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.checkpoint import job
+from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import Checkpoint
 from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.checkpoint.saves import Saves
 from dream.cluster import settings
 from dream.collectives import Communicator
 from dream.data import tracked
@@ -47,9 +49,12 @@ class TrainingCheckpoints:
         self._folder = asked.folder
         self._notice = Notice(settings.end_of_time())
         self._ends = StepEnds(ranks, self._notice, asked.every if self._folder else None)
+        self._saves = Saves(ranks)
+        self._over = False
         self._parts: Parts | None = None  # those that are saved by themselves
         self._step = 0
         self._updated = False
+        self._tracks: list[Track] = []
         self._leaves = False
         self._said: set[str] = set()
         self._read: Mapping[Tracked, int] = {}
@@ -57,13 +62,16 @@ class TrainingCheckpoints:
     def save(
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
-    ) -> Path:  # fmt: skip
-        """Write one; a rank that was asked to leave has all of them leave then."""
+    ) -> Saving:  # fmt: skip
+        """Begin to write one; a rank that was asked to leave has all of them leave once it is
+        whole. After the block nothing follows that it could be written beside."""
         self._notice.listen()
-        place = self._write(path, parts, step, extra=extra, keep=keep, best=best)
+        saving = self._write(path, parts, step, extra=extra, keep=keep, best=best)
         if self.leaving(ask=True):
-            leave(self._notice, place)
-        return place
+            leave(self._notice, saving.wait())
+        if self._over:
+            saving.wait()
+        return saving
 
     def load(self, path: FolderPath | None, parts: Parts, *, strict: bool) -> Checkpoint | None:
         folder = path if path is not None else self._folder
@@ -79,7 +87,12 @@ class TrainingCheckpoints:
 
     def rest(self, *, failed: bool) -> None:
         """The block ends. failed: by an exception, or by leaving after a checkpoint."""
-        self._notice.rest(again=not failed)
+        self._over = True
+        try:
+            if not failed:  # what others do then is not known
+                self._saves.finish()
+        finally:
+            self._notice.rest(again=not failed)
 
     def leaving(self, *, ask: bool = False) -> bool:
         """Tell whether the job was asked to leave, on every rank alike; each asks as often."""
@@ -110,17 +123,20 @@ class TrainingCheckpoints:
         stall.resumed(step)
         first = next(iter(parts.optimizers.values()))
         self._held(parts.first_model).count_updates(first, self._has_updated)
-        for track in tracks:
-            if isinstance(track, Track):
-                track.between = self._step_ended
+        self._tracks = [track for track in tracks if isinstance(track, Track)]
+        for track in self._tracks:
+            track.between = self._step_ended
 
     def _has_updated(self) -> None:
         self._step += 1
         self._updated = True
 
     def _step_ended(self) -> None:
-        """A batch is asked for: where an update came before it, all of that step is done."""
-        if not self._updated:
+        """A batch is asked for: where an update came before it, all of that step is done. Where
+        one of several loaders is at its end, the next step is waited for: others of them may not
+        be asked for theirs in the pass that would be gone on with, and not begin their next."""
+        several = len(self._tracks) > 1
+        if not self._updated or (several and any(track.at_end for track in self._tracks)):
             return
         self._updated = False
         agreed = self._ends.came()
@@ -128,18 +144,18 @@ class TrainingCheckpoints:
             return
         assert self._parts is not None
         assert self._folder is not None
-        place = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
+        saving = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
         if agreed.leaves:
-            leave(self._notice, place)
+            leave(self._notice, saving.wait())
 
     def _write(
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
-    ) -> Path:  # fmt: skip
+    ) -> Saving:  # fmt: skip
         self._tell_of_others(parts.data)
         held, facts = self._held(parts.first_model), self._facts
-        return job.save(
-            path, parts, step, held, self._ranks, extra=extra, facts=facts, keep=keep, best=best
+        return self._saves.save(
+            path, parts, step, held, extra=extra, facts=facts, keep=keep, best=best
         )
 
     def _tell_of_others(self, data: Any) -> None:

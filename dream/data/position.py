@@ -129,6 +129,11 @@ class Track:
         kept = {} if self._drawn is None else self._drawn.state()
         return {**position.state(self._facts()), **kept}
 
+    @property
+    def at_end(self) -> bool:
+        """Whether all of a pass is handed out, and its end has not been met."""
+        return self._start is None and self._last is not None and self._last.at_end
+
     def load(self, state: Mapping[str, Any]) -> None:
         self._start = Position.of(state, self._facts())
         if self._drawn is not None:
@@ -152,10 +157,16 @@ class Pass:
         self.length = length
         self.trains = trains
         self.position = start
+        self._whole = start.batches + length if length else None
         self._track = track
         self._first = 1 if start.batches else 2
         self._asked = 0
         self._drawn: deque[tuple[Share, int]] = deque()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no batch is left, where that is known."""
+        return self.position.batches == self._whole
 
     def ask(self) -> None:
         """A batch is asked for. With the second one the epoch counts: whoever only looks at a

@@ -78,6 +78,29 @@ def test_others_read_the_weights_without_dream(tmp_path: Path) -> None:
     assert load_file(place / "model.safetensors")["w"].tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
+DTYPES = ["f8", "f4", "f2", "c8", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+
+
+def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
+    """As the library reads them too; a bfloat16, which NumPy has not by itself, among them."""
+    from safetensors.numpy import load_file
+
+    made_of = {code: np.arange(7).astype(code) for code in DTYPES}
+    arrays = {**made_of, "none": np.zeros((0, 3)), "one": np.array(2.5), "T": np.eye(3)[:, 1:].T}
+    half = {"half": np.arange(3).astype(pytest.importorskip("ml_dtypes").bfloat16)}
+    folder = CheckpointFolder(tmp_path)
+    place = folder.save(Checkpoint(1, {"": {**arrays, **half}}))
+    read = folder.load(place).models[""]
+    assert read.keys() == {*arrays, "half"}
+    for name, array in {**arrays, **half}.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+        assert read[name].flags.writeable  # others take no arrays that can only be read
+    place = folder.save(Checkpoint(2, {"": arrays}))
+    for name, array in load_file(place / "model.safetensors").items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
 def test_few_stay_and_the_best_with_them(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=2, best="loss")
     for step, loss in enumerate([0.5, 0.1, 0.4, 0.3, 0.2], 1):

@@ -222,6 +222,32 @@ def test_another_training_and_another_loader_are_told(tmp_path: Path) -> None:
     assert ran.stderr.count("a loader is trained on whose place") == 1
 
 
+UNSAVED = """
+import torch
+import dream
+
+with dream.strategy("single") as strategy:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    print("before training", flush=True)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_loads_nothing_is_told_as_it_begins(tmp_path: Path) -> None:
+    script = tmp_path / "unsaved.py"
+    script.write_text(UNSAVED)
+    arguments = [sys.executable, "-m", "dream", "run", "-n", "1"]
+    for more, often in (["--checkpoint", str(tmp_path / "run")], 1), ([], 0):
+        ran = subprocess.run(
+            [*arguments, *more, str(script)], capture_output=True, text=True, timeout=150
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr.count("--checkpoint keeps nothing of this training") == often
+
+
 def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> None:
     arguments = [sys.executable, str(script), "single", str(tmp_path / "run.json"), "0"]
     ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)

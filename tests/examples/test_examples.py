@@ -190,8 +190,9 @@ def test_knobs_change_no_number():
 
 
 @AGAIN
-def test_a_training_survives():
+@pytest.mark.parametrize(("script", "backend"), [("torch", ""), ("keras", "tensorflow")])
+def test_a_training_survives(script, backend):
     """Without a rank, left and gone on with by others: the weights are those of one go."""
-    found = output("", str(EXAMPLES / "survive_torch.py"))
+    found = output(backend, str(EXAMPLES / f"survive_{script}.py"))
     assert re.findall(r"exit code (\d+)", found) == ["85", "85", "0"]
     assert float(re.findall(r"the weights differ by (\S+)", found)[0]) < 1e-6

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
@@ -17,6 +18,7 @@ from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
 from dream.checkpoint import generators, layers
+from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
@@ -48,9 +50,9 @@ class KerasCheckpointer(Checkpointer):
             )
         self._engine = engine
 
-    def model(self, model: Any) -> Arrays:
+    def model(self, model: Any, wanted: Wanted = every_array) -> Arrays:
         _check_built(model)
-        return {name: np.array(variable) for name, variable in names.weights(model).items()}
+        return _wholes(names.weights(model), wanted)
 
     def check_model(self, model: Any, arrays: Arrays) -> None:
         _check_built(model)
@@ -74,18 +76,21 @@ class KerasCheckpointer(Checkpointer):
             _described[model] = layers.to_plain(found, own)
         return _described[model]
 
-    def optimizer(self, optimizer: Any, models: Named) -> OptimizerState:
+    def optimizer(
+        self, optimizer: Any, models: Named, wanted: Wanted = every_array
+    ) -> OptimizerState:
         inner = _inner(optimizer)
         if not optimizer.built:
             self._build(optimizer, [v for m in models.values() for v in m.trainable_variables])
         called = {id(v): name for name, v in _variables(models).items()}
         trained = private.known_to(inner)
         _check_known(trained, called)
-        arrays = {
-            f"{called[id(variable)]}/{slot}": np.array(state)
+        states = {
+            f"{called[id(variable)]}/{slot}": state
             for slot, pairs in slots_of(inner).items()
             for variable, state in pairs
         }
+        arrays = _wholes(states, wanted)
         group = {"params": [called[id(v)] for v in trained], **_read(numbers_of(inner))}
         if inner is not optimizer:
             group[_SCALE] = _read(numbers_of(optimizer))
@@ -146,6 +151,16 @@ class KerasCheckpointer(Checkpointer):
     def _build(self, optimizer: Any, variables: list[Any]) -> None:
         with self._engine.creating():
             optimizer.build(variables)
+
+
+def _wholes(variables: Mapping[str, Any], wanted: Wanted) -> dict[str, NDArray[Any]]:
+    """Return copies of those that are wanted. Every rank takes part in making each whole."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, variable in variables.items():
+        whole = np.array(variable)
+        if wanted(name, whole.nbytes):
+            arrays[name] = whole
+    return arrays
 
 
 def _inner(optimizer: Any) -> Any:

@@ -20,9 +20,11 @@ from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
+from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.content import Checkpoint as Content
 from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.checkpoint.saves import Saves
 from dream.cluster import settings
 
 _FIT = "fit"
@@ -47,6 +49,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
         self._others = OtherCallbacks(users)
         self._held = KerasCheckpointer(engine)
+        self._saves = Saves(engine.readers)
         self._fit = 0
         self._step = self._saved = self._base = 0
         self._logs: list[tuple[int, dict[str, float]]] = []
@@ -96,9 +99,9 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         agreed = self._ends.came()
         leaves = agreed is not None and agreed.leaves
         if leaves or self._due() or (agreed is not None and agreed.due):
-            place = self._save({}, over=False)
+            saving = self._save({}, over=False)
             if leaves:
-                leave(self._notice, place)
+                leave(self._notice, saving.wait())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._progress.position.batches:
@@ -117,13 +120,14 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._restore_history()
         private.set_first_epoch(self.model, None)  # Keras would begin the next fit there
         self._asked.taken = False
+        self._saves.finish()
         self._notice.rest()
 
     def _due(self) -> bool:
         every = self._asked.every
         return isinstance(every, int) and self._step // every > self._saved // every
 
-    def _save(self, figures: dict[str, float], *, over: bool) -> Path:
+    def _save(self, figures: dict[str, float], *, over: bool) -> Saving:
         from dream import __version__
 
         readers = self._engine.readers
@@ -132,8 +136,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             "callbacks": self._others.kept,
         }  # fmt: skip
         self._saved = self._step
-        return job.save(
-            self._path, self._parts(), self._step, self._held, readers,
+        return self._saves.save(
+            self._path, self._parts(), self._step, self._held,
             extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
             facts={"framework": self._engine.framework, "dream": __version__,
                    "world_size": readers.world_size, "global_batch": self._progress.size},

@@ -202,6 +202,10 @@ class Parallelism(ABC):
         """Every parameter and buffer of a model by name, whole."""
         return tensors.whole_state(model)
 
+    def reshard(self) -> None:
+        """Have what a model's calls gathered be in parts again; replicas have none."""
+        return
+
     def checkpointer(self) -> Checkpointer:
         """What saves and loads its models, optimizers and generators."""
         if not self.checkpoints:

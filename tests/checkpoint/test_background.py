@@ -1,0 +1,69 @@
+"""A checkpoint is of the moment at which it was asked for, though it is written later, by several
+ranks; what goes wrong then is raised on each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from launch_scripts import dream
+from safetensors.numpy import load_file
+
+SCRIPT = """
+import resource, sys
+import torch, dream
+
+folder = sys.argv[1]
+torch.manual_seed(0)
+with dream.strategy("sharded") as strategy:
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 3072) for _ in range(4)))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.fill_(1.0)
+        saving = strategy.save(folder, step=1, model=model)
+        for value in model.parameters():
+            value.fill_(2.0)
+    print("whole", (saving.wait() / "COMMITTED").is_file(), str(saving) == str(saving.path))
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if strategy.topology.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    failing = strategy.save(folder, step=2, model=model)
+    for again in (lambda: strategy.save(folder, step=3, model=model), failing.wait):
+        try:
+            again()
+        except dream.DreamError as error:
+            print("refused", error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    strategy.save(folder, step=4, model=model)
+    at = strategy.load(folder, model=model)
+    print("read", at.step)
+    if strategy.topology.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    strategy.save(folder, step=5, model=model)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_write_their_shares_while_training_goes_on(tmp_path: Path) -> None:
+    script, folder = tmp_path / "save.py", tmp_path / "run"
+    script.write_text(SCRIPT)
+    ran = dream("run", "-n", "2", "--all-output", str(script), str(folder))
+    assert ran.stdout.count("whole True True") == 2, ran.stderr[-2000:]
+    refused = [line for line in ran.stdout.splitlines() if "refused The checkpoint was not" in line]
+    assert len(refused) == 4
+    assert all("step-000000002 (File too large)" in line for line in refused)
+    assert ran.stdout.count("read 4") == 2
+    assert ran.returncode == 1  # the last one's error is the block's
+    assert "step-000000005 (File too large)" in ran.stderr
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "latest", "step-000000001", "step-000000004",
+    ]  # fmt: skip
+    place = folder / "step-000000001"
+    where = json.loads((place / "model.safetensors.index.json").read_text())["weight_map"]
+    assert len({*where.values()}) == 2
+    for file in {*where.values()}:
+        for name, array in load_file(place / file).items():
+            assert where[name] == file
+            assert (array == 1.0).all(), name
