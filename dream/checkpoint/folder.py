@@ -164,7 +164,7 @@ class CheckpointFolder:
 
     @staticmethod
     def read(place: Path, state: Mapping[str, Any]) -> Checkpoint:
-        """Return one that was checked. Its arrays are views of the files."""
+        """Return one that was checked. An array is read when it is looked at."""
         read = read_arrays(place, MODEL), read_arrays(place, OPTIMIZER)
         models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
                          zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
@@ -301,9 +301,9 @@ def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:
     }
 
 
-def _of(arrays: Arrays, name: str) -> dict[str, Any]:
+def _of(arrays: Arrays, name: str) -> Arrays:
     if not name:
-        return dict(arrays)
+        return arrays
     return {k.removeprefix(f"{name}."): v for k, v in arrays.items() if k.startswith(f"{name}.")}
 
 
