@@ -20,10 +20,10 @@ from time import perf_counter
 import numpy as np
 
 import dream
-from dream._spec import Framework
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.job import Job
+from dream.strategies.spec import Framework
 from dream.tools.record import RecordRequest
 
 WARM = 50

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dream._errors import Unsupported
-from dream._spec import Framework, Spec
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
 from dream.mixed.resync import Resyncs
 from dream.parameter_server.staleness import Staleness
+from dream.strategies.spec import Framework, Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

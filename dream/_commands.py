@@ -82,6 +82,6 @@ def env(
 @app.command("build-horovod", context_settings=_PASSED_ON, add_help_option=False)
 def build_horovod(context: typer.Context) -> None:
     """Build the Horovod ring for the frameworks installed, once."""
-    from dream import _registry
+    from dream.strategies import registry
 
-    raise typer.Exit(_registry.load("dream.adapters.horovod.build:main")(context.args))
+    raise typer.Exit(registry.load("dream.adapters.horovod.build:main")(context.args))

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import final
 
-from dream import _registry
 from dream._errors import ConfigurationError, unknown
-from dream._spec import FRAMEWORKS, Framework
+from dream.strategies import registry
+from dream.strategies.spec import FRAMEWORKS, Framework
 
 
 def check(name: str, source: str) -> Framework:
@@ -171,7 +171,7 @@ class FirstUse:
         if "keras" not in sys.modules and "tensorflow" in loaded:
             loaded.remove("tensorflow")  # nobody trains with it yet
         for framework in loaded:
-            watch = _registry.load(_registry.FIRST_USES[framework])
+            watch = registry.load(registry.FIRST_USES[framework])
             self._stops.append(watch(lambda framework=framework: self._decided(framework)))
         if awaited:
             self._imports.append(ImportWatch(self._imported, awaited))

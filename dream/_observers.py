@@ -42,10 +42,10 @@ class Observer(ABC):
 def register(asked: str) -> None:
     """Register the observer that a process is asked to have. asked: "module:function words"; the
     function makes it from the words."""
-    from dream import _registry
+    from dream.strategies import registry
 
     place, _, words = asked.partition(" ")
-    registered.append(_registry.load(place)(words))
+    registered.append(registry.load(place)(words))
 
 
 def draws_alike() -> bool:

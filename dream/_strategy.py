@@ -8,18 +8,20 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _choice, _framework, _observers, _registry, cluster, stall
+from dream import _framework, _observers, cluster, stall
 from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
-from dream._choice import Choice, Randomness
 from dream._errors import ConfigurationError, Unsupported
 from dream._libraries import Refusal
 from dream._log import speak_as
-from dream._spec import Framework
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator, Loop, Members
 from dream.data import partition, tracked
 from dream.mixed import ranks
 from dream.parameter_server.staleness import Staleness
+from dream.strategies import choice as choices
+from dream.strategies import registry
+from dream.strategies.choice import Choice, Randomness
+from dream.strategies.spec import Framework
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,9 +66,9 @@ def strategy(
     """
     place = cluster.detect()
     speak_as(place.rank)
-    choice = _choice.strategy(name, {"reduction": reduction, "devices": devices, **options}, place)
+    choice = choices.strategy(name, {"reduction": reduction, "devices": devices, **options}, place)
     return Strategy(
-        choice, place, _choice.framework(framework), _choice.randomness(seed, randomness)
+        choice, place, choices.framework(framework), choices.randomness(seed, randomness)
     )
 
 
@@ -447,10 +449,10 @@ class Strategy:
             resyncs=ranks.resyncs(everybody, options),
         )
         stall.watch(self._place)
-        made = _registry.strategy(framework, spec.name)(plan)
+        made = registry.strategy(framework, spec.name)(plan)
         if isinstance(made, Adapter):
             return made
-        adapter: Adapter = _registry.load(_registry.ADAPTERS[framework])(made)
+        adapter: Adapter = registry.load(registry.ADAPTERS[framework])(made)
         return adapter
 
 
@@ -467,7 +469,7 @@ def communicator(
     """
     place = cluster.detect()
     speak_as(place.rank)
-    chosen = _choice.framework(framework) or _framework.of_script()
+    chosen = choices.framework(framework) or _framework.of_script()
     if chosen is None and _framework.several():
         raise _framework.undecided(f"communicator({reduction!r})")
     if chosen is None:
@@ -477,7 +479,7 @@ def communicator(
         )
     everybody = ranks.frameworks(place, chosen, f"communicator({reduction!r}, check={check})")
     reduction = ranks.reduction(reduction, everybody)
-    connect = _registry.reduction(chosen, reduction)
+    connect = registry.reduction(chosen, reduction)
     stall.watch(place)
     wire = Loop() if place.alone else connect(place, reduction)
-    return Communicator(wire, _registry.tensors(chosen), Members.all_of(place), check=check)
+    return Communicator(wire, registry.tensors(chosen), Members.all_of(place), check=check)

@@ -7,7 +7,7 @@ __all__ = ["Checkpoint"]  # noqa: F822  (loaded on use)
 
 def __getattr__(name: str) -> Any:
     if name == "Checkpoint":
-        from dream import _registry
+        from dream.strategies import registry
 
-        return _registry.load("dream.adapters.keras.checkpoint.callback:Checkpoint")
+        return registry.load("dream.adapters.keras.checkpoint.callback:Checkpoint")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,12 +8,12 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-from dream._registry import register
-from dream._spec import Spec
 from dream.adapters.pytorch.devices import choose
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
+from dream.strategies.registry import register
+from dream.strategies.spec import Spec
 
 
 class Averaged(Parallelism):

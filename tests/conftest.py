@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dream.launch.forked import SERVER, serving
+from dream.launch.forks.forked import SERVER, serving
 
 _READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
 _READ_BY_DREAM += ("WORLD_SIZE", "GROUP_", "OMP_NUM_THREADS")

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
 from dream._log import logger
-from dream.adapters.keras import batch_norm, checks, losses, private, recompute
+from dream.adapters.keras import checks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import Update, holding_scope, optimizers_of
+from dream.adapters.keras.update import batch_norm
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with

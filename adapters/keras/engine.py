@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.collectives import Communicator
 from dream.mixed.resync import Resyncs
+from dream.strategies.spec import Framework
 from dream.update.update import Knobs
 
 SHARE = "dream.share"

@@ -16,9 +16,9 @@ from typing import Any, final
 import keras
 from keras import tree
 
-from dream._spec import Framework
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare
+from dream.strategies.spec import Framework
 
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 

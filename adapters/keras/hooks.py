@@ -19,7 +19,6 @@ import keras
 from dream import _observers
 from dream._errors import Unsupported
 from dream.adapters.keras import (
-    batch_norm,
     checks,
     consistency,
     files,
@@ -32,6 +31,7 @@ from dream.adapters.keras import (
 )
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms, noting_stacks
+from dream.adapters.keras.update import batch_norm
 from dream.data import tracked
 
 _WRITERS = (

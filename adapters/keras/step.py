@@ -13,9 +13,10 @@ import keras
 from keras import tree
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras import batch_norm, checks, figures, losses, optimizer, private
+from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
+from dream.adapters.keras.update import batch_norm
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:

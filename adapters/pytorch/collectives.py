@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from dream import _registry, cluster, stall
+from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._topology import Cluster, Endpoint
@@ -27,6 +27,7 @@ from dream.collectives import Wire
 from dream.collectives.transport import Combine, Length
 from dream.shared_memory import Riders, listening
 from dream.shared_memory.groups import serves
+from dream.strategies import registry
 
 GradientHook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 """(state, bucket) -> a future of the bucket's buffer, averaged over the ranks."""
@@ -132,7 +133,7 @@ def connect_auto(place: Cluster, reduction: str) -> TorchWire:
     gloo for the CPU and NCCL for GPUs."""
     if torch.cuda.is_available() or not serves(place):
         return connect(place, reduction)
-    wire: TorchWire = _registry.reduction("torch", "shared_memory")(place, "shared_memory")
+    wire: TorchWire = registry.reduction("torch", "shared_memory")(place, "shared_memory")
     return wire
 
 

@@ -16,13 +16,13 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.errors import share_of_one
-from dream.adapters.pytorch.gradient_check import BackwardCheck
 from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
+from dream.adapters.pytorch.update.gradient_check import BackwardCheck
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
 from dream.data.partition import Share

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dream import _registry
 from dream._topology import Cluster
 from dream.collectives import Hierarchical, Wire
 from dream.shared_memory import Group, groups
+from dream.strategies import registry
 
 
 def torch(place: Cluster, reduction: str) -> Wire:
@@ -13,7 +13,7 @@ def torch(place: Cluster, reduction: str) -> Wire:
     del reduction
     from dream.adapters.shared_memory.pytorch import SharedMemory
 
-    everybody = _registry.load("dream.adapters.pytorch.collectives:connect")(place, "gloo")
+    everybody = registry.load("dream.adapters.pytorch.collectives:connect")(place, "gloo")
     return _over(place, SharedMemory(place, _inside(place), _name(place)), everybody)
 
 
@@ -22,7 +22,7 @@ def tensorflow(place: Cluster, reduction: str) -> Wire:
     del reduction
     from dream.adapters.shared_memory.tensorflow import SharedMemory
 
-    everybody = _registry.reduction("tensorflow", "grpc")(place, "grpc")
+    everybody = registry.reduction("tensorflow", "grpc")(place, "grpc")
     return _over(place, SharedMemory(place, _inside(place), _name(place)), everybody)
 
 

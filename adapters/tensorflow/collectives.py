@@ -12,7 +12,6 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream import _registry
 from dream._topology import Cluster
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.cluster import join
@@ -20,6 +19,7 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Loop, Members, Wire
 from dream.collectives.transport import Combine, Length
+from dream.strategies import registry
 
 _GROUP = 7001
 _FIRST_NUMBER, _LAST = 1, 2**31 - 1
@@ -34,7 +34,7 @@ def connect_auto(place: Cluster, reduction: str) -> Wire:
     """Shared memory, else TensorFlow's own collectives."""
     del reduction
     name = "shared_memory" if runtime.shares_memory(place) else "grpc"
-    wire: Wire = _registry.reduction("tensorflow", name)(place, name)
+    wire: Wire = registry.reduction("tensorflow", name)(place, name)
     return wire
 
 
@@ -45,7 +45,7 @@ def alone(place: Cluster) -> Communicator:
 
 def everyone(place: Cluster, reduction: str) -> Communicator:
     """Of all ranks."""
-    wire = _registry.reduction("tensorflow", reduction)(place, reduction)
+    wire = registry.reduction("tensorflow", reduction)(place, reduction)
     return Communicator(wire, TensorFlowTensors(), Members.all_of(place))
 
 

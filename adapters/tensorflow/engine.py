@@ -10,13 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._spec import Framework
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
+from dream.strategies.spec import Framework
 
 DIFFER = "ranks read different batches"
 

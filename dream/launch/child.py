@@ -87,7 +87,9 @@ def main() -> None:
 def watch_tensorflow() -> None:
     """Under `--strategy`, set up what TensorFlow needs before a script's first op as soon as it is
     imported; other frameworks may come first, or TensorFlow never."""
-    from dream import _framework, _registry, _spec, cluster
+    from dream import _framework, cluster
+    from dream.strategies import registry
+    from dream.strategies import spec as specs
 
     asked = cluster.requested_framework()
     if asked == "torch":
@@ -99,8 +101,8 @@ def watch_tensorflow() -> None:
         elif asked or ("torch" not in sys.modules and _framework.imported() == "tensorflow"):
             request = cluster.requested_strategy()
             assert request is not None
-            name, given = _spec.parse_request(request)
-            _registry.load(_TENSORFLOW)(name, given)
+            name, given = specs.parse_request(request)
+            registry.load(_TENSORFLOW)(name, given)
 
     _framework.ImportWatch(imported).install()
 

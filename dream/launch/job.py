@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dream import _framework, _spec
+from dream import _framework
 from dream._errors import ConfigurationError
-from dream._spec import Framework
 from dream.launch.output import Show
 from dream.mixed import ranks
+from dream.strategies import spec as specs
+from dream.strategies.spec import Framework
 
 LEAST_NODE_TIMEOUT = 5.0
 """Launchers say once a second that they are there, and one may come late."""
@@ -103,14 +104,14 @@ def _check_at_least(what: str, value: float, minimum: float) -> None:
 
 
 def _check_strategy(request: str, frameworks: tuple[Framework, ...], world_size: int) -> None:
-    name, given = _spec.parse_request(request)
-    spec = _spec.find(name)
+    name, given = specs.parse_request(request)
+    spec = specs.find(name)
     if not spec.several and world_size > 1:
         raise ConfigurationError(
             f"Strategy {name!r} runs in one process. Received: {world_size} ranks. "
             "Use -n 1, or name another strategy."
         )
-    options = {key: value for key, value in given.items() if key not in _spec.COMMON}
+    options = {key: value for key, value in given.items() if key not in specs.COMMON}
     reduction = str(given.get("reduction", "auto"))
     spec.check_reduction(reduction)
     ranks.check_reduction(reduction, frameworks)

@@ -19,7 +19,7 @@ from typing import final
 from dream._errors import WorkerFailed
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Ending
-from dream.launch.forked import start
+from dream.launch.forks.forked import start
 from dream.launch.output import Output
 
 _CHUNK = 1 << 16

@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 
 from dream._errors import Desynchronized
 from dream._log import logger
-from dream._spec import Framework
 from dream.collectives import Communicator
 from dream.model_description.layout import Layout
+from dream.strategies.spec import Framework
 
 T = TypeVar("T")
 """A plain value."""

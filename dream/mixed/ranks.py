@@ -9,9 +9,9 @@ from dream import cluster
 from dream._errors import ConfigurationError, Desynchronized
 from dream._framework import check
 from dream._log import logger
-from dream._spec import Framework
 from dream._topology import Cluster
 from dream.mixed.resync import Resyncs
+from dream.strategies.spec import Framework
 
 RING, SHARED = "horovod", "shared_memory"
 _meetings = count()

@@ -22,14 +22,16 @@ from rich.table import Table
 from rich.text import Text
 
 import dream
-from dream import _registry, _spec, cluster
+from dream import cluster
 from dream._errors import DreamError
-from dream._spec import FRAMEWORKS, Framework
 from dream.files.whole import write_whole
 from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
 from dream.shared_memory import status
+from dream.strategies import registry
+from dream.strategies import spec as specs
+from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import jobs, support
 
 _ELEMENTS = 1 << 18
@@ -44,7 +46,7 @@ def add_up(folder: Path) -> None:
     for name in asked["names"]:
         ranks = dream.communicator(name, framework=framework)
         mine = np.full(_ELEMENTS, rank + 1, np.float32)
-        tensor = _registry.load(_registry.ON_GPU[framework])(mine) if name == "nccl" else mine
+        tensor = registry.load(registry.ON_GPU[framework])(mine) if name == "nccl" else mine
         ranks.all_reduce(tensor, "sum")
         ranks.barrier()
         start = perf_counter()
@@ -98,14 +100,14 @@ def try_all(seconds: float) -> Tries:
 
 
 def _names(framework: Framework) -> tuple[str, ...]:
-    return _spec.find("mirrored").reductions[framework]
+    return specs.find("mirrored").reductions[framework]
 
 
 def _obstacle(framework: Framework, name: str) -> str:
     gpus = support.gpus()
     if name == "nccl" and 0 < gpus < _RANKS:
         return f"needs a GPU for each of {_RANKS} ranks, and here is {gpus}"
-    return support.obstacle(_spec.find("mirrored"), framework, name)
+    return support.obstacle(specs.find("mirrored"), framework, name)
 
 
 def _jobs(tries: Mapping[str, Try]) -> Iterator[list[str]]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dream._errors import WorkerFailed
-from dream._spec import Framework
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.ending import Outcome
 from dream.launch.job import Job
+from dream.strategies.spec import Framework
 
 _ASKED = "asked.json"
 

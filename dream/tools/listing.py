@@ -8,8 +8,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dream import _spec
-from dream._spec import COMMON, FRAMEWORKS, RANDOMNESS, SEED, SPECS, Framework, Option, Spec
+from dream.strategies import spec as specs
+from dream.strategies.spec import (
+    COMMON,
+    FRAMEWORKS,
+    RANDOMNESS,
+    SEED,
+    SPECS,
+    Framework,
+    Option,
+    Spec,
+)
 from dream.tools import support
 
 
@@ -25,7 +34,7 @@ def strategies(console: Console) -> None:
 
 def strategy(console: Console, name: str) -> None:
     """One strategy's options."""
-    spec = _spec.find(name)
+    spec = specs.find(name)
     console.print(f"{spec.name}: {spec.summary}", highlight=False)
     for framework in FRAMEWORKS:
         console.print(f"  {framework}: {escape(_cell(spec, framework))}", highlight=False)

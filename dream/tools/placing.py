@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dream import _spec
 from dream._errors import ConfigurationError
-from dream._spec import Framework
+from dream.strategies import spec as specs
+from dream.strategies.spec import Framework
 
 _IN_ONE_PROCESS = {("torch", "layers"), ("tensorflow", "layers"), ("tensorflow", "pipeline")}
 """Ways to split a model whose parts are devices of one process."""
@@ -35,8 +35,8 @@ class Places:
 def places(request: str, n: int, framework: Framework) -> Places:
     """The places of a strategy `NAME[:option=value,...]` on n replicas; a mesh that names both its
     axes says itself how many there are. Raises for what is no strategy or option."""
-    name, given = _spec.parse_request(request)
-    spec = _spec.find(name)
+    name, given = specs.parse_request(request)
+    spec = specs.find(name)
     if spec.update == "none":
         return Places(request, 1)
     options = {"devices": 1} | dict(spec.resolve(_own(given))) | given
@@ -66,24 +66,24 @@ def check_room(found: Places, cores: int) -> None:
 
 def owns_step(request: str) -> bool:
     """Whether a torch loop must leave the step, or the sums over ranks, to the strategy."""
-    name, given = _spec.parse_request(request)
-    spec = _spec.find(name)
+    name, given = specs.parse_request(request)
+    spec = specs.find(name)
     split = spec.resolve(_own(given)).get("split")
     return split == "pipeline" or spec.update == "asynchronous"
 
 
 def asynchronous(request: str) -> bool:
     """Whether a strategy's replicas do not wait for one another."""
-    name, given = _spec.parse_request(request)
-    spec = _spec.find(name)
+    name, given = specs.parse_request(request)
+    spec = specs.find(name)
     return spec.update == "asynchronous" and spec.resolve(_own(given))["staleness"] != 0
 
 
 def departs(request: str) -> str:
     """Why a strategy is not meant to learn exactly what one device does, and what would be; empty
     where it is."""
-    name, given = _spec.parse_request(request)
-    spec = _spec.find(name)
+    name, given = specs.parse_request(request)
+    spec = specs.find(name)
     options = spec.resolve(_own(given))
     if asynchronous(request):
         return "its workers do not wait for one another; with staleness=0 they do"
@@ -95,4 +95,4 @@ def departs(request: str) -> str:
 
 def _own(given: Mapping[str, object]) -> Mapping[str, object]:
     """Without what every strategy takes."""
-    return {name: value for name, value in given.items() if name not in _spec.COMMON}
+    return {name: value for name, value in given.items() if name not in specs.COMMON}

@@ -10,13 +10,14 @@ from functools import wraps
 from logging import LogRecord
 from typing import TYPE_CHECKING, Any, final
 
-from dream import _registry, cluster
+from dream import cluster
 from dream._adapter import Adapter, Asynchronous
 from dream._framework import ImportWatch
 from dream._log import logger
 from dream._observers import Observer
-from dream._spec import FRAMEWORKS
 from dream._topology import Cluster
+from dream.strategies import registry
+from dream.strategies.spec import FRAMEWORKS
 from dream.tools import frameworks, record
 from dream.tools.record import Clock, Pace, Record, RecordRequest, Step, Traits
 
@@ -43,7 +44,7 @@ class Seeding:
     def _imported(self) -> None:
         for framework in [name for name in self._left if name in sys.modules]:
             self._left.remove(framework)
-            _registry.load(_registry.SEEDS[framework])(self._number)
+            registry.load(registry.SEEDS[framework])(self._number)
         self._watch()
 
 
@@ -99,7 +100,7 @@ class Recorder(Observer):
         self._clock.entered()
         self._said = {"framework": framework, "strategy": strategy}
         if first:
-            _registry.load(frameworks.OBSERVE[framework])(self)
+            registry.load(frameworks.OBSERVE[framework])(self)
         if self.plain:  # no part of a block tells of Keras then
             self._find_keras()
 
@@ -113,7 +114,7 @@ class Recorder(Observer):
     def entering_keras(self) -> None:
         if not self._keras_observed:
             self._keras_observed = True
-            _registry.load(frameworks.OBSERVE["keras"])(self)
+            registry.load(frameworks.OBSERVE["keras"])(self)
 
     def before_step(self) -> None:
         """A step begins. Ends the script where it has taken all that were asked for: on every
@@ -159,7 +160,7 @@ class Recorder(Observer):
 
         kind = next((name for name in frameworks.TRAITS if record.is_of(model, name)), None)
         if kind is not None:
-            self.saw_model(model, _registry.load(frameworks.TRAITS[kind]))
+            self.saw_model(model, registry.load(frameworks.TRAITS[kind]))
         return call
 
     def saw_model(self, model: Any, traits: Callable[[Any], Traits]) -> None:

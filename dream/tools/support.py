@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dream import _registry
-from dream._spec import Framework, Spec
 from dream.shared_memory import status
+from dream.strategies import registry
+from dream.strategies.spec import Framework, Spec
 
 HOROVOD_STATUS = "dream.adapters.horovod.build:status"
 _DISTRIBUTIONS = {
@@ -35,7 +35,7 @@ def gpus() -> int:
 def obstacle(spec: Spec, framework: Framework, reduction: str) -> str:
     """Why a strategy cannot run with a reduction here and now, and what to do; empty where it
     can. reduction "auto" asks for the strategy alone."""
-    if (framework, spec.name) not in _registry.STRATEGIES:
+    if (framework, spec.name) not in registry.STRATEGIES:
         return "not in this framework"
     if not installed(framework):
         return f"pip install 'dream-systems[{framework}]'"
@@ -50,7 +50,7 @@ def obstacle(spec: Spec, framework: Framework, reduction: str) -> str:
 
 def horovod_status() -> Any:
     """The ring's BuildStatus."""
-    return _registry.load(HOROVOD_STATUS)()
+    return registry.load(HOROVOD_STATUS)()
 
 
 def versions() -> dict[str, str | None]:

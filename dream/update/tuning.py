@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dream import _registry
 from dream._adapter import Plan
+from dream.strategies import registry
 from dream.update.update import Knobs
 
 
@@ -13,5 +13,5 @@ def begin(plan: Plan) -> Callable[[], None]:
     """Before the ring starts. What says, at the block's end, what it has found out."""
     if not Knobs.of(plan.options).autotune or plan.cluster.alone:
         return lambda: None
-    tuning = _registry.load(_registry.TUNING)(plan.cluster, plan.transport)
+    tuning = registry.load(registry.TUNING)(plan.cluster, plan.transport)
     return (lambda: None) if tuning is None else tuning.tell

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dream._spec import parse_request
+from dream.strategies.spec import parse_request
 
 Kind = Literal["torch", "keras_tf", "keras_torch", "raw_torch", "raw_keras_tf"]
 

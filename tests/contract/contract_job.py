@@ -19,7 +19,7 @@ from typing import Any
 import contract_hashes
 from contract_cells import Cell
 
-from dream.launch.forked import IMPORTS, SERVER, Forked
+from dream.launch.forks.forked import IMPORTS, SERVER, Forked
 
 Rank = subprocess.Popen[bytes] | Forked
 WORKER = Path(__file__).with_name("contract_worker.py")

@@ -6,8 +6,8 @@ import contract_names
 import pytest
 from contract_cells import KERAS_TF, KERAS_TORCH, TORCH, Cell, Kind
 
-from dream._registry import STRATEGIES
-from dream._spec import SPECS
+from dream.strategies.registry import STRATEGIES
+from dream.strategies.spec import SPECS
 
 SPLIT = ("data_parallel", "model_parallel", "hybrid", "sharded")
 ELSEWHERE = ("parameter_server", "local_sgd")  # they have laws of their own: tests/parameter_server

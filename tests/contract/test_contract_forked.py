@@ -11,7 +11,7 @@ import contract_job
 import pytest
 from contract_cells import Cell
 
-from dream.launch.forked import SERVER
+from dream.launch.forks.forked import SERVER
 
 pytestmark = pytest.mark.slow
 CASES = {

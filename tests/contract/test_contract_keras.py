@@ -21,7 +21,7 @@ from contract_check import (
 from contract_job import Job
 from contract_over import job_and_case, marks
 
-from dream._spec import SPECS
+from dream.strategies.spec import SPECS
 
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
 Oracle = Callable[[Kind], Job]

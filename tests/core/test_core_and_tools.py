@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dream import _observers, _registry
+from dream import _observers
+from dream.strategies import registry
 from dream.tools import frameworks
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def defined(module: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
-@pytest.mark.parametrize("module", [frameworks, _registry])
+@pytest.mark.parametrize("module", [frameworks, registry])
 def test_what_is_loaded_on_use_is_there(module: ModuleType) -> None:
     tables = [t for name, t in vars(module).items() if name[0].isupper() and isinstance(t, dict)]
     places = {place for table in tables for place in table.values() if ":" in place}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dream import ConfigurationError, Unsupported
-from dream._spec import SPECS, find, parse_request
+from dream.strategies.spec import SPECS, find, parse_request
 from dream.update.precision import PRECISIONS
 
 

@@ -58,4 +58,4 @@ def test_what_it_does_not_take_is_refused() -> None:
     with pytest.raises(dream.DreamError, match="clip_norm"):
         dream.strategy("averaged", framework="torch", clip_norm=1.0)
     with pytest.raises(dream.ConfigurationError, match="taken"):
-        example.register("torch", dream._spec.find("mirrored"), example.Averaged)
+        example.register("torch", dream.strategies.spec.find("mirrored"), example.Averaged)

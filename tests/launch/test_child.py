@@ -117,8 +117,8 @@ print(end.returncode, end.stderr)
 
 WATCH = """
 import sys
-from dream import _registry
-_registry.load = lambda place: lambda *given: print("set up", *given)
+from dream.strategies import registry
+registry.load = lambda place: lambda *given: print("set up", *given)
 from dream.launch.child import watch_tensorflow as watch
 watch()
 """

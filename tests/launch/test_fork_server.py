@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dream.launch.forked import IMPORTS, SERVER, Forked, Fresh, imports, serving, start
+from dream.launch.forks.forked import IMPORTS, SERVER, Forked, Fresh, imports, serving, start
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a fork server needs Linux")
 Run = Callable[..., Fresh | Forked]

@@ -18,7 +18,7 @@ from pathlib import Path
 from strangers_job import Outcome, Plain, judge, run
 from strangers_rows import EQUAL, Row, rows
 
-from dream.launch.forked import SERVER, serving
+from dream.launch.forks.forked import SERVER, serving
 
 HEAD = "| script | framework | strategy | ranks | parameters | logged | as expected | said |"
 WIDTH = 160  # of what was said

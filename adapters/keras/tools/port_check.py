@@ -8,11 +8,11 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from dream import _registry
 from dream._errors import Unsupported
 from dream.adapters.keras.model_description import model as canonical
 from dream.adapters.keras.model_description.calls import Call, between, recorded
 from dream.adapters.keras.private import tree
+from dream.strategies import registry
 from dream.tools.port_check import probe
 from dream.tools.port_check.probe import Array, Facts, Inputs, Loss, ModelPasses, Probe, called_with
 
@@ -23,7 +23,7 @@ class KerasProbe(Probe):
 
     def __init__(self, model: Any, inputs: Inputs, *, as_is: bool) -> None:
         self._backend = str(keras.backend.backend())
-        if self._backend not in _registry.GRADIENTS:
+        if self._backend not in registry.GRADIENTS:
             raise Unsupported(
                 f"Gradients are taken on TensorFlow and torch. Received: Keras on {self._backend}. "
                 "Set KERAS_BACKEND, or name --old-backend or --new-backend."
@@ -74,7 +74,7 @@ class KerasProbe(Probe):
             return [self._slope(next(each)) if is_float else array
                     for array, is_float in zip(outputs, floats, strict=True)]  # fmt: skip
 
-        differentiate = _registry.load(_registry.GRADIENTS[self._backend])
+        differentiate = registry.load(registry.GRADIENTS[self._backend])
         with recorded() as calls:
             gradients = differentiate(
                 lambda: tree.flatten(self._call()), list(trained.values()), slopes

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 import dream
-from dream import _spec
+from dream.strategies import spec as specs
 from dream.tools.compare import tasks
 from dream.tools.compare.meter import Learned, Meter
 from dream.tools.compare.settings import TaskJob
@@ -161,7 +161,7 @@ def train(job: TaskJob, meter: Meter) -> Learned:
                 data.x, data.y, batch_size=job.batch_size, epochs=job.epochs, verbose=0,
                 validation_data=(data.x_test, data.y_test), callbacks=[_Clock(job, meter, task)],
             )  # fmt: skip
-        served = _spec.find(strategy.name).update == "asynchronous"
+        served = specs.find(strategy.name).update == "asynchronous"
         staleness = strategy.staleness() if served else None
     learned = parameters(model)
     return Learned(

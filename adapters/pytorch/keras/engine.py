@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
-from dream._spec import Framework
 from dream.adapters.keras import hooks
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import (
@@ -36,6 +35,7 @@ from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
+from dream.strategies.spec import Framework
 from dream.update.update import Knobs
 
 

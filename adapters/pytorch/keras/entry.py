@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 from dream._adapter import Plan, Step
 from dream._errors import Unsupported
 from dream._framework import ImportWatch
-from dream._registry import load
 from dream.collectives import Communicator
+from dream.strategies.registry import load
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.compression.exchange import Exchanged

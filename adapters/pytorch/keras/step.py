@@ -10,10 +10,15 @@ import keras
 import torch
 from keras import tree
 
-from dream.adapters.keras import batch_norm, consistency, optimizer, recompute
+from dream.adapters.keras import consistency, optimizer, recompute
 from dream.adapters.keras.engine import BatchShare, Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
-from dream.adapters.keras.gradient_format import CanonicalFormat, GradientFormat, NativeFormat
+from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.gradient_format import (
+    CanonicalFormat,
+    GradientFormat,
+    NativeFormat,
+)
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss import count_of

@@ -23,7 +23,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream import _registry
 from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
@@ -42,6 +41,7 @@ from dream.adapters.pytorch.train_step import Cuts, Passes, cuts_of, plain_step,
 from dream.adapters.pytorch.update.gradients import Spread, Whole
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator, Loop, Members, Wire
+from dream.strategies import registry
 from dream.update.update import Knobs
 
 Values = Collection[object]
@@ -240,5 +240,5 @@ def connect(plan: Plan) -> tuple[Communicator, Wire | None]:
         return alone(plan), None
     if not plan.mixed:  # ranks of another framework are in no group of torch's
         collectives.start_group(plan.cluster, plan.transport)
-    wire: Wire = _registry.reduction("torch", plan.transport)(plan.cluster, plan.transport)
+    wire: Wire = registry.reduction("torch", plan.transport)(plan.cluster, plan.transport)
     return Communicator(wire, TorchTensors(), Members.all_of(plan.cluster)), wire

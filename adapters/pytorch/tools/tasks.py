@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-from dream import _spec
+from dream.strategies import spec as specs
 from dream.tools.compare import tasks
 from dream.tools.compare.meter import Learned, Meter
 from dream.tools.compare.settings import TaskJob
@@ -147,7 +147,7 @@ def train_by_steps(job: TaskJob, meter: Meter) -> Learned:
         model, optimizer, loader = strategy.prepare(network, momentum, shuffled)
         tests = DataLoader(test, batch_size=job.batch_size)
         step = strategy.train_step(model, loss_of(task), optimizer)
-        alone = _spec.find(strategy.name).update == "asynchronous"
+        alone = specs.find(strategy.name).update == "asynchronous"
         for _ in range(job.epochs):
             meter.epoch(_epoch(step, loader, job, meter, alone=alone), len(samples))
             with meter.aside():

@@ -15,7 +15,6 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream import _registry
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
@@ -38,6 +37,7 @@ from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.adapters.tensorflow.update import compression
 from dream.collectives import Communicator, Members
+from dream.strategies import registry
 from dream.update import tuning
 from dream.update.update import Knobs
 
@@ -85,7 +85,7 @@ def _devices(plan: Plan) -> ReplicaGroup:
 def _ranks(plan: Plan) -> ReplicaGroup:
     compression.check(Knobs.of(plan.options), 1)
     device = runtime.local_device(plan.cluster, plan.devices)
-    wire = _registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
+    wire = registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
     exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dream import _registry
 from dream._errors import ConfigurationError
 from dream.checkpoint.content import NAMES, Checkpoint
 from dream.checkpoint.folder import STATE, CheckpointFolder
+from dream.strategies import registry
 from dream.tools.checkpoint.show import place_of
 
 _TORCH, _DCP = "dream.adapters.pytorch.tools.convert", ".dcp"
@@ -29,7 +29,7 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
     if kind is not None and _is_ours(source):
         place = place_of(source)
         found = CheckpointFolder(place.parent).load(place)
-        _registry.load(f"{_CONVERTERS[kind]}:write")(found, destination, like)
+        registry.load(f"{_CONVERTERS[kind]}:write")(found, destination, like)
         print(f"{destination}: step {found.step} of {place}, {found.facts.get(NAMES)}'s names")
         return
     kind = ".dcp" if (source / ".metadata").is_file() else _kind(source)
@@ -39,7 +39,7 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
             f"(a folder NAME.dcp). Received: {source} to {destination}. Give one of these and a "
             "folder of checkpoints."
         )
-    made: Checkpoint = _registry.load(f"{_CONVERTERS[kind]}:read")(source, like)
+    made: Checkpoint = registry.load(f"{_CONVERTERS[kind]}:read")(source, like)
     place = CheckpointFolder(destination).save(made)
     print(f"{place}: step {made.step} of {source}, {made.facts[NAMES]}'s names")
 

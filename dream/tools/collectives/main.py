@@ -10,11 +10,11 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from dream import _spec
 from dream._errors import NotInstalled, Unsupported, unknown
-from dream._spec import FRAMEWORKS, Framework
 from dream.files.whole import check_output, write_json
 from dream.launch.guard import temporary_folder
+from dream.strategies import spec as specs
+from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import jobs, support
 from dream.tools.collectives import report, worker
 from dream.tools.collectives.figures import Reading, Timing, TimingSettings, rows
@@ -51,7 +51,7 @@ def _installed() -> list[Framework]:
 
 
 def _names(framework: Framework) -> tuple[str, ...]:
-    return _spec.find("mirrored").reductions[framework]
+    return specs.find("mirrored").reductions[framework]
 
 
 def _check_reduction(name: str) -> None:
@@ -67,7 +67,7 @@ def _check_reduction(name: str) -> None:
 
 def _of(framework: Framework, asked: Sequence[str]) -> list[str]:
     """Return those of a framework that work here, as what was asked for by name must."""
-    spec = _spec.find("mirrored")
+    spec = specs.find("mirrored")
     found = []
     for name in _names(framework):
         if name in _ON_DEVICES or (asked and name not in asked):

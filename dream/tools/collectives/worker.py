@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any
 
 import dream
-from dream import _registry
 from dream.collectives import Communicator
+from dream.strategies import registry
 from dream.tools import jobs
 from dream.tools.collectives.figures import ELEMENT, MEMCPY, Reading, TimingSettings
 
@@ -116,7 +116,7 @@ def main(folder: Path) -> None:
 def _maker(framework: str) -> Make:
     import numpy as np
 
-    tensors = _registry.tensors(framework)
+    tensors = registry.tensors(framework)
     return lambda elements: tensors.take(np.ones(elements, np.float32))
 
 

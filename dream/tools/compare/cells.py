@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _registry, _spec
 from dream._errors import ConfigurationError, unknown
-from dream._spec import FRAMEWORKS, Framework
 from dream.launch.environment import cores
+from dream.strategies import registry
+from dream.strategies import spec as specs
+from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import placing
 from dream.tools.compare.settings import Slow
 from dream.tools.verify.runs import Placement, place
@@ -136,7 +137,7 @@ class Cell:
     @property
     def splits(self) -> bool:
         """Whether the model is split, so that there are fewer replicas than places."""
-        return "model" in _spec.find(self.name).mesh
+        return "model" in specs.find(self.name).mesh
 
     @property
     def title(self) -> str:
@@ -156,12 +157,12 @@ class Cell:
         """Who is to add the gradients up; empty where there is nothing to add."""
         if self.processes == 1:
             return "in process" if self.devices > 1 else ""
-        asked = _spec.parse_request(self.strategy)[1].get("reduction", "auto")
+        asked = specs.parse_request(self.strategy)[1].get("reduction", "auto")
         if asked != "auto":
             return str(asked)
         if self.servers:
             return "servers"
-        choices = _spec.find(self.name).reductions[self.kind.backends[0]]
+        choices = specs.find(self.name).reductions[self.kind.backends[0]]
         return choices[0] if len(choices) == 1 else "auto"
 
     def __str__(self) -> str:
@@ -222,7 +223,7 @@ def offered(framework: str) -> list[str]:
     return [
         request
         for request, among in DEFAULT.items()
-        if framework in among and (backend, request.partition(":")[0]) in _registry.STRATEGIES
+        if framework in among and (backend, request.partition(":")[0]) in registry.STRATEGIES
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-from dream import _spec
+from dream.strategies import spec as specs
 from dream.tools import support
 from dream.tools.compare import judge, notes
 from dream.tools.compare.cells import SINGLE, Cell
@@ -51,8 +51,8 @@ def sent_formula(cell: Cell) -> Formula | None:
     strategies that split the model send what its layers yield."""
     if cell.processes == 1 or cell.splits:
         return None
-    given = _spec.parse_request(cell.strategy)[1]
-    options = _spec.find(cell.name).resolve({k: v for k, v in given.items() if k in _TOLD})
+    given = specs.parse_request(cell.strategy)[1]
+    options = specs.find(cell.name).resolve({k: v for k, v in given.items() if k in _TOLD})
     match cell.name:
         case "sharded":
             return None if options["data"] not in (None, 1) else _SHARDED[int(str(options["zero"]))]

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import time
 
-from dream import _registry, _spec
 from dream._errors import NotInstalled, Unsupported
 from dream.launch.command import explain
+from dream.strategies import registry
+from dream.strategies import spec as specs
 from dream.tools import jobs, placing, record, support
 from dream.tools.compare import judge, outcome, worker
 from dream.tools.compare.cells import SINGLE, Cell, RankKind
@@ -33,14 +34,14 @@ def missing(cell: Cell) -> Skipped | None:
 def lacking(cell: Cell) -> Skipped | None:
     """Return whether its framework has no such strategy, or not with these options, wherever it
     is."""
-    name, given = _spec.parse_request(cell.strategy)
+    name, given = specs.parse_request(cell.strategy)
     reduction = str(given.get("reduction", "auto"))
-    own = {option: value for option, value in given.items() if option not in _spec.COMMON}
+    own = {option: value for option, value in given.items() if option not in specs.COMMON}
     for backend in cell.kind.backends:
         if not _has(backend, name):
             return Skipped(f"{backend} has no {name!r}.", LIST)
         try:
-            _spec.find(name).check_framework(own, backend, reduction)
+            specs.find(name).check_framework(own, backend, reduction)
         except Unsupported as error:
             return Skipped(str(error), f"{LIST} {name}")
     return None
@@ -52,7 +53,7 @@ def absent(cell: Cell) -> Skipped | None:
     if gone:
         return Skipped(f"{' and '.join(gone)} not installed.", cell.kind.install)
     for backend in cell.kind.backends if cell.reduction in _HERE_OR_NOT else ():
-        why = support.obstacle(_spec.find(cell.name), backend, cell.reduction)
+        why = support.obstacle(specs.find(cell.name), backend, cell.reduction)
         if why:
             return Skipped(f"{cell.reduction}: {why}.", "dream env")
     for backend in cell.kind.backends if cell.reduction == "horovod" else ():
@@ -67,7 +68,7 @@ def _has(backend: str, strategy: str) -> bool:
     from importlib.metadata import entry_points
 
     named = f"{backend}.{strategy}"
-    return (backend, strategy) in _registry.STRATEGIES or bool(
+    return (backend, strategy) in registry.STRATEGIES or bool(
         entry_points(group="dream.strategies", name=named)
     )
 

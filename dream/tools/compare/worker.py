@@ -10,8 +10,10 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from dream import _registry, _spec, cluster
+from dream import cluster
 from dream.parameter_server.staleness import Staleness
+from dream.strategies import registry
+from dream.strategies import spec as specs
 from dream.tools import jobs, record, usage
 from dream.tools.compare import outcome
 from dream.tools.compare.meter import Learned, Meter
@@ -74,10 +76,10 @@ def _timed(communicator: Any, gradient: Any) -> float:
 def staleness_of(request: str, learned: Learned, meter: Meter) -> Staleness | None:
     """Return None where no update is ever stale. request: the strategy, as `dream run --strategy`
     takes it."""
-    name, given = _spec.parse_request(request)
+    name, given = specs.parse_request(request)
     if name != "local_sgd":
         return learned.staleness
-    options = _spec.find(name).resolve({k: v for k, v in given.items() if k == "every"})
+    options = specs.find(name).resolve({k: v for k, v in given.items() if k == "every"})
     every, epochs = options["every"], max(1, len(meter.losses))
     assert isinstance(every, int)
     replicas = learned.topology.num_replicas
@@ -107,7 +109,7 @@ def main(folder: Path) -> None:
     said = jobs.read_asked(folder)
     slow = Slow(**said["slow"]) if said["slow"] else None
     meter = Meter(slow.factor if slow and slow.rank == cluster.detect().rank else 1.0)
-    task = _registry.load(said["tasks"][cluster.requested_framework()])
+    task = registry.load(said["tasks"][cluster.requested_framework()])
     imported = usage.resident_bytes()
     learned: Learned = task(TaskJob(**said["job"]), meter)
     peak = usage.peak_bytes()

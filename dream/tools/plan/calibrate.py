@@ -9,9 +9,9 @@ from dataclasses import fields
 from statistics import median
 from typing import Any, final
 
-from dream._spec import Framework
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
+from dream.strategies.spec import Framework
 from dream.tools import frameworks, jobs
 from dream.tools.collectives import main
 from dream.tools.collectives.figures import TimingSettings

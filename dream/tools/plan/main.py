@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._spec import Framework
 from dream.files.whole import write_json
+from dream.strategies.spec import Framework
 from dream.tools import frameworks
 from dream.tools.model_process import ModelProcess
 from dream.tools.plan import hardware, planned, report

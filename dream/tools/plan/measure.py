@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import final
 
-from dream import _registry
-from dream._spec import Framework
 from dream.launch.command import explain
 from dream.launch.guard import temporary_folder
+from dream.strategies import registry
+from dream.strategies.spec import Framework
 from dream.tools import jobs
 from dream.tools.plan import worker
 from dream.tools.plan.asked import PlanRequest
@@ -76,7 +76,7 @@ def on_gloo(given: Mapping[str, int]) -> dict[str, int]:
 def can_run(framework: Framework, candidate: Candidate) -> bool:
     """Return whether this version has the strategy."""
     name = candidate.request.partition(":")[0]
-    return (framework, name) in _registry.STRATEGIES
+    return (framework, name) in registry.STRATEGIES
 
 
 def measure(

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import dream
-from dream import _registry, cluster
+from dream import cluster
 from dream._errors import ConfigurationError
+from dream.strategies import registry
 from dream.tools import frameworks, jobs, user_code
 from dream.tools.model_process import serve
 from dream.tools.plan.asked import TrainingSpec
@@ -28,9 +29,9 @@ def calibrate(folder: Path) -> None:
     ranks.barrier()
     found: object
     if "calls" in said:
-        found = _registry.load(frameworks.CALLS[framework])(said["calls"])
+        found = registry.load(frameworks.CALLS[framework])(said["calls"])
     else:
-        found = asdict(_registry.load(frameworks.RATES[framework])(said["dtype"]))
+        found = asdict(registry.load(frameworks.RATES[framework])(said["dtype"]))
     ranks.barrier()
     jobs.answer(folder, ranks.rank, found)
 
@@ -40,7 +41,7 @@ def train(folder: Path) -> None:
     said = jobs.read_asked(folder)
     job = TrialJob(**{**said, "training": TrainingSpec(**said["training"])})
     function = user_code.load_function(job.place)
-    trial: Trial = _registry.load(frameworks.TRIALS[flavour(job.place)])(function, job)
+    trial: Trial = registry.load(frameworks.TRIALS[flavour(job.place)])(function, job)
     jobs.answer(folder, cluster.detect().rank, asdict(trial))
 
 
@@ -56,7 +57,7 @@ class PlanWorker:
         self._place = place
         with explain_errors(place):
             function = _found(place)
-            make = _registry.load(frameworks.SKETCHERS[flavour(place)])
+            make = registry.load(frameworks.SKETCHERS[flavour(place)])
             self._sketcher = make(function, training)
             return self._sketcher.told()
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dream._errors import ConfigurationError, unknown
-from dream._spec import FRAMEWORKS
+from dream.strategies.spec import FRAMEWORKS
 from dream.tools import user_code
 from dream.tools.model_process import ModelProcess, open_process
 from dream.tools.port_check import worker

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import final
 
-from dream import _registry
 from dream.model_description.layers import from_canonical, to_canonical
 from dream.model_description.steps import OPS
+from dream.strategies import registry
 from dream.tools import frameworks, user_code
 from dream.tools.model_process import serve
 from dream.tools.port_check import probe
@@ -25,7 +25,7 @@ class PortCheckWorker:
     def build(self, place: str, inputs: Inputs, as_is: bool) -> Facts:
         """Build the model and show it the inputs."""
         model = user_code.build_model(place)
-        probe = _registry.load(frameworks.PROBES[user_code.flavour(model)])
+        probe = registry.load(frameworks.PROBES[user_code.flavour(model)])
         self._probe = probe(model, inputs, as_is=as_is)
         self._facts = self._probe.facts()
         return self._facts

@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, final
 
-from dream import _spec
 from dream._errors import ConfigurationError, Unsupported, said
-from dream._spec import FRAMEWORKS, Framework
 from dream.launch import start
 from dream.launch.command import explain
 from dream.launch.environment import cores
 from dream.launch.job import Job
+from dream.strategies import spec as specs
+from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import placing, record, support
 from dream.tools.record import Change, Record, RecordRequest, Step
 
@@ -102,8 +102,8 @@ def chosen(requests: Sequence[str], framework: Framework, n: int) -> list[Placem
 
 def obstacle(cell: Placement, framework: Framework) -> str:
     """Return why the script's framework cannot run it here; empty where it can."""
-    spec = _spec.find(cell.name)
-    reduction = str(_spec.parse_request(cell.strategy)[1].get("reduction", "auto"))
+    spec = specs.find(cell.name)
+    reduction = str(specs.parse_request(cell.strategy)[1].get("reduction", "auto"))
     if reduction not in ("auto", *spec.reductions[framework]):
         return f"{framework} has no reduction={reduction!r} under {cell.name!r}"
     found = support.obstacle(spec, framework, reduction)

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dream
-from dream import _registry, cluster
+from dream import cluster
+from dream.strategies import registry
 
 BUCKETS: dict[str, dict[str, Any]] = {
     "one bucket": {},
@@ -26,7 +27,7 @@ def run() -> dict[str, Any]:
     torch.set_num_threads(1)
     place = cluster.detect()
     with dream.strategy("horovod") as strategy:  # starts the group that DDP wants beside the ring
-        ring = _registry.reduction("torch", "horovod")(place, "horovod")
+        ring = registry.reduction("torch", "horovod")(place, "horovod")
     results: dict[str, Any] = {name: trained(ring, more) for name, more in BUCKETS.items()}
     results["half"] = trained(ring, {}, torch.bfloat16)
     results["two models"] = two_models(ring)

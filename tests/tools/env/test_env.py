@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dream.cli import main
-from dream.launch.forked import SERVER
+from dream.launch.forks.forked import SERVER
 from dream.tools.env import _tried, look, pasted
 
 

@@ -84,9 +84,10 @@ for built in (False, True):
     (layer,) = canonical.describe(model, keras.ops.ones((1, 2, 3, 4))).layers
     assert layer.flattened == (2, 3, 4)
 
-from dream import Unsupported, _registry
+from dream import Unsupported
+from dream.strategies import registry
 from dream.adapters.keras.tools.port_check import KerasProbe
-_registry.GRADIENTS = {}
+registry.GRADIENTS = {}
 try:
     KerasProbe(model, {}, as_is=False)
 except Unsupported as error:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from verify_scripts import ALL, EQUAL
 
-from dream import ConfigurationError, _registry
+from dream import ConfigurationError
 from dream.cli import main
 from dream.launch.job import Job
 from dream.launch.start import run
+from dream.strategies import registry
 from dream.tools.verify.main import parse
 from dream.tools.verify.runs import Placement, Ran, ScriptRunner
 
@@ -219,7 +220,7 @@ def test_nothing_to_hold_a_strategy_against(name: str, words: str, verify: Verif
 def test_a_strategy_that_fails_or_is_not_there_leaves_the_others(
     verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(_registry.STRATEGIES, ("torch", "horovod"))  # type: ignore[arg-type]
+    monkeypatch.delitem(registry.STRATEGIES, ("torch", "horovod"))  # type: ignore[arg-type]
     code, figures, text = verify(
         "torch_loop", "--strategy", "mirrored:reduction=grpc", "--strategy", "horovod",
         "--strategy", "mirrored:reduction=gloo", "--strategy", "mirrored:devices=2",

@@ -14,7 +14,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from dream import _registry
 from dream._adapter import Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.bare import BareParameters
@@ -23,7 +22,6 @@ from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.compression.exchanges import exchange_of
 from dream.adapters.pytorch.drift import DriftGuard
-from dream.adapters.pytorch.gradient_check import watch
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
@@ -32,9 +30,11 @@ from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
 from dream.adapters.pytorch.train_step import Batch, Cuts, Part, Parts, Passes, check_scalar
+from dream.adapters.pytorch.update.gradient_check import watch
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
 from dream.data.partition import Share, split
+from dream.strategies import registry
 from dream.update import tuning
 
 KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
@@ -43,7 +43,7 @@ KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 def ddp(plan: Plan) -> Parallelism:
     """Replicas of one framework, or of two."""
     if plan.mixed:
-        made: Parallelism = _registry.load("dream.adapters.pytorch.parallel.mixed:Mixed")(plan)
+        made: Parallelism = registry.load("dream.adapters.pytorch.parallel.mixed:Mixed")(plan)
         return made
     return Ddp(plan)
 

@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 
 from dream._adapter import Plan, Step
 from dream._errors import Unsupported
-from dream._options import REPLICAS
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state, saving_wholes
 from dream.collectives import Communicator
+from dream.strategies.options import REPLICAS
 
 
 @final

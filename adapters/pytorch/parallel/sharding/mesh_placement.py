@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dream import _registry
 from dream._adapter import Plan
 from dream._topology import Mesh
 from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.collectives import Communicator, Loop, Members
+from dream.strategies import registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _world(plan: Plan) -> Communicator:
         return Communicator(Loop(), tensors, members)
     reduction = "gloo" if plan.reduction == "auto" else plan.reduction
     collectives.start_group(plan.cluster, reduction)
-    wire = _registry.reduction("torch", reduction)(plan.cluster, reduction)
+    wire = registry.reduction("torch", reduction)(plan.cluster, reduction)
     return Communicator(wire, tensors, members)
 
 

@@ -13,7 +13,6 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from dream import _registry
 from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
@@ -40,6 +39,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
 from dream.adapters.pytorch.train_step import Cuts, Parts, Passes
 from dream.collectives import Communicator
+from dream.strategies import registry
 from dream.update.update import Knobs
 
 HONOURED: Mapping[str, Collection[object]] = {
@@ -236,7 +236,7 @@ def model_parallel(plan: Plan) -> Parallelism:
     """Make `model_parallel` and `hybrid`, by how the model is split."""
     if plan.options["split"] != "layers" and shards_nothing(plan):
         return Ddp(plan)
-    made: Parallelism = _registry.load(_SPLITS[plan.options["split"]])(plan)
+    made: Parallelism = registry.load(_SPLITS[plan.options["split"]])(plan)
     return made
 
 

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._pytree import tree_map
 
 import dream
-from dream import _spec, cluster
+from dream import cluster
 from dream._strategy import Strategy
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
@@ -36,6 +36,7 @@ from dream.adapters.pytorch.tools.planning.example import (
     precision_context,
 )
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.strategies import spec as specs
 from dream.tools.plan.readings import Trial, TrialJob, step_seconds
 
 STEP = "dream.tools.plan.step"
@@ -109,7 +110,7 @@ def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
         for _ in range(_FIRST):
             step()
         return Trial(0, None, step_seconds(step, strategy, job.steps))
-    asked = _spec.parse_request(cluster.requested_strategy() or "")[1]
+    asked = specs.parse_request(cluster.requested_strategy() or "")[1]
     watch = _noted if "split" in asked else _profiled
     seen, step, strategy = watch(function, job)
     return Trial(min(seen.peaks), seen.given, step_seconds(step, strategy, job.steps))

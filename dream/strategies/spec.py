@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from dream import _options
 from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
-from dream._options import FRAMEWORKS, Framework, Option
+from dream.strategies import options as all_options
+from dream.strategies.options import FRAMEWORKS, Framework, Option
 from dream.update.update import check as check_update
 
 __all__ = [
@@ -106,53 +106,53 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "single", "one device; the oracle every other is held against",
                 "one replica", "none", {"torch": (), "tensorflow": ()}, several=False,
-                options=_options.KNOBS,
+                options=all_options.KNOBS,
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",
-                "data", "synchronous", _SYNCHRONOUS, options=_options.REPLICAS,
+                "data", "synchronous", _SYNCHRONOUS, options=all_options.REPLICAS,
             ),
             Spec(
                 "multi_worker_mirrored", "synchronous replicas on many hosts",
-                "data", "synchronous", _SYNCHRONOUS, options=_options.REPLICAS,
+                "data", "synchronous", _SYNCHRONOUS, options=all_options.REPLICAS,
             ),
             Spec(
                 "horovod", "multi_worker_mirrored on the Horovod ring",
                 "data", "synchronous", {"torch": ("horovod",), "tensorflow": ("horovod",)},
-                options=_options.REPLICAS,
+                options=all_options.REPLICAS,
             ),
             Spec(
                 "data_parallel", "replicas on the devices of one process, the loss on each",
                 "data", "synchronous", {"torch": (), "tensorflow": ()}, several=False,
-                options=_options.KNOBS,
+                options=all_options.KNOBS,
             ),
             Spec(
                 "model_parallel", "the model is split, by layers, as a pipeline or by tensors",
-                "model", "synchronous", _OWN, options=_options.MODEL,
+                "model", "synchronous", _OWN, options=all_options.MODEL,
             ),
             Spec(
                 "hybrid", "a split model, replicated: a mesh of data x model",
-                "data x model", "synchronous", _OWN, options=_options.HYBRID,
+                "data x model", "synchronous", _OWN, options=all_options.HYBRID,
             ),
             Spec(
                 "sharded", "parameters, gradients and optimizer state in shards, one a rank",
-                "data", "synchronous", _OWN, options=_options.SHARDED,
+                "data", "synchronous", _OWN, options=all_options.SHARDED,
             ),
             Spec(
                 "parameter_server", "workers that do not wait for one another, and servers",
                 "workers and servers", "asynchronous", {"torch": (), "tensorflow": ()},
-                options=_options.SERVERS,
+                options=all_options.SERVERS,
             ),
             Spec(
                 "local_sgd", "replicas step alone, and are averaged every few steps",
-                "data", "synchronous", _SYNCHRONOUS, options=_options.LOCAL,
+                "data", "synchronous", _SYNCHRONOUS, options=all_options.LOCAL,
             ),
         )
     }
 )  # fmt: skip
 
 
-COMMON, SEED, RANDOMNESS = _options.COMMON, _options.SEED, _options.RANDOMNESS
+COMMON, SEED, RANDOMNESS = all_options.COMMON, all_options.SEED, all_options.RANDOMNESS
 
 
 _added: dict[str, Spec] = {}

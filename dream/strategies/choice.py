@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dream import _framework, _options, _spec, cluster
+from dream import _framework, cluster
 from dream._errors import ConfigurationError
 from dream._log import logger
-from dream._spec import Framework, Spec
 from dream._topology import Cluster
+from dream.strategies import options as all_options
+from dream.strategies import spec as specs
+from dream.strategies.spec import Framework, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,9 @@ class Randomness:
 
 def randomness(seed: object, draws: object) -> Randomness:
     """Return what a script says of random numbers, checked."""
-    checked = _options.SEED.check(seed)
+    checked = all_options.SEED.check(seed)
     assert checked is None or isinstance(checked, int)
-    return Randomness(checked, str(_options.RANDOMNESS.check(draws)))
+    return Randomness(checked, str(all_options.RANDOMNESS.check(draws)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,9 @@ def strategy(name: str | None, given: dict[str, object], place: Cluster) -> Choi
     request = cluster.requested_strategy()
     if request is not None:
         name, given = _override(name, given, request)
-    spec = _spec.find(name or _default_name(place))
-    reduction = str(_spec.COMMON["reduction"].check(given.pop("reduction", "auto")))
-    devices = _spec.COMMON["devices"].check(given.pop("devices", None))
+    spec = specs.find(name or _default_name(place))
+    reduction = str(specs.COMMON["reduction"].check(given.pop("reduction", "auto")))
+    devices = specs.COMMON["devices"].check(given.pop("devices", None))
     spec.check_reduction(reduction)
     spec.resolve(given)
     assert devices is None or isinstance(devices, int)
@@ -58,18 +60,18 @@ def _override(
     name: str | None, given: dict[str, object], request: str
 ) -> tuple[str, dict[str, object]]:
     """The command line's name and mesh options in place of the script's; other options stay."""
-    new, theirs = _spec.parse_request(request)
+    new, theirs = specs.parse_request(request)
     if name is not None:
-        known = {**_spec.COMMON, **{o.name: o for o in _spec.find(name).options}}
+        known = {**specs.COMMON, **{o.name: o for o in specs.find(name).options}}
         given = {key: value for key, value in given.items() if not _is_mesh(known, key, name)}
         logger.info("strategy %r in place of the script's %r, as --strategy asks", request, name)
     else:
-        given = {key: value for key, value in given.items() if key not in _spec.COMMON}
+        given = {key: value for key, value in given.items() if key not in specs.COMMON}
     return new, given | theirs
 
 
-def _is_mesh(known: Mapping[str, _spec.Option], key: str, name: str) -> bool:
-    return (known[key] if key in known else _spec.find(name).option(key)).mesh
+def _is_mesh(known: Mapping[str, specs.Option], key: str, name: str) -> bool:
+    return (known[key] if key in known else specs.find(name).option(key)).mesh
 
 
 def _default_name(place: Cluster) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dream import _spec
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
-from dream._spec import Framework, Spec
+from dream.strategies import spec as specs
+from dream.strategies.spec import Framework, Spec
 
 if TYPE_CHECKING:
     from dream._adapter import Plan
@@ -120,7 +120,7 @@ _registered: dict[tuple[str, str], Any] = {}
 def register(framework: Framework, spec: Spec, build: Callable[[Plan], Any]) -> None:
     """Have `dream.strategy(spec.name)` build this in a framework. build: from a Plan an Adapter, or
     what the framework's own adapter is made of (in torch a `Parallelism`)."""
-    _spec.add(spec)
+    specs.add(spec)
     _registered[framework, spec.name] = build
 
 

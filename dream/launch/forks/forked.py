@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, final
 
 from dream.cluster.settings import FRAMEWORK
-from dream.launch import fork_server
 from dream.launch.child import PARENT, REPORT
+from dream.launch.forks import fork_server
 
 SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""

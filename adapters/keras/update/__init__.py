@@ -1,0 +1,1 @@
+"""How an update is made from the samples of all parts."""

@@ -1,0 +1,1 @@
+"""Ranks that are forked from a parent which has imported their framework."""
