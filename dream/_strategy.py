@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -141,19 +142,18 @@ class Strategy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
+        with ExitStack() as ends:  # the last one first, and all of them whatever one raises
+            ends.callback(self._leave)
+            if self._awaited is None and not _observers.plain():
+                ends.callback(self._adapter.exit)
+            if self._checkpoints is not None:
+                ends.callback(self._checkpoints.rest, failed=error is not None)
+            if self._files is not None:
+                ends.callback(self._files.tell_of_others)
             if error is not None and not self._place.alone:
                 from dream.files import first  # on use: `import dream` stays quick
 
                 first.explain(error, self._place)
-            if self._files is not None:
-                self._files.tell_of_others()
-            if self._checkpoints is not None:
-                self._checkpoints.rest(failed=error is not None)
-            if self._awaited is None and not _observers.plain():
-                self._adapter.exit()
-        finally:
-            self._leave()
 
     def _begin(self) -> None:
         """Enter the adapter now; where it is not known yet which, at the first import that leaves

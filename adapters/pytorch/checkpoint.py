@@ -13,17 +13,17 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_bytes, array_of
 from dream.checkpoint import generators, layers
 from dream.checkpoint.allotment import Wanted, every_array
+from dream.checkpoint.array_files import check_arrays
 from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
-    check_arrays,
     check_kind,
     check_names,
     named_in,
@@ -205,8 +205,7 @@ def _as_slot(parameter: torch.Tensor, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     whole = torch.from_numpy(value)
-    laid = _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
-    return whole.clone() if laid is whole else laid  # what was read may be a view of a file
+    return _laid_as(parameter, whole) if whole.shape == parameter.shape else whole
 
 
 def _wholes(tensors: Mapping[str, torch.Tensor], wanted: Wanted) -> dict[str, NDArray[Any]]:
@@ -215,9 +214,21 @@ def _wholes(tensors: Mapping[str, torch.Tensor], wanted: Wanted) -> dict[str, ND
     for name, value in tensors.items():
         gather: Callable[[], torch.Tensor] | None = getattr(value, "full_tensor", None)
         whole = value if gather is None else gather()
+        _check_kept(name, whole)
         if wanted(name, array_bytes(whole)):
             arrays[name] = array_of(whole)
     return arrays
+
+
+def _check_kept(name: str, whole: torch.Tensor) -> None:
+    """Refuse what no array can hold, on every rank: one alone will write it."""
+    try:
+        array_of(torch.empty(0, dtype=whole.dtype, layout=whole.layout))
+    except (TypeError, RuntimeError) as error:
+        raise Unsupported(
+            f"A checkpoint holds arrays of numbers. Received: {name!r}, a tensor of {whole.dtype}, "
+            f"{whole.layout}. Keep it out of the model's state, or dense and in another type."
+        ) from error
 
 
 def _laid_as(like: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,8 @@ def recomputed(run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Seq
     def again(*inputs: Any) -> Any:
         def back(*gradients: Any, variables: Sequence[Any] = ()) -> Any:
             with tf.GradientTape() as tape:
-                given = [x + tf.cast(_nothing(gradients[0]), x.dtype) for x in inputs]
+                nothing = _nothing(gradients)
+                given = [x + tf.cast(nothing, x.dtype) for x in inputs]
                 tape.watch(given)
                 outputs = run(*given)
             found = tape.gradient(
@@ -131,8 +132,11 @@ def recomputed(run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Seq
     return result
 
 
-def _nothing(gradient: Any) -> Any:
+def _nothing(gradients: Sequence[Any]) -> Any:
     """0, which is there once a gradient is: so that nothing is computed again before."""
+    gradient = next((g for g in gradients if g.dtype.is_floating), None)
+    if gradient is None:
+        return tf.zeros(())
     one = tf.cast(tf.reduce_max(tf.reshape(gradient, [-1])[:1]), tf.bool)
     return tf.where(tf.equal(one, one), 0.0, float("nan"))
 

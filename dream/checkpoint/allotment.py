@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -47,7 +47,12 @@ class Allotment:
     @property
     def writers(self) -> range:
         """Return the ranks that write; rank 0 does always."""
-        return range(sum(1 for load in self._loads if load) or 1)
+        files = (file for of_kind in self._files.values() for file in of_kind)
+        return range(1 + max((file.writer for file in files), default=0))
+
+    def names(self, kinds: Sequence[str]) -> set[str]:
+        """Return the names of all files, whoever writes them."""
+        return {name for kind in kinds for name in self._names(kind) or [kind]}
 
     def takes(self, kind: str, name: str, size: int) -> bool:
         """Deal out the next array; tell whether this rank writes it. kind: the file that it would

@@ -7,12 +7,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import ConfigurationError
-from dream.checkpoint.content import Arrays
+from dream.checkpoint.content import Arrays, check_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +21,7 @@ Told = Mapping[str, Any]
 
 
 def write_arrays(path: Path, arrays: Arrays) -> Told:
-    """Write a file and bring it to the disk; its digest is taken meanwhile."""
+    """Write a file and bring it to the disk."""
     import numpy as np  # on use, as these: `import dream` stays quick
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -36,10 +35,10 @@ def write_arrays(path: Path, arrays: Arrays) -> Told:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    with path.open("rb") as file, ThreadPoolExecutor(1) as beside:
-        digest = beside.submit(hashlib.file_digest, file, "sha256")
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-        return {"bytes": path.stat().st_size, "sha256": digest.result().hexdigest()}
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def write_text(path: Path, text: bytes) -> Told:
@@ -50,35 +49,66 @@ def write_text(path: Path, text: bytes) -> Told:
     return {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
 
 
-def read_arrays(place: Path, name: str) -> Arrays:
-    """Return the arrays of a file, or of those that an index of that name lists; each is read when
-    it is looked at."""
-    from safetensors import safe_open
+@final
+class StoredArrays(Mapping[str, "NDArray[Any]"]):
+    """Arrays of files, each of which is read when it is looked at.
+
+    stored: by the name here, the open file and the name there.
+    """
+
+    def __init__(self, stored: Mapping[str, tuple[Any, str]]) -> None:
+        self._stored = stored
+
+    def of(self, prefix: str) -> StoredArrays:
+        """Return those whose names begin so, without that."""
+        return StoredArrays(
+            {n.removeprefix(prefix): at for n, at in self._stored.items() if n.startswith(prefix)}
+        )
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        file, there = self._stored[name]
+        return tuple(file.get_slice(there).get_shape())
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        file, there = self._stored[name]
+        found: NDArray[Any] = file.get_tensor(there)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def read_arrays(place: Path, name: str) -> StoredArrays:
+    """Return the arrays of a file, or of those that an index of that name lists."""
+    from safetensors import safe_open  # on use: `import dream` stays quick
 
     index = place / f"{name}.index.json"
     files = [name]
     if index.is_file():
         files = [*dict.fromkeys(json.loads(index.read_text())["weight_map"].values())]
     opened: list[Any] = [safe_open(place / file, framework="numpy") for file in files]
-    return _Opened({key: file for file in opened for key in file.keys()})  # noqa: SIM118
+    return StoredArrays({key: (file, key) for file in opened for key in file.keys()})  # noqa: SIM118
 
 
-@final
-class _Opened(Mapping[str, "NDArray[Any]"]):
-    """files: the open one that has an array, by the array's name."""
+def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise where arrays are not those of the model they are for. here: NAME -> shape."""
+    check_names(what, [*saved], [*here])
+    for name, shape in here.items():
+        found = _shape(saved, name)
+        if found != shape:
+            raise ConfigurationError(
+                f"This checkpoint is of other {what}. Received: {name!r} of shape {found} in it, "
+                f"{shape} here. Make them as they were when it was saved."
+            )
 
-    def __init__(self, files: Mapping[str, Any]) -> None:
-        self._files = files
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        found: NDArray[Any] = self._files[name].get_tensor(name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+def _shape(arrays: Arrays, name: str) -> tuple[int, ...]:
+    if isinstance(arrays, StoredArrays):
+        return arrays.shape(name)
+    return tuple(arrays[name].shape)
 
 
 def check_file(path: Path, told: Told) -> None:

@@ -127,11 +127,18 @@ class Writing:
         try:
             (self._commit if self._ranks.rank == 0 else self._write_part)(work)
         except Exception as error:  # raised by `finish`
-            failed = DreamError(f"The checkpoint was not written. Received: {error!r}.")
-            self._error = error if isinstance(error, DreamError) else failed
+            self._error = error if isinstance(error, DreamError) else self._failed(error)
         finally:
             _under_way.discard(self)
             self._settled.set()
+
+    def _failed(self, error: Exception) -> DreamError:
+        if isinstance(error, OSError):
+            return not_written(self._place, error)
+        return DreamError(
+            f"The checkpoint was not written, and those before it are as they were. Received: "
+            f"{self._place}, and of rank {self._ranks.rank}: {error!r}."
+        )
 
     def _commit(self, work: Work) -> None:
         folder, begun = work.folder, work.begun
@@ -145,10 +152,10 @@ class Writing:
         key = _key(work.begun, self._ranks.rank)
         try:
             files = work.folder.write(work.begun, work.allotment, work.models, work.slots)
-        except OSError as error:
-            words = str(not_written(work.begun.place, error))
-            _store().put(key, json.dumps({"error": words}).encode())
-            raise
+        except Exception as error:  # rank 0 waits for a word
+            said = self._failed(error)
+            _store().put(key, json.dumps({"error": str(said)}).encode())
+            raise said from error
         _store().put(key, json.dumps({"files": files}).encode())
 
 
@@ -192,6 +199,8 @@ def _store() -> PatientStore:
 
 def begin(work: Work, ranks: Communicator) -> Writing:
     """Have a checkpoint written while this process goes on."""
+    import safetensors.numpy  # noqa: F401 - now: a process that is forked meanwhile may import too
+
     _tells_at_the_end()
     writing = Writing(work, ranks)
     _unheard.append(writing)
@@ -200,8 +209,14 @@ def begin(work: Work, ranks: Communicator) -> Writing:
 
 @cache
 def _tells_at_the_end() -> None:
-    """Once: threads are over by then."""
+    """Once: threads are over by then. A forked process has none of them."""
     atexit.register(_tell)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    _under_way.clear()
+    _unheard.clear()
 
 
 def _tell() -> None:

@@ -82,15 +82,3 @@ def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:
             f"This checkpoint is of other {what}. Received: {only}, {len(missing)} missing in it "
             f"and {len(surplus)} too many. Make them as they were when it was saved."
         )
-
-
-def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise where arrays are not those of the model they are for. here: NAME -> shape."""
-    check_names(what, [*saved], [*here])
-    for name, shape in here.items():
-        if tuple(saved[name].shape) != shape:
-            raise ConfigurationError(
-                f"This checkpoint is of other {what}. Received: {name!r} of shape "
-                f"{tuple(saved[name].shape)} in it, {shape} here. Make them as they were when it "
-                "was saved."
-            )

@@ -73,7 +73,7 @@ class CheckpointFolder:
             raise ConfigurationError(
                 f"At least one checkpoint is kept. Received: keep={keep}. Give 1 or more."
             )
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # as it is now: it may be written to later
         self._keep, self._best, self._largest = keep, best, largest
 
     def save(self, checkpoint: Checkpoint) -> Path:
@@ -127,6 +127,13 @@ class CheckpointFolder:
         files: Mapping[str, Told],
     ) -> None:  # fmt: skip
         """Put one in its place, all of whose files are written."""
+        missing = allotment.names((MODEL, OPTIMIZER)) - files.keys()
+        if missing:
+            raise DreamError(
+                "The checkpoint was not written, and those before it are as they were. Received: "
+                f"{begun.place}, and nothing of {', '.join(sorted(missing))}. Report this, with "
+                "the names and sizes of the model's arrays."
+            )
         told = {**files, **self._write_indexes(begun, allotment)}
         text = json.dumps({**state, "files": told}, indent=1, allow_nan=False).encode()
         write_text(begun.part / STATE, text)
@@ -166,8 +173,10 @@ class CheckpointFolder:
     def read(place: Path, state: Mapping[str, Any]) -> Checkpoint:
         """Return one that was checked. An array is read when it is looked at."""
         read = read_arrays(place, MODEL), read_arrays(place, OPTIMIZER)
-        models, slots = ({name: _of(arrays, name) for name in state[kind]} for arrays, kind in
-                         zip(read, ("models", "optimizers"), strict=True))  # fmt: skip
+        models, slots = (
+            {name: arrays.of(named_in(name, "")) for name in state[kind]}
+            for arrays, kind in zip(read, ("models", "optimizers"), strict=True)
+        )
         optimizers = {
             name: OptimizerState(
                 told["kind"], slots[name], from_json(told["numbers"]), from_json(told["groups"])
@@ -301,19 +310,14 @@ def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:
     }
 
 
-def _of(arrays: Arrays, name: str) -> Arrays:
-    if not name:
-        return arrays
-    return {k.removeprefix(f"{name}."): v for k, v in arrays.items() if k.startswith(f"{name}.")}
-
-
 def not_written(place: Path, error: OSError) -> DreamError:
     """Say what the disk refused."""
-    room = ""
+    room, do = "", "Name a folder that every rank may write to, and all hosts have."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         disk = shutil.disk_usage(place.parent)
         room = f", a disk of {disk.total >> 20} MB with {disk.free >> 20} MB free"
+        do = "Make room, or name another folder."
     return DreamError(
         f"The checkpoint was not written, and those before it are as they were. Received: {place} "
-        f"({error.strerror or error}){room}. Make room, or name another folder."
+        f"({error.strerror or error}){room}. {do}"
     )

@@ -38,14 +38,15 @@ def load(
 def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
     """Read the newest checkpoint on every rank; None where there is none."""
     background.settle()
-    one = (Path(path) / STATE).is_file()
-    folder = CheckpointFolder(Path(path).parent if one else path)
-    told = at_rank_0(ranks, lambda: _told(Path(path)) if one else _newest(folder))
+    told = at_rank_0(ranks, lambda: _told(Path(path)))
     if not told:
         return None
-    name, _, digest = told.partition(" ")
-    place = folder.path / name
+    place, digest = Path(path), told
+    if " " in told:
+        digest, _, name = told.partition(" ")
+        place /= name
     _agree(ranks, place, digest)
+    folder = CheckpointFolder(place.parent)
     return folder.read(place, _check_files(ranks, folder, place))
 
 
@@ -143,13 +144,13 @@ def _there(found: Checkpoint, parts: Parts) -> Parts:
     )
 
 
-def _newest(folder: CheckpointFolder) -> str:
-    place = folder.newest()
-    return "" if place is None else _told(place)
-
-
-def _told(place: Path) -> str:
-    return f"{place.name} {_digest(place)}"
+def _told(path: Path) -> str:
+    """Return the digest of a checkpoint; of a folder of several, that of the newest and its name;
+    nothing where there is none."""
+    if (path / STATE).is_file():
+        return _digest(path)
+    place = CheckpointFolder(path).newest()
+    return "" if place is None else f"{_digest(place)} {place.name}"
 
 
 def _digest(place: Path) -> str:
@@ -165,7 +166,7 @@ def _check_files(ranks: Communicator, folder: CheckpointFolder, place: Path) -> 
     wrong = ""
     try:
         state = folder.check(place, ranks.rank, ranks.world_size)
-    except ConfigurationError as error:
+    except (ConfigurationError, OSError) as error:
         wrong = str(error)
     for words in ranks.all_gather_object(wrong):
         if words:

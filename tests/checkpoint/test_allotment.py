@@ -46,3 +46,16 @@ def test_a_rank_whose_share_is_large_writes_several_files() -> None:
 def test_what_has_no_arrays_has_a_file() -> None:
     assert [*Allotment(0, 2).own(KIND, {})] == [(KIND, {})]
     assert not [*Allotment(1, 2).own(KIND, {})]
+
+
+def test_a_rank_that_writes_nothing_but_an_empty_array_writes() -> None:
+    """Left out of the writers, its file was named in the index, and written by nobody."""
+    for rank in range(2):
+        allotment = Allotment(rank, 2, least=40)
+        taken = [allotment.takes(KIND, name, size) for name, size in (("a", 40), ("none", 0))]
+        assert taken == [rank == 0, rank == 1]
+        assert allotment.writers == range(2)
+        assert allotment.names([KIND]) == {
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        }

@@ -11,10 +11,11 @@ from launch_scripts import dream
 from safetensors.numpy import load_file
 
 SCRIPT = """
-import resource, sys
+import os, resource, sys
 import torch, dream
 
-folder = sys.argv[1]
+os.chdir(os.path.dirname(sys.argv[1]))
+folder = os.path.basename(sys.argv[1])  # where it is when it is asked for
 torch.manual_seed(0)
 with dream.strategy("sharded") as strategy:
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 3072) for _ in range(4)))
@@ -22,6 +23,8 @@ with dream.strategy("sharded") as strategy:
         for value in model.parameters():
             value.fill_(1.0)
         saving = strategy.save(folder, step=1, model=model)
+        os.chdir("/")
+        folder = sys.argv[1]
         for value in model.parameters():
             value.fill_(2.0)
     print("whole", (saving.wait() / "COMMITTED").is_file(), str(saving) == str(saving.path))
@@ -36,12 +39,26 @@ with dream.strategy("sharded") as strategy:
         except dream.DreamError as error:
             print("refused", error)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    strategy.save(folder, step=4, model=model)
-    at = strategy.load(folder, model=model)
+    at = strategy.load(strategy.save(folder, step=4, model=model), model=model)
     print("read", at.step)
     if strategy.topology.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
     strategy.save(folder, step=5, model=model)
+"""
+THEN = """
+with contextlib.suppress(dream.DreamError):
+    with dream.strategy("mirrored") as strategy:
+        model = torch.nn.Linear(4, 4)
+        strategy.save(os.devnull + "/none", step=1, model=model)
+print("after", [x.tolist() for x in torch.utils.data.DataLoader(range(4), batch_size=2)])
+with dream.strategy("mirrored") as strategy:
+    if sys.argv[2] == "complex":
+        model = torch.nn.Sequential(*(torch.nn.Linear(2048, 4096) for _ in range(2)))
+        model.register_buffer("wave", torch.zeros(1, dtype=torch.complex128))
+        strategy.save(sys.argv[1], step=1, model=model).wait()
+    model = torch.nn.Linear(4, 4)
+    strategy.save(sys.argv[1], step=2, model=model)
+    raise ValueError("a bug of the script")
 """
 
 
@@ -67,3 +84,16 @@ def test_ranks_write_their_shares_while_training_goes_on(tmp_path: Path) -> None
         for name, array in load_file(place / file).items():
             assert where[name] == file
             assert (array == 1.0).all(), name
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_by_an_error_has_saved(tmp_path: Path) -> None:
+    """And an error at a block's end leaves nothing of the block behind."""
+    script, folder = tmp_path / "save.py", tmp_path / "run"
+    script.write_text("import contextlib, os, sys\nimport torch, dream\n" + THEN)
+    ran = dream("run", "-n", "2", "--all-output", str(script), str(folder), "")
+    assert "a bug of the script" in ran.stderr
+    assert ran.stdout.count("after [[0, 1], [2, 3]]") == 2, ran.stdout
+    assert {p.name for p in folder.iterdir()} == {"latest", "step-000000002"}
+    ran = dream("run", "-n", "2", "--all-output", str(script), str(tmp_path / "not"), "complex")
+    assert ran.stderr.count("complex128") >= 2, ran.stderr  # the rank that writes it, and rank 0

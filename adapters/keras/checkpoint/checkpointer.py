@@ -19,11 +19,11 @@ from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
 from dream.checkpoint import generators, layers
 from dream.checkpoint.allotment import Wanted, every_array
+from dream.checkpoint.array_files import check_arrays
 from dream.checkpoint.checkpointer import Checkpointer, Named
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
-    check_arrays,
     check_kind,
     check_names,
     named_in,

@@ -120,8 +120,10 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._restore_history()
         private.set_first_epoch(self.model, None)  # Keras would begin the next fit there
         self._asked.taken = False
-        self._saves.finish()
-        self._notice.rest()
+        try:
+            self._saves.finish()
+        finally:
+            self._notice.rest()
 
     def _due(self) -> bool:
         every = self._asked.every

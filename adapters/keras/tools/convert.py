@@ -11,7 +11,8 @@ import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.checkpoint import names
-from dream.checkpoint.content import NAMES, Checkpoint, check_arrays
+from dream.checkpoint.array_files import check_arrays
+from dream.checkpoint.content import NAMES, Checkpoint
 
 
 def write(checkpoint: Checkpoint, destination: Path, like: Path | None) -> None:

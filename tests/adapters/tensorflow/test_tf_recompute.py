@@ -40,9 +40,8 @@ def rewritten(function: Any) -> dict[str, Any]:
     ends = [*function.inputs, *function.outputs]
     kept.node_list.value.extend([t.name for t in ends] + [op.name for op in graph.control_outputs])
     meta.collection_def["train_op"].CopyFrom(kept)
-    config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.optimizers.extend(["pruning", "dependency"])
-    return {node.name: node for node in tf_optimizer.OptimizeGraph(config, meta).node}
+    found = tf_optimizer.OptimizeGraph(config_pb2.ConfigProto(), meta)
+    return {node.name: node for node in found.node}
 
 
 def unordered(nodes: dict[str, Any]) -> list[tuple[str, str]]:
@@ -85,3 +84,16 @@ def test_gradients_are_those_without() -> None:
         found.append([*losses, *(w.numpy() for w in weights)])
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_what_has_no_gradient_may_come_with_what_has() -> None:
+    weight = tf.Variable(2.0)
+
+    @tf.function(jit_compile=False)
+    def train(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            kept, found = recomputed(lambda x: [x > 0.0, x * weight], [x])
+            loss = tf.reduce_sum(tf.where(kept, found, 0.0))
+        return tape.gradient(loss, weight)
+
+    assert float(train(tf.constant([1.0, -1.0, 3.0]))) == 4.0
