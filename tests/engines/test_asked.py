@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_scripts import dream
+from launch_scripts import DREAM, dream, wait_for
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,56 @@ def test_a_batch_script_is_one_that_a_shell_takes(tmp_path: Path) -> None:
     assert words[-3:] == [str(script), "$HOME", "'"], told
     place = ["--node-rank", "1", "--master-addr", "first", "--master-port", "15003"]
     assert words[5:11] == place
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> dict[str, str]:
+    """A PATH on which mpirun says that it is Open MPI's, and what else it is given."""
+    program = tmp_path / "mpirun"
+    program.write_text(
+        '#!/bin/bash\n[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1" && exit\n'
+        "trap 'echo told; exit 5' TERM\n"
+        f'echo "$$ $*" > {tmp_path}/part; mv {tmp_path}/part {tmp_path}/began\n'
+        "while true; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("options", "address", "port"),
+    [
+        (("--nnodes", "2", "--master-addr", "h", "--master-port", "3000"), "h", "3000"),
+        (("--nnodes", "2", "--master-addr", "h"), "h", ""),
+        (("--master-addr", "h"), "h", ""),
+        (("--master-port", "3000"), "127.0.0.1", "3000"),
+        (("--hosts", "a,b", "--master-port", "3000"), "a", "3000"),
+        (("--hosts", "a,b", "--master-addr", "h"), "h", ""),
+    ],
+)
+def test_every_rank_of_mpirun_is_told_where_the_first_is(
+    options: tuple[str, ...], address: str, port: str, mpirun: dict[str, str]
+) -> None:
+    ran = dream("run", "--on", "mpi", "-n", "1", *options, "--dry-run", __file__, env=mpirun)
+    assert f"MASTER_ADDR={address} MASTER_PORT={port}" in ran.stdout, ran
+    assert "-x MASTER_ADDR -x MASTER_PORT " in ran.stdout
+
+
+def test_where_the_first_is_comes_from_here_too(mpirun: dict[str, str]) -> None:
+    here = {"MASTER_ADDR": "h", "MASTER_PORT": "3000"}
+    command = ("run", "--on", "mpi", "-n", "1", "--nnodes", "2", "--dry-run")
+    assert "-x MASTER_ADDR -x MASTER_PORT " in dream(*command, __file__, env=mpirun | here).stdout
+    refused = dream(*command, "--master-port", "3000", __file__, env=mpirun)
+    assert refused.returncode == 2
+    assert "Give --master-addr or --hosts too" in refused.stderr
+
+
+def test_a_signal_reaches_mpirun(mpirun: dict[str, str], tmp_path: Path) -> None:
+    command = (*DREAM, "run", "--on", "mpi", "-n", "1", __file__)
+    environ = {**os.environ, **mpirun}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as started:
+        wait_for([tmp_path / "began"])
+        started.terminate()
+        told, _ = started.communicate(timeout=60)
+    assert (told, started.returncode) == ("told\n", 5)
+    assert (tmp_path / "began").read_text().split()[0] == str(started.pid)
