@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,16 +52,46 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         (("--on", "slurm"), "Give -n N"),
         (("--on", "mpi", "-n", "2", "--log-dir", "x"), "--log-dir"),
         (("-n", "1", "--gpus", "1"), "Received: --gpus, no --on"),
+        (("-n", "1", "--signal-before", "7"), "Received: --signal-before, no --on"),
+        (("--on", "slurm", "-n", "1", "--signal-before", "7"), "no --checkpoint"),
+        (("--hosts", ",".join(["a:2"] * 100)), "names a host twice"),
         (("--on", "mpi", "-n", "1", "--time", "1"), "Received: --time, --on mpi"),
         (("--on", "ray", "-n", "1", "--port-range", "1-2"), "Received: --port-range, --on ray"),
         (("--hosts", "a:1,b:1", "--image", "x"), "Received: --image, --on ssh"),
     ],
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None:
-    dry = () if "--gpus" in options[2:] else ("--dry-run",)
+    dry = ("--dry-run",) if {"--on", "--hosts"} & {*options} else ()
     ran = dream("run", *options, *dry, __file__)
     assert ran.returncode == 2
     assert words in ran.stderr
+
+
+def test_ranks_of_slurm_may_save_until_its_time_is_over() -> None:
+    def grace(*options: str) -> list[str]:
+        ran = dream("run", "--on", "slurm", "-n", "1", *options, "--dry-run", __file__)
+        return re.findall(r"--grace (\S+)", ran.stdout)
+
+    assert grace("--checkpoint", "x") == ["100"]
+    assert grace("--checkpoint", "x", "--nnodes", "2", "--signal-before", "600") == ["580"]
+    assert grace("--checkpoint", "x", "--signal-before", "40") == ["30"]
+    assert grace("--checkpoint", "x", "--grace", "5") == ["5.0"]
+    assert grace() == []
+
+
+def test_options_for_sbatch_are_quoted_as_it_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / 'my "own" #1'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    ran = dream("run", "--on", "slurm", "-n", "1", "--engine-option=--comment=it's",
+                "--engine-option=--partition gpu", "--dry-run", __file__)  # fmt: skip
+    lines = ran.stdout.splitlines()
+    assert f'#SBATCH --output="{tmp_path}/my \\"own\\" \\#1/test-asked-%j.out"' in lines
+    assert '#SBATCH --comment="it\\\'s"' in lines
+    assert "#SBATCH --partition gpu" in lines
+    assert f"cd '{folder}' || exit 2" in lines
 
 
 def test_a_batch_script_is_one_that_a_shell_takes(tmp_path: Path) -> None:
