@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from launch_scripts import DREAM, dream, wait_for
 
+from dream import DreamError
+from dream.launch.engines.ray import launch_function
+
 
 @pytest.mark.parametrize(
     ("hosts", "options", "shown"),
@@ -52,6 +55,9 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         (("--on", "slurm"), "Give -n N"),
         (("--on", "mpi", "-n", "2", "--log-dir", "x"), "--log-dir"),
         (("-n", "1", "--gpus", "1"), "Received: --gpus, no --on"),
+        (("--on", "ray", "-n", "2", "--gpus", "3"), "A rank has a GPU to itself"),
+        (("--on", "slurm", "-n", "2", "--gpus", "1"), "A rank has a GPU to itself"),
+        (("--on", "ray", "-n", "2", "--framework", "jax"), "--framework"),
         (("-n", "1", "--signal-before", "7"), "Received: --signal-before, no --on"),
         (("--on", "slurm", "-n", "1", "--signal-before", "7"), "no --checkpoint"),
         (("--hosts", ",".join(["a:2"] * 100)), "names a host twice"),
@@ -175,3 +181,9 @@ def test_a_signal_reaches_mpirun(mpirun: dict[str, str], tmp_path: Path) -> None
         told, _ = started.communicate(timeout=60)
     assert (told, started.returncode) == ("told\n", 5)
     assert (tmp_path / "began").read_text().split()[0] == str(started.pid)
+
+
+@pytest.mark.parametrize("framework", ["torch,tensorflow", "jax"])
+def test_a_function_on_an_engine_has_one_framework(framework: str) -> None:
+    with pytest.raises(DreamError, match=framework):
+        launch_function(b"", {}, n=2, nnodes=1, framework=framework, strategy=None)

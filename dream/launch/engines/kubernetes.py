@@ -14,7 +14,7 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program
+from dream.launch.engines.engine import Engine, program, ranks_with_gpus
 from dream.launch.engines.request import Request
 
 _HOW = "Install kubectl; or --dry-run shows the manifest."
@@ -45,13 +45,8 @@ def manifest(request: Request) -> Manifest:
             "A pod needs an image with dream, the framework and the script in it. Received: no "
             "--image. Build one (docs/starting.md has a Dockerfile), and give --image NAME."
         )
-    request.ranks("the pod asks for as many cores")
-    if given.gpus is None or given.gpus == request.n:
-        return _job_set(request) if given.jobset else _train_job(request)
-    raise ConfigurationError(
-        f"A rank has a GPU to itself. Received: -n {request.n}, --gpus {given.gpus}. Give as many "
-        "GPUs a host as ranks, or none."
-    )
+    ranks_with_gpus(request, "the pod asks for as many cores")
+    return _job_set(request) if given.jobset else _train_job(request)
 
 
 def _train_job(request: Request) -> Manifest:

@@ -11,9 +11,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import final
 
-from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, carried, requests
+from dream.launch.engines.engine import Engine, carried, ranks_with_gpus, requests, told
 from dream.launch.engines.ray_cluster import Asked, Ended, RayJob, connect, hosts_with_room
 from dream.launch.engines.request import Request
 from dream.launch.output import SCREEN
@@ -47,15 +46,9 @@ class Ray(Engine):
 
 def _asked(request: Request) -> Asked:
     given = request.given
-    n = request.ranks("Ray gives as many CPUs")
-    if given.gpus is not None and given.gpus != n:
-        raise ConfigurationError(
-            f"A rank has a GPU to itself. Received: -n {n}, --gpus {given.gpus}. Give as many GPUs "
-            "a host as ranks, or none."
-        )
     kind = "module" if given.module else "script"
     return Asked(
-        n=n,
+        n=ranks_with_gpus(request, "Ray gives as many CPUs"),
         nnodes=request.nnodes,
         command=(kind, given.target, *given.arguments),
         environ={**carried(), **requests(request)},
@@ -113,11 +106,7 @@ def launch_function(
     strategy: str | None,
 ) -> Ended:
     """Run `dream.launch`'s function, packed, on every rank. Rank 0's output is shown."""
-    environ = {**carried(), "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", **env}
-    if strategy is not None:
-        environ[settings.STRATEGY] = strategy
-    if framework is not None:
-        environ[settings.FRAMEWORK] = environ["KERAS_BACKEND"] = framework
+    environ = {**carried(), **told(strategy, framework, env)}
     asked = Asked(n=n, nnodes=nnodes, command=(), environ=environ, call=call)
 
     def show(rank: int, line: bytes, is_error: bool) -> None:

@@ -14,7 +14,7 @@ from typing import final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program
+from dream.launch.engines.engine import Engine, program, ranks_with_gpus
 from dream.launch.engines.request import SIGNAL_BEFORE, Request, interpreter
 from dream.launch.output import SCREEN
 
@@ -80,7 +80,7 @@ class Slurm(Engine):
 
 
 def _check(request: Request) -> None:
-    n = request.ranks("Slurm gives as many cores")
+    ranks_with_gpus(request, "Slurm gives as many cores", spare=True)
     given = request.given
     if given.signal_before != SIGNAL_BEFORE and not given.checkpoint:
         raise ConfigurationError(
@@ -89,11 +89,6 @@ def _check(request: Request) -> None:
         )
     if given.engine_time and not given.checkpoint:
         SCREEN.say("Without --checkpoint FOLDER nothing is saved before the end of --time.")
-    if given.gpus is not None and given.gpus < n:
-        raise ConfigurationError(
-            f"A rank has a GPU to itself. Received: -n {n}, --gpus {given.gpus}. Give as "
-            "many GPUs a host as ranks, or none."
-        )
 
 
 def _output(request: Request) -> str:
