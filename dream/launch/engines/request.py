@@ -88,6 +88,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--job-name", metavar="NAME", help="the job's (the script's)")
     add("--image", metavar="IMAGE", help="kubernetes: the container's, with dream in it")
     add("--jobset", action="store_true", help="kubernetes: a JobSet, for want of Kubeflow Trainer")
+    add("--volume", metavar="CLAIM:PATH",
+        help="kubernetes, --jobset: a PersistentVolumeClaim, and its place in pods")  # fmt: skip
     add("--address", metavar="ADDRESS", help="ray: the cluster's (auto)")
     add("--engine-option", action="append", default=[], metavar="TEXT",
         help="one more for ssh, sbatch or mpirun: --engine-option=--partition=gpu")  # fmt: skip
@@ -98,7 +100,7 @@ _READ = {
     "ssh": ("engine_option",),
     "slurm": ("engine_time", "signal_before", "gpus", "job_name", "engine_option"),
     "mpi": ("engine_option",),
-    "kubernetes": ("gpus", "job_name", "image", "jobset"),
+    "kubernetes": ("gpus", "job_name", "image", "jobset", "volume"),
     "ray": ("gpus", "address"),
 }
 """Which of their options each engine reads."""
