@@ -65,7 +65,7 @@ class Remote:
         self._send(json.dumps({**asked, "word": self._word}))
 
     def signal(self, number: int) -> None:
-        self._send(str(number))
+        self._send(str(int(number)))
 
     @property
     def code(self) -> int | None:
