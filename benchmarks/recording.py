@@ -21,7 +21,7 @@ import numpy as np
 
 import dream
 from dream.launch import start
-from dream.launch.command import explain
+from dream.launch.ending import explain
 from dream.launch.job import Job
 from dream.strategies.spec import Framework
 from dream.tools.record import RecordRequest

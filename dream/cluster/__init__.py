@@ -31,7 +31,7 @@ from dream.cluster.export import (
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.launchers import detect, variables
+from dream.cluster.launchers import detect
 from dream.cluster.ports import (
     PortRange,
     listener_at,
@@ -51,6 +51,7 @@ from dream.cluster.settings import (
     stall_seconds,
     startup_seconds,
 )
+from dream.cluster.shown import variables
 
 __all__ = [
     "STALL_SECONDS",

@@ -8,11 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings
@@ -20,19 +18,17 @@ from dream.cluster.launchers import several
 from dream.cluster.nodes import NodePlace, gpus_here, node_place
 from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
-from dream.launch.ending import SAVED, Outcome, describe, ranks
+from dream.launch.ending import Outcome, explain
 from dream.launch.engines.request import add_options, refuse_unread
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
 from dream.launch.restarts import Restarts, goes_on_from
+from dream.launch.signals import heard
 from dream.launch.start import run
-from dream.launch.watch import Events
 
 DEFAULT_PORT = 29500
 """Where node 0 serves the rendezvous of several hosts, unless told otherwise."""
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -232,41 +228,8 @@ def run_command(job: Job) -> int:
 
 
 def _run(job: Job) -> Outcome:
-    outcome = run(job, _signals)
+    outcome = run(job, lambda events: heard(events.put))
     message = explain(outcome, outcome.shown)
     if message:
         SCREEN.say(message)
     return outcome
-
-
-@contextmanager
-def _signals(events: Events) -> Iterator[None]:
-    """Take signals that end a job as events; SIGHUP as far as nohup does not forbid it."""
-
-    def put(number: int, frame: FrameType | None) -> None:
-        del frame
-        events.put(signal.Signals(number))
-
-    unheard = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    heard = [number for number in _STOPPING if number != signal.SIGHUP or not unheard]
-    before = {number: signal.signal(number, put) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
-    """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
-    if outcome.saved:
-        return SAVED
-    if outcome.stopped is not None:
-        return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
-    if outcome.cause is not None:
-        return describe(outcome.cause, outcome.seconds, outcome.ended, shown)
-    return f"Ended because {outcome.lost}. {_ended(outcome)}" if outcome.lost else ""
-
-
-def _ended(outcome: Outcome) -> str:
-    return f"Ended with it: {ranks(outcome.ended)}." if outcome.ended else "No rank was left."

@@ -205,3 +205,18 @@ class Outcome:
             code = self.cause.first.code or 1
             return code if code > 0 else 128 - code
         return 1 if self.lost else 0
+
+
+def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
+    """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
+    if outcome.saved:
+        return SAVED
+    if outcome.stopped is not None:
+        return f"Stopped by {outcome.stopped.name}. {_ended(outcome)}"
+    if outcome.cause is not None:
+        return describe(outcome.cause, outcome.seconds, outcome.ended, shown)
+    return f"Ended because {outcome.lost}. {_ended(outcome)}" if outcome.lost else ""
+
+
+def _ended(outcome: Outcome) -> str:
+    return f"Ended with it: {ranks(outcome.ended)}." if outcome.ended else "No rank was left."

@@ -37,7 +37,7 @@ def launch(
         there, on so many hosts, `n` on each.
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
-    from dream.launch.command import explain  # on use: `import dream` stays quick
+    from dream.launch.ending import explain  # on use: `import dream` stays quick
     from dream.launch.guard import temporary_folder
     from dream.launch.job import Job, frameworks
     from dream.launch.start import run

@@ -25,7 +25,7 @@ import dream
 from dream import cluster
 from dream._errors import DreamError
 from dream.files.whole import write_whole
-from dream.launch.command import explain
+from dream.launch.ending import explain
 from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
 from dream.shared_memory import status

@@ -10,8 +10,7 @@ from typing import Any
 
 from dream._errors import WorkerFailed
 from dream.launch import start
-from dream.launch.command import explain
-from dream.launch.ending import Outcome
+from dream.launch.ending import Outcome, explain
 from dream.launch.job import Job
 from dream.strategies.spec import Framework
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 import netns
 import numpy as np
 import pytest
-from launch_scripts import wait_for, write
+from launch_scripts import dream, wait_for, write
 from netns import DREAM, Host, Started
 from sshd import servers, why_not
 from test_engines import ROOT_MAY, SCRIPT, start
@@ -122,8 +123,22 @@ def test_a_host_that_is_not_reached_ends_the_start(
     command = (*DREAM, "run", "--hosts", names, hosts.option, script)
     (said,) = netns.ends([started.on(hosts.typed, *command)], time.monotonic(), 60)
     assert said.code == 255
-    assert "is not reached, or lost (exit code 255)" in said.err
+    assert "99 is not reached (exit code 255)" in said.err
     assert hosts.gone()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is not installed: make engines")
+@pytest.mark.parametrize("code", [255, 127])
+def test_a_script_that_ends_as_ssh_does_is_no_lost_host(code: int, tmp_path: Path) -> None:
+    """Its launcher starts it again, as often as was asked for, and nobody else does."""
+    body = f"print('began'); print('no newline', end='', file=sys.stderr); sys.exit({code})\n"
+    script = write(tmp_path, body)
+    ran = dream("run", "--hosts", "localhost:1", "--max-restarts", "1", script)
+    assert ran.returncode == code
+    assert ran.stdout == "began\n" * 2
+    assert f"failed with exit code {code}" in ran.stderr
+    assert "is started again" not in ran.stderr
+    assert not re.search(r"lost|[0-9a-f]{32}", ran.stderr), ran.stderr
 
 
 @pytest.mark.exhaustive

@@ -24,8 +24,11 @@ TRAIN_JOB = {**HEAD, "spec!": {
     "runtimeRef!": {"name!": str},
     "trainer": {"numNodes": int, "numProcPerNode": int, "image": str, "command": [str],
                 "args": [str], "env": ENV, "resourcesPerNode": RESOURCES}}}  # fmt: skip
-CONTAINER = {"name!": str, "image": str, "command": [str], "env": ENV, "resources": RESOURCES}
-POD = {"restartPolicy": str, "terminationGracePeriodSeconds": int, "containers!": [CONTAINER]}
+CONTAINER = {"name!": str, "image": str, "command": [str], "env": ENV, "resources": RESOURCES,
+             "volumeMounts": [{"name!": str, "mountPath!": str}]}  # fmt: skip
+VOLUME = {"name!": str, "persistentVolumeClaim": {"claimName!": str}}
+POD = {"restartPolicy": str, "terminationGracePeriodSeconds": int, "containers!": [CONTAINER],
+       "volumes": [VOLUME]}  # fmt: skip
 JOB = {"parallelism": int, "completions": int, "completionMode": str, "backoffLimit": int,
        "template!": {"spec": POD}}  # fmt: skip
 JOB_SET = {**HEAD, "spec": {
@@ -87,7 +90,10 @@ def _block(lines: list[tuple[int, str]], depth: int) -> tuple[Any, list[tuple[in
     return items or fields, lines
 
 
-@pytest.mark.parametrize(("option", "schema"), [((), TRAIN_JOB), (("--jobset",), JOB_SET)])
+@pytest.mark.parametrize(
+    ("option", "schema"),
+    [((), TRAIN_JOB), (("--jobset",), JOB_SET), (("--jobset", "--volume", "mine:/data"), JOB_SET)],
+)
 def test_manifests_are_what_the_published_schemas_take(
     option: tuple[str, ...], schema: Mapping[str, Any]
 ) -> None:
@@ -107,11 +113,36 @@ def test_a_pod_of_the_job_set_finds_its_place() -> None:
     assert found["failurePolicy"]["maxRestarts"] == 2
     (container,) = found["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["dream", "run", "-n", "4", *SCRIPT]
+    assert "volumeMounts" not in container
     environ = {each["name"]: each.get("value", "1") for each in container["env"]}
     place = node_place(environ)
     assert place is not None
     assert (place.node, place.nodes, place.ranks) == (1, 2, 4)
     assert (place.master_addr, place.master_port) == ("train-ranks-0-0.train", 3000)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--jobset", "--volume", "mine:/data", "--checkpoint", "/data/runs/a"), False),
+        (("--jobset", "--volume", "mine:/data", "--checkpoint", "/database"), True),
+        (("--jobset", "--checkpoint", "/data/runs/a"), True),
+        (("--checkpoint", "/data/runs/a"), True),
+        (("--jobset", "--volume", "mine:/data"), False),
+    ],
+)
+def test_a_checkpoint_that_ends_with_its_pod_is_said(options: tuple[str, ...], said: bool) -> None:
+    ran = dream("run", *ASKED, *options, *SCRIPT)
+    assert ran.returncode == 0
+    assert ("lies on no --volume" in ran.stderr) is said
+    if "--volume" not in options:
+        return
+    (job,) = read(ran.stdout)["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    (volume,), (mount,) = pod["volumes"], pod["containers"][0]["volumeMounts"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "mine"}
+    assert mount == {"name": volume["name"], "mountPath": "/data"}
+    assert "--volume" not in pod["containers"][0]["command"]
 
 
 def test_no_token_is_in_a_manifest() -> None:
@@ -126,6 +157,8 @@ def test_no_token_is_in_a_manifest() -> None:
         (("--image", ""), "needs an image"),
         (("--gpus", "3"), "A rank has a GPU to itself"),
         (("--job-name", "7-of-9"), "names begin with a letter"),
+        (("--volume", "mine:/data"), "A TrainJob has the volumes of its runtime"),
+        (("--jobset", "--volume", "/data"), "Give CLAIM:/FOLDER"),
         (("--hosts", "a:4,b:4"), "chooses the hosts itself"),
         (("--node-rank", "1"), "An engine numbers the hosts itself"),
     ],

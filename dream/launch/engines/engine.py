@@ -12,6 +12,7 @@ from importlib import import_module
 from dream._errors import ConfigurationError, NotInstalled, Unsupported
 from dream.cluster import settings
 from dream.launch.engines.request import Request, refuse_unread, request
+from dream.launch.job import frameworks
 
 _PLACES = {
     "ssh": "dream.launch.engines.ssh:Ssh",
@@ -83,17 +84,38 @@ def carried(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def requests(request: Request) -> dict[str, str]:
     """Return what `dream run` would tell its ranks, less their places."""
     given = request.given
-    found: dict[str, str] = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-    if given.strategy:
-        found[settings.STRATEGY] = given.strategy
-    if given.framework:
-        if "," in given.framework:
-            raise Unsupported(
-                "This engine gives every rank the same framework. Received: --framework "
-                f"{given.framework}. Give one, or start by `dream run` without --on."
-            )
-        found[settings.FRAMEWORK] = found["KERAS_BACKEND"] = given.framework
+    found = told(given.strategy, given.framework)
     if given.checkpoint:
         found[settings.CHECKPOINT] = str(given.checkpoint.absolute())
         found[settings.CHECKPOINT_SECONDS] = str(given.every)
     return found
+
+
+def told(
+    strategy: str | None, framework: str | None, env: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return what each rank of an engine is told, the same all. env: the user's own."""
+    found = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", **(env or {})}
+    if strategy:
+        found[settings.STRATEGY] = strategy
+    several = frameworks(framework)
+    if len(several) > 1:
+        raise Unsupported(
+            "An engine gives every rank the same framework. Received: framework "
+            f"{framework}. Give one, or start the ranks on this machine."
+        )
+    if several:
+        found[settings.FRAMEWORK] = found["KERAS_BACKEND"] = several[0]
+    return found
+
+
+def ranks_with_gpus(request: Request, why: str, *, spare: bool = False) -> int:
+    """Return the ranks of a host, each of which has a GPU to itself where GPUs are asked for.
+    why: for who did not say how many. spare: whether there may be more GPUs than ranks."""
+    n, gpus = request.ranks(why), request.given.gpus
+    if gpus is None or gpus == n or (spare and gpus > n):
+        return n
+    raise ConfigurationError(
+        f"A rank has a GPU to itself. Received: -n {n}, --gpus {gpus}. Give as many GPUs a host as "
+        "ranks, or none."
+    )

@@ -10,12 +10,14 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program
+from dream.launch.engines.engine import Engine, program, ranks_with_gpus
 from dream.launch.engines.request import Request
+from dream.launch.output import SCREEN
 
 _HOW = "Install kubectl; or --dry-run shows the manifest."
 _PORT = 29500
@@ -45,12 +47,41 @@ def manifest(request: Request) -> Manifest:
             "A pod needs an image with dream, the framework and the script in it. Received: no "
             "--image. Build one (docs/starting.md has a Dockerfile), and give --image NAME."
         )
-    request.ranks("the pod asks for as many cores")
-    if given.gpus is None or given.gpus == request.n:
-        return _job_set(request) if given.jobset else _train_job(request)
-    raise ConfigurationError(
-        f"A rank has a GPU to itself. Received: -n {request.n}, --gpus {given.gpus}. Give as many "
-        "GPUs a host as ranks, or none."
+    ranks_with_gpus(request, "the pod asks for as many cores")
+    volume = _volume(request)
+    _say_unkept(request, volume)
+    return _job_set(request, volume) if given.jobset else _train_job(request)
+
+
+def _volume(request: Request) -> tuple[str, str] | None:
+    """Return the claim of --volume, and where pods have it."""
+    given = request.given
+    if given.volume is None:
+        return None
+    claim, _, path = given.volume.partition(":")
+    if not claim or not path.startswith("/"):
+        raise ConfigurationError(
+            "A volume is a PersistentVolumeClaim's name and a folder of the pod. Received: "
+            f"--volume {given.volume}. Give CLAIM:/FOLDER."
+        )
+    if not given.jobset:  # the field for it has another name in each version of Kubeflow Trainer
+        raise ConfigurationError(
+            "A TrainJob has the volumes of its runtime. Received: --volume "
+            f"{given.volume}, no --jobset. Add it to the runtime torch-distributed and leave it "
+            "out here, or give --jobset."
+        )
+    return claim, path
+
+
+def _say_unkept(request: Request, volume: tuple[str, str] | None) -> None:
+    """Say where a checkpoint would end with its pod."""
+    folder = request.given.checkpoint
+    if folder is None or (volume and PurePosixPath(folder).is_relative_to(volume[1])):
+        return
+    SCREEN.say(
+        f"--checkpoint {folder} lies on no --volume: it ends with the pod, unless the cluster has "
+        "a volume there in every pod. Give --jobset --volume CLAIM:/FOLDER, and a --checkpoint in "
+        "that folder."
     )
 
 
@@ -74,8 +105,9 @@ def _train_job(request: Request) -> Manifest:
     }
 
 
-def _job_set(request: Request) -> Manifest:
-    """The same variables, set here: the pod's number comes from its job's index."""
+def _job_set(request: Request, volume: tuple[str, str] | None) -> Manifest:
+    """The same variables, set here: the pod's number comes from its job's index. volume: a claim
+    that every pod has, and where."""
     name = _name(request)
     place = {
         "PET_NNODES": str(request.nnodes),
@@ -95,18 +127,21 @@ def _job_set(request: Request) -> Manifest:
         ],
         "resources": _resources(request),
     }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": round(request.given.grace) + 15,
+        "containers": [container],
+    }
+    if volume:
+        claim, path = volume
+        container["volumeMounts"] = [{"name": "kept", "mountPath": path}]
+        pod["volumes"] = [{"name": "kept", "persistentVolumeClaim": {"claimName": claim}}]
     job = {
         "parallelism": request.nnodes,
         "completions": request.nnodes,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "template": {
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": round(request.given.grace) + 15,
-                "containers": [container],
-            }
-        },
+        "template": {"spec": pod},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
+import sys
 from collections.abc import Sequence
-from typing import final
+from typing import NoReturn, final
 
+from dream._errors import ConfigurationError
 from dream.cluster import settings
+from dream.cluster.launcher import MASTER
 from dream.cluster.ports import LOOPBACK, own_address, port_of
 from dream.launch import child
 from dream.launch.engines.engine import Engine, carried, program, requests
@@ -28,24 +32,43 @@ class Mpi(Engine):
         names = " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
         return f"{names} {shlex.join(_command(request, values))}".strip()
 
-    def start(self, request: Request) -> int:
+    def start(self, request: Request) -> NoReturn:
         values = _variables(request)
         if request.nnodes > 1 and not os.environ.get(settings.TOKEN):
             values[settings.TOKEN] = os.urandom(16).hex()
-        environ = {**os.environ, **values}
-        return subprocess.run(_command(request, values), env=environ, check=False).returncode
+        _become(_command(request, values), {**os.environ, **values})
+
+
+def _become(command: list[str], environ: dict[str, str]) -> NoReturn:
+    """Be mpirun from here on: whoever signals this process signals it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores
+    os.execve(command[0], command, environ)
 
 
 def _variables(request: Request) -> dict[str, str]:
     """Return what the ranks find in their environment, beside what mpirun sets."""
-    given, found = request.given, requests(request)
-    if len(request.hosts) > 1:
-        address = given.master_addr or request.hosts[0].address
-        port = given.master_port or port_of([str(os.getpid()), *map(str, request.hosts)])
-        found |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-    elif given.master_port and request.nnodes == 1:
-        found |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(given.master_port)}
-    return found
+    return requests(request) | _first(request)
+
+
+def _first(request: Request) -> dict[str, str]:
+    """Return where rank 0 is, as the options or --hosts say; else as the environment here does,
+    which mpirun alone would not take to every host."""
+    given, hosts = request.given, request.hosts
+    here = {name: os.environ[name] for name in MASTER if os.environ.get(name) and not hosts}
+    if len(hosts) < 2 and not (given.master_addr or given.master_port):
+        return here
+    known = LOOPBACK if request.nnodes == 1 else hosts[0].address if hosts else None
+    address = given.master_addr or here.get(MASTER[0]) or known
+    if address is None:
+        raise ConfigurationError(
+            "A port alone does not tell several hosts where rank 0 is. Received: --master-port "
+            f"{given.master_port}, --nnodes {request.nnodes}. Give --master-addr or --hosts too."
+        )
+    port = given.master_port or here.get(MASTER[1])
+    port = port or port_of([str(os.getpid()), *map(str, hosts)])
+    return dict(zip(MASTER, (address, str(port)), strict=True))
 
 
 def _command(request: Request, values: dict[str, str]) -> list[str]:

@@ -19,6 +19,8 @@ from dream.launch import child
 from dream.launch.guard import Guard
 
 _MOST_PIECES = 4096
+"""Lines that wait to be fetched: a rank that prints faster does not wait for the network."""
+
 Pieces = list[tuple[bool, bytes]]
 """What was printed since: whether on stderr, and the lines."""
 
@@ -30,7 +32,9 @@ class RankProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard = Guard()
-        self._pieces: deque[tuple[bool, bytes]] = deque(maxlen=_MOST_PIECES)
+        self._pieces: deque[tuple[bool, bytes]] = deque()
+        self._left_out = 0
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._folder = tempfile.mkdtemp(prefix="dream-rank-")
         self._guard.add_folder(Path(self._folder))
@@ -78,8 +82,17 @@ class RankProcess:
         if code is not None:
             for thread in self._threads:
                 thread.join(1.0)
-        pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
-        return pieces, code, time.time()
+        return self._since(), code, time.time()
+
+    def _since(self) -> Pieces:
+        """Take what was printed, after a line on how much more it was."""
+        with self._lock:
+            pieces, left_out = [*self._pieces], self._left_out
+            self._pieces.clear()
+            self._left_out = 0
+        if left_out:
+            pieces.insert(0, (True, f"... {left_out} lines left out\n".encode()))
+        return pieces
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -101,4 +114,8 @@ class RankProcess:
     def _read(self, stream: IO[bytes], is_error: bool) -> None:
         with stream:
             for line in stream:
-                self._pieces.append((is_error, line))
+                with self._lock:
+                    if len(self._pieces) == _MOST_PIECES:
+                        self._pieces.popleft()
+                        self._left_out += 1
+                    self._pieces.append((is_error, line))

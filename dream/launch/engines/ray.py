@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import final
+from typing import Any, final
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, NotInstalled
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, carried, requests
-from dream.launch.engines.ray_cluster import Asked, Ended, RayJob, connect, hosts_with_room
+from dream.launch.engines.engine import Engine, carried, ranks_with_gpus, requests, told
+from dream.launch.engines.ray_cluster import Asked, Ended, RayJob, hosts_with_room
 from dream.launch.engines.request import Request
 from dream.launch.output import SCREEN
+from dream.launch.signals import heard
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_KNOCK_SECONDS = 10.0
 
 
 @final
@@ -47,21 +47,43 @@ class Ray(Engine):
 
 def _asked(request: Request) -> Asked:
     given = request.given
-    n = request.ranks("Ray gives as many CPUs")
-    if given.gpus is not None and given.gpus != n:
-        raise ConfigurationError(
-            f"A rank has a GPU to itself. Received: -n {n}, --gpus {given.gpus}. Give as many GPUs "
-            "a host as ranks, or none."
-        )
     kind = "module" if given.module else "script"
     return Asked(
-        n=n,
+        n=ranks_with_gpus(request, "Ray gives as many CPUs"),
         nnodes=request.nnodes,
         command=(kind, given.target, *given.arguments),
         environ={**carried(), **requests(request)},
         gpus=bool(given.gpus),
         grace=given.grace,
     )
+
+
+def connect(address: str | None) -> Any:
+    """Return ray, connected to a cluster that runs: none is started."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise NotInstalled(
+            "ray is not installed. Received: --on ray. Run: pip install 'dream-systems[ray]'"
+        ) from error
+    if ray.is_initialized():
+        return ray
+    try:
+        _knock(address)
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"No Ray cluster answers. Received: address {address or 'auto'} ({error}). Start one "
+            "(ray start --head), or give --address HOST:6379."
+        ) from error
+    return ray
+
+
+def _knock(address: str | None) -> None:
+    """Raise OSError where nothing listens: Ray itself would ask for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and "/" not in host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
 
 
 def _that_fits(ray: object, asked: Asked, request: Request) -> Asked:
@@ -82,22 +104,14 @@ def _run(ray: object, asked: Asked, request: Request) -> Ended:
         if given.log_dir:
             _log(given.log_dir, rank, line)
 
-    def put(number: int, frame: FrameType | None) -> None:
-        del frame
-        events.put(number)
-
     def news() -> int | None:
         try:
             return events.get_nowait()
         except Empty:
             return None
 
-    before = {number: signal.signal(number, put) for number in _SIGNALS}
-    try:
+    with heard(events.put):
         ended = RayJob(ray, asked, show).run(news)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if ended.said:
         SCREEN.say(ended.said)
     return ended
@@ -113,11 +127,7 @@ def launch_function(
     strategy: str | None,
 ) -> Ended:
     """Run `dream.launch`'s function, packed, on every rank. Rank 0's output is shown."""
-    environ = {**carried(), "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", **env}
-    if strategy is not None:
-        environ[settings.STRATEGY] = strategy
-    if framework is not None:
-        environ[settings.FRAMEWORK] = environ["KERAS_BACKEND"] = framework
+    environ = {**carried(), **told(strategy, framework, env)}
     asked = Asked(n=n, nnodes=nnodes, command=(), environ=environ, call=call)
 
     def show(rank: int, line: bytes, is_error: bool) -> None:

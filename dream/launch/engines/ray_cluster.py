@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from dream._errors import ConfigurationError, NotInstalled, WorkerFailed
+from dream._errors import ConfigurationError, WorkerFailed
 from dream.cluster import settings, startup_seconds
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import SAVED, Ending, describe, find_cause
@@ -21,7 +20,6 @@ from dream.launch.engines.rank_process import RankProcess
 _LOOK_SECONDS = 0.2
 _TERM_SECONDS = 2.0
 _KEPT = 60
-_KNOCK_SECONDS = 10.0
 Show = Callable[[int, bytes, bool], None]
 """Takes a rank, a line, and whether it came on stderr."""
 
@@ -51,34 +49,6 @@ class Ended:
     rank: int | None = None
     text: str = ""
     results: tuple[bytes, ...] = ()
-
-
-def connect(address: str | None) -> Any:
-    """Return ray, connected to a cluster that runs: none is started."""
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise NotInstalled(
-            "ray is not installed. Received: --on ray. Run: pip install 'dream-systems[ray]'"
-        ) from error
-    if ray.is_initialized():
-        return ray
-    try:
-        _knock(address)
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"No Ray cluster answers. Received: address {address or 'auto'} ({error}). Start one "
-            "(ray start --head), or give --address HOST:6379."
-        ) from error
-    return ray
-
-
-def _knock(address: str | None) -> None:
-    """Raise OSError where nothing listens: Ray itself would ask for minutes."""
-    host, colon, port = (address or "").rpartition(":")
-    if colon and "/" not in host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
 
 
 def hosts_with_room(ray: Any, asked: Asked) -> int:

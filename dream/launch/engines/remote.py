@@ -1,6 +1,9 @@
 """`dream run` on a host that was reached by ssh. What it is to run comes over its standard input,
 the token too, so that no command line shows it; then signals; its end ends the job here.
 
+On stderr it says, by a word that it was given, that it has begun, and the exit code at its end:
+ssh's own exit codes are those of scripts, too.
+
 Usage: python -m dream.launch.engines.remote < CHANNEL
 """
 
@@ -11,6 +14,8 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
+from typing import Any, final
 
 
 def main() -> None:
@@ -24,6 +29,22 @@ def main() -> None:
     if told is None:
         raise SystemExit(1)
     asked = json.loads(told)
+    _say(asked["word"], "")
+    try:
+        _run(asked, lines)
+    except SystemExit as end:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _say(asked["word"], str(end.code or 0))
+        raise
+
+
+def _say(word: str, text: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"{word} {text}\n".encode())
+
+
+def _run(asked: dict[str, Any], lines: Lines) -> None:
     try:
         os.chdir(asked["folder"])
     except OSError as error:
@@ -37,7 +58,8 @@ def main() -> None:
     dream(asked["command"])
 
 
-class Lines:  # @final, less the import of typing
+@final
+class Lines:
     """Lines off a descriptor, none buffered by Python."""
 
     def __init__(self, descriptor: int) -> None:

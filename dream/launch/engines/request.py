@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dream._errors import ConfigurationError
+from dream.files.whole import is_file
 
 ENGINES = ("ssh", "slurm", "mpi", "kubernetes", "ray")
+SIGNAL_BEFORE = 120
 
 _VALUES = ("strategy", "framework", "log_dir", "port_range", "checkpoint", "node_timeout", "grace",
            "every", "max_restarts", "master_port")  # fmt: skip
@@ -80,12 +82,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--hosts", metavar="A:N,B:N", help="hosts and their ranks, or a file of them: by ssh")
     add("--dry-run", action="store_true", help="show what would be started")
     add("--time", dest="engine_time", metavar="TIME", help="slurm: as it takes it, 2:00:00 say")
-    add("--signal-before", type=int, default=120, metavar="SECONDS",
-        help="slurm: save so long before the end of the time (120)")  # fmt: skip
+    add("--signal-before", type=int, default=SIGNAL_BEFORE, metavar="SECONDS",
+        help=f"slurm: save so long before the end of the time ({SIGNAL_BEFORE})")  # fmt: skip
     add("--gpus", type=int, metavar="N", help="slurm, kubernetes, ray: GPUs a host")
     add("--job-name", metavar="NAME", help="the job's (the script's)")
     add("--image", metavar="IMAGE", help="kubernetes: the container's, with dream in it")
     add("--jobset", action="store_true", help="kubernetes: a JobSet, for want of Kubeflow Trainer")
+    add("--volume", metavar="CLAIM:PATH",
+        help="kubernetes, --jobset: a PersistentVolumeClaim, and its place in pods")  # fmt: skip
     add("--address", metavar="ADDRESS", help="ray: the cluster's (auto)")
     add("--engine-option", action="append", default=[], metavar="TEXT",
         help="one more for ssh, sbatch or mpirun: --engine-option=--partition=gpu")  # fmt: skip
@@ -94,9 +98,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 _READ = {
     None: (),
     "ssh": ("engine_option",),
-    "slurm": ("engine_time", "gpus", "job_name", "engine_option"),
+    "slurm": ("engine_time", "signal_before", "gpus", "job_name", "engine_option"),
     "mpi": ("engine_option",),
-    "kubernetes": ("gpus", "job_name", "image", "jobset"),
+    "kubernetes": ("gpus", "job_name", "image", "jobset", "volume"),
     "ray": ("gpus", "address"),
 }
 """Which of their options each engine reads."""
@@ -167,7 +171,7 @@ def _options(given: argparse.Namespace, parser: argparse.ArgumentParser) -> tupl
 def _hosts(text: str) -> tuple[Host, ...]:
     """Read "a:4,b:4", or a file with a host a line: "a:4", "a slots=4", "a 4" or "a"."""
     path = Path(text)
-    if path.is_file():
+    if is_file(path):
         lines = path.read_text(encoding="utf-8").splitlines()
         entries = [line.partition("#")[0].strip() for line in lines]
     else:

@@ -6,6 +6,7 @@ Before the time ends Slurm signals the step; the ranks save and leave with the e
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program
-from dream.launch.engines.request import Request, interpreter
+from dream.launch.engines.engine import Engine, program, ranks_with_gpus
+from dream.launch.engines.request import SIGNAL_BEFORE, Request, interpreter
 from dream.launch.output import SCREEN
 
 _HOW = "Submit from a host of the cluster; or --dry-run shows the script."
@@ -24,7 +25,7 @@ _SCRIPT = """#!/bin/bash
 
 # The ranks of several hosts have this secret in common; it is made as the job starts.
 export {token}="${{{token}:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')}}"
-cd {folder}
+cd {folder} || exit 2
 {start}
 code=$?
 {again}exit $code
@@ -42,6 +43,13 @@ fi
 _PORT = "$((15000 + SLURM_JOB_ID % 15000))"
 """Jobs side by side have ports of their own."""
 
+_FAREWELL_SECONDS = 20
+"""Of --signal-before: for launchers to end once their ranks have, and for the requeue."""
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]*")
+_SPECIAL = re.compile(r"""([\\"'#])""")
+_ESCAPED = r"\\\1"
+
 
 @final
 class Slurm(Engine):
@@ -49,7 +57,7 @@ class Slurm(Engine):
         _check(request)
         again = _AGAIN.format(later=settings.GO_ON_LATER) if request.given.checkpoint else ""
         return _SCRIPT.format(
-            options="\n".join(f"#SBATCH {option}" for option in _options(request)),
+            options="\n".join(f"#SBATCH {_option(option)}" for option in _options(request)),
             token=settings.TOKEN,
             folder=shlex.quote(str(Path.cwd())),
             start=_start(request),
@@ -72,14 +80,15 @@ class Slurm(Engine):
 
 
 def _check(request: Request) -> None:
-    n = request.ranks("Slurm gives as many cores")
-    if request.given.engine_time and not request.given.checkpoint:
-        SCREEN.say("Without --checkpoint FOLDER nothing is saved before the end of --time.")
-    if request.given.gpus is not None and request.given.gpus < n:
+    ranks_with_gpus(request, "Slurm gives as many cores", spare=True)
+    given = request.given
+    if given.signal_before != SIGNAL_BEFORE and not given.checkpoint:
         raise ConfigurationError(
-            f"A rank has a GPU to itself. Received: -n {n}, --gpus {request.given.gpus}. Give as "
-            "many GPUs a host as ranks, or none."
+            "Without a checkpoint there is nothing to save before the end of the time. Received: "
+            f"--signal-before {given.signal_before}, no --checkpoint. Give --checkpoint FOLDER."
         )
+    if given.engine_time and not given.checkpoint:
+        SCREEN.say("Without --checkpoint FOLDER nothing is saved before the end of --time.")
 
 
 def _output(request: Request) -> str:
@@ -106,19 +115,37 @@ def _options(request: Request) -> list[str]:
     return [*found, *given.engine_option]
 
 
+def _option(option: str) -> str:
+    """Write an option for sbatch, which reads double quotes and backslashes as a shell does, and a
+    comment from # on."""
+    name, equals, value = option.partition("=")
+    if not equals or _PLAIN.fullmatch(value):
+        return option
+    return f'{name}="{_SPECIAL.sub(_ESCAPED, value)}"'
+
+
 def _start(request: Request) -> str:
     """One task a node: each starts the node's ranks, and may use all of its cores."""
     dream = [interpreter(), "-m", "dream"]
     step = f"--cpus-per-task={request.n} "
+    grace = _grace(request)
     if request.nnodes == 1:
-        return _ALONE.format(step=step, command=shlex.join([*dream, *request.command()]))
+        return _ALONE.format(step=step, command=shlex.join([*dream, *request.command(*grace)]))
     place = ["--nnodes", str(request.nnodes), "--node-rank", "$SLURM_NODEID",
              "--master-addr", "$DREAM_FIRST_HOST"]  # fmt: skip
     port = [] if request.given.master_port else ["--master-port", _PORT]
-    words = [_quoted(word) for word in [*dream, *request.command(*place, *port)]]
+    words = [_quoted(word) for word in [*dream, *request.command(*place, *port, *grace)]]
     # a task's own number is known in the task alone
     inner = shlex.quote("exec " + " ".join(words))
     return _SEVERAL.format(nodes=request.nnodes, step=step, inner=inner)
+
+
+def _grace(request: Request) -> tuple[str, ...]:
+    """Give ranks that save nearly all the time that Slurm is asked for, unless told otherwise."""
+    given = request.given
+    if not given.checkpoint or "--grace" in request.options:
+        return ()
+    return ("--grace", f"{max(given.grace, given.signal_before - _FAREWELL_SECONDS):g}")
 
 
 def _quoted(word: str) -> str:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
-from collections.abc import Callable
 from queue import SimpleQueue
-from types import FrameType
 from typing import final
 
 from dream._errors import ConfigurationError
@@ -22,10 +19,10 @@ from dream.cluster.ports import is_loopback, local_address
 from dream.launch.engines.engine import Engine, carried, program
 from dream.launch.engines.request import Host, Request, interpreter
 from dream.launch.engines.ssh_hosts import Hosts, Remote
+from dream.launch.signals import heard
 
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5",
             "-o", "ServerAliveCountMax=3")  # fmt: skip
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @final
@@ -51,16 +48,12 @@ class Ssh(Engine):
             remote.ask(_command(request, node, first), environ)
             return remote
 
-        before = {number: signal.signal(number, _putting(events)) for number in _SIGNALS}
-        try:
+        with heard(events.put):
             started = Hosts(begin, len(hosts), request.given.max_restarts)
             try:
                 return started.until_the_end(events)
             finally:
                 started.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _several(request: Request) -> tuple[Host, ...]:
@@ -74,14 +67,6 @@ def _several(request: Request) -> tuple[Host, ...]:
 
 def _token() -> str:
     return os.urandom(16).hex()
-
-
-def _putting(events: SimpleQueue[int]) -> Callable[[int, FrameType | None], None]:
-    def put(number: int, frame: FrameType | None) -> None:
-        del frame
-        events.put(number)
-
-    return put
 
 
 def _first_address(request: Request) -> str:

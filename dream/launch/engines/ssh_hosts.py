@@ -25,8 +25,8 @@ _MET = b" listens at "
 
 _FAREWELL_SECONDS = 20.0
 _PAUSE_SECONDS = 1.0
-_REACHED = 255
-"""ssh's own exit code, where it does not come to the command's."""
+_LAST_SECONDS = 2.0
+"""For its last words, once it has ended."""
 
 
 @final
@@ -40,7 +40,13 @@ class Remote:
         self.met = False
         """Whether its launcher has begun to talk to the others."""
 
+        self.reached = False
+        """Whether it has said that it is there."""
+
         self.kept: deque[bytes] = deque(maxlen=_KEPT)
+        self._word = os.urandom(16).hex()
+        self._told: int | None = None
+        self._code: int | None = None
         # in a session of its own: Ctrl-C is passed on, and does not cut the channel
         self._process = subprocess.Popen(
             way, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -56,14 +62,26 @@ class Remote:
 
     def ask(self, command: list[str], environ: dict[str, str]) -> None:
         asked = {"folder": str(Path.cwd()), "environ": environ, "command": command}
-        self._send(json.dumps(asked))
+        self._send(json.dumps({**asked, "word": self._word}))
 
     def signal(self, number: int) -> None:
-        self._send(str(number))
+        self._send(str(int(number)))
 
     @property
     def code(self) -> int | None:
-        return self._process.poll()
+        """The launcher's exit code, as it said it; where it could not, that of what reached it,
+        and never 0. None until it has ended."""
+        code = self._process.poll()
+        if code is not None and self._code is None:
+            for thread in self._threads:
+                thread.join(_LAST_SECONDS)
+            self._code = (code or 1) if self._told is None else self._told
+        return self._code
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended without its last word."""
+        return self.code is not None and self._told is None
 
     def close(self) -> None:
         """Let go of the channel, which ends what is left there; wait for what was printed."""
@@ -89,10 +107,19 @@ class Remote:
     def _pass_on(self, source: IO[bytes], sink: int) -> None:
         with source:
             for line in source:
+                line = self._less_a_word(line)
                 self.kept.append(line)
                 self.met = self.met or _MET in line
                 if self._shows:
                     _write(sink, line)
+
+    def _less_a_word(self, line: bytes) -> bytes:
+        """Hear a word of the launcher's, which may stand after the end of what has no newline."""
+        text, heard, said = line.partition(self._word.encode())
+        if heard:
+            self.reached = True
+            self._told = int(said) if said.strip() else None
+        return text
 
 
 def _write(sink: int, line: bytes) -> None:
@@ -119,14 +146,19 @@ class Hosts:
 
     def until_the_end(self, events: SimpleQueue[int]) -> int:
         """Pass signals on until all have ended. Return the exit code."""
-        while any(remote.code is None for remote in self._remotes):
+        while self._look():
             with contextlib.suppress(Empty):
                 self._signal(events.get(timeout=0.1))
-            for node, remote in enumerate(self._remotes):
-                if remote.code and remote not in self._said:
-                    self._said.add(remote)
-                    self._ended(node, remote)
         return next((remote.code for remote in self._remotes if remote.code), 0) or 0
+
+    def _look(self) -> bool:
+        """See to the hosts that have ended since. Whether there may be more to see."""
+        left = any(remote.code is None for remote in self._remotes)
+        for node, remote in enumerate(self._remotes):
+            if remote.code and remote not in self._said:
+                self._said.add(remote)
+                self._ended(node, remote)
+        return left or any(remote.code is None for remote in self._remotes)
 
     def close(self) -> None:
         for remote in self._remotes:
@@ -154,14 +186,12 @@ class Hosts:
 
 def _say_lost(remote: Remote) -> bool:
     """Say why a host's launcher is gone where it could not say so itself. Whether that is so."""
-    code = remote.code
-    if code not in (_REACHED, 126, 127) and (code or 0) >= 0:
+    if not remote.lost:
         return False
-    time.sleep(0.2)  # its last words are on the way
     words = b"".join(remote.kept).decode(errors="replace").rstrip()
     SCREEN.say(
-        f"{remote.host.name} is not reached, or lost (exit code {code}): "
-        f"{words or 'no word of why'}. Every host is reached by `ssh HOST` without a password, and "
-        f"has {interpreter()}."
+        f"{remote.host.name} is {'lost' if remote.reached else 'not reached'} (exit code "
+        f"{remote.code}): {words or 'no word of why'}. Every host is reached by `ssh HOST` without "
+        f"a password, and has {interpreter()}."
     )
     return True

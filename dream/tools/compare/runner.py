@@ -10,7 +10,7 @@ from pathlib import Path
 from time import time
 
 from dream._errors import NotInstalled, Unsupported
-from dream.launch.command import explain
+from dream.launch.ending import explain
 from dream.strategies import registry
 from dream.strategies import spec as specs
 from dream.tools import jobs, placing, record, support

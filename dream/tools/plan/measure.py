@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import final
 
-from dream.launch.command import explain
+from dream.launch.ending import explain
 from dream.launch.guard import temporary_folder
 from dream.strategies import registry
 from dream.strategies.spec import Framework

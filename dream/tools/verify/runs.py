@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from dream._errors import ConfigurationError, Unsupported, said
 from dream.launch import start
-from dream.launch.command import explain
+from dream.launch.ending import explain
 from dream.launch.environment import cores
 from dream.launch.job import Job
 from dream.strategies import spec as specs
