@@ -81,7 +81,7 @@ def test_looking_imports_no_framework():
 
 def test_a_strategy_that_a_framework_lacks_is_a_line_and_stops_nothing(without, monkeypatch):
     without()
-    monkeypatch.delitem(runner._registry.STRATEGIES, ("torch", "mirrored"))
+    monkeypatch.delitem(runner.registry.STRATEGIES, ("torch", "mirrored"))
     cells = grid(["torch"], ["mirrored"], 2)
     runner.require(cells, ["torch"], ["mirrored"])
     single, mirrored = map(runner.missing, cells)
