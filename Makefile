@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean \
-	compat compat-oldest compat-newest dist engines
+	compat compat-oldest compat-newest dist engines docs
 
 demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
@@ -60,6 +60,21 @@ compat-newest:
 engines:
 	apt-get install --yes --no-install-recommends openmpi-bin mpich slurmctld slurmd slurm-client \
 		munge openssh-server openssh-client
+
+# The site, in build/site. An environment of its own: tests need none of it.
+DOCS := build/docs-venv
+docs: $(DOCS)/.installed
+	@rm -rf build/pages && mkdir -p build/pages/benchmarks
+	@cp -r README.md CONTRIBUTING.md CHANGELOG.md docs examples build/pages
+	@cp -r benchmarks/README.md $(wildcard benchmarks/*.png) build/pages/benchmarks
+	@# --quiet would have --strict count no warning
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
+$(DOCS)/.installed: pyproject.toml
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		"mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29,<2"
+	@touch $@
 
 # sdist and wheel, each installed and used, with a compiler and without.
 dist:

@@ -87,12 +87,26 @@ def large_mlp() -> nn.Module:
     )
 
 
+class ManyTensors(nn.Module):
+    """A sum of 5,000 vectors between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = nn.ParameterList(0.01 * torch.randn(16) for _ in range(5000))
+        self.enter, self.leave = nn.Linear(784, 16), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.leave(self.enter(x) + torch.stack([*self.vectors]).sum(0))
+        return out
+
+
 def works(steps: int) -> dict[str, Work]:
     """The step benchmark's models. steps: an epoch of the smallest; the others take fewer."""
     return {
         "MLP 784-64-10": Work(mlp, _random(steps), turns=4),
         "small CNN": Work(cnn, _random(max(steps // 4, 2)), turns=2),
         "MLP of 20M parameters": Work(large_mlp, _random(max(steps // 16, 2))),
+        "5,000 small tensors": Work(ManyTensors, _random(max(steps // 16, 2))),
     }
 
 

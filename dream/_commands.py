@@ -11,6 +11,7 @@ from dream.tools.collectives.command import command as collectives
 from dream.tools.compare.command import command as compare
 from dream.tools.plan.command import command as plan
 from dream.tools.port_check.command import command as port_check
+from dream.tools.where.command import command as where
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,12 +37,21 @@ app.command("collectives")(collectives)
 app.command("plan")(plan)
 app.add_typer(checkpoint, name="checkpoint")
 app.command("port-check")(port_check)
+app.command("where")(where)
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def verify(context: typer.Context) -> None:
     """Hold a script of yours, unchanged, against one device."""
     from dream.tools.verify.main import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def profile(context: typer.Context) -> None:
+    """Show where the time of a script's steps goes, on every rank."""
+    from dream.tools.profile.main import main
 
     raise typer.Exit(main(context.args))
 

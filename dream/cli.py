@@ -30,6 +30,10 @@ def _run(arguments: list[str]) -> int:
         from dream.tools.verify.main import main as verify
 
         return verify(arguments[1:])
+    if arguments[:1] == ["profile"]:
+        from dream.tools.profile.main import main as profile
+
+        return profile(arguments[1:])
     from dream._commands import app
 
     app(arguments, prog_name="dream")

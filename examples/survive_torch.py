@@ -67,6 +67,8 @@ def survive(folder):
     lost = run(2, result, *kept, "--max-restarts", "1", disturb=["rank", "job"])
     print(f"two ranks, one of them lost, both back, then asked to leave: exit code {lost}")
     print(f"one rank, asked to leave: exit code {run(1, result, *kept, disturb=['job'])}")
+    fewer = run("1:2", result, *kept, disturb=["rank", "job"])
+    print(f"two ranks, one lost for good, the other asked to leave: exit code {fewer}")
     print(f"three ranks, to the end: exit code {run(3, result, *kept)}")
     ends = [torch.load(folder / name) for name in ("undisturbed.pt", "result.pt")]
     apart = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0])

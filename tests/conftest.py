@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dream.cluster.settings import WARM
 from dream.launch.forks.forked import SERVER, serving
 
 _READ_BY_DREAM = ("DREAM_", "HOROVOD_", "MASTER_", "KERAS_BACKEND", "TF_CONFIG", "RANK", "LOCAL_")
@@ -39,6 +40,8 @@ def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     imported it. `make exhaustive`, or DREAM_FORK_SERVER set to nothing, starts each of them fresh.
     """
     fresh = request.config.option.markexpr == "exhaustive"
+    if fresh:
+        os.environ.setdefault(WARM, "0")
     if fresh or SERVER in os.environ or not hasattr(os, "pidfd_open"):
         yield
         return

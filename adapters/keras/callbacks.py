@@ -22,6 +22,7 @@ from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.cluster import settings
+from dream.data import tracked
 from dream.mixed.resync import Resync
 
 _WRITERS = (
@@ -169,6 +170,7 @@ class CountBatches(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         stall.stepped()
+        tracked.handed.samples += self._progress.size * self.model.steps_per_execution
         self._progress.count(batch)
         self._began, self._begun = batch, batch + self.model.steps_per_execution
 

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import keras
 
-from dream import _observers
+from dream import _observers, stall
 from dream._errors import Unsupported
 from dream.adapters.keras import (
     checks,
@@ -30,6 +30,7 @@ from dream.adapters.keras import (
     step,
 )
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.phases import RULES
 from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms, noting_stacks
 from dream.adapters.keras.update import batch_norm
 from dream.data import tracked
@@ -231,6 +232,7 @@ class KerasBlock:
         self._open = ExitStack()
 
     def enter(self) -> None:
+        stall.phases_inside(RULES)
         for observer in _observers.registered:
             observer.entering_keras()
         engine = self.engine

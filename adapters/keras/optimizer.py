@@ -146,7 +146,9 @@ def weigh_losses(optimizer: Any) -> None:
     def scale_loss(self: Any, loss: Any) -> Any:
         scaled = type(self).scale_loss(self, loss)
         scope = _scope.get()
-        return scaled if scope is None or scope.held is None else scaled * scope.weight
+        if scope is None or scope.held is None:
+            return scaled
+        return scaled * keras.ops.cast(scope.weight, scaled.dtype)
 
     optimizer.scale_loss = MethodType(scale_loss, optimizer)
 

@@ -11,11 +11,15 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from dream import cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
+from dream.adapters.pytorch import private
 from dream.adapters.pytorch.checkpoint import UnsavedTraining
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
+from dream.adapters.pytorch.foreign.metrics import Metrics
+from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
 from dream.adapters.pytorch.loss import count_of
@@ -26,11 +30,17 @@ from dream.collectives import Communicator
 from dream.data.partition import rows_of_all, share_of
 
 
+def _count_steps(optimizer: Optimizer) -> None:
+    """Where no other rank has the steps looked at, `dream where` tells them all the same."""
+    optimizer.register_step_pre_hook(lambda *_: stall.stepped())
+
+
 @final
 class TorchAdapter(Adapter):
     """One strategy in torch."""
 
     def __init__(self, parallelism: Parallelism) -> None:
+        stall.phases_inside(private.phases())
         self.parallelism = own = parallelism
         plan = own.plan
         self._topology = Topology.of(
@@ -47,15 +57,19 @@ class TorchAdapter(Adapter):
         )
         self._earlier = Earlier(own, self._sharder)
         self._hooks.wrap("iter", self._earlier.wrap_iter)
+        self._metrics = Metrics(own.dealt, own.shares, self._hooks)
         OwnDistribution(own).subscribe(self._hooks)
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)
+        if own.world.world_size == 1 and cluster.started_by_dream():
+            self._hooks.made("optimizer", _count_steps)
         if own.replicas > 1:
             ReadNumbers(own.shares).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
         self._unsaved = UnsavedTraining()
+        self._events = EventFiles(self._hooks.patches) if own.world.world_size > 1 else None
 
     @property
     def topology(self) -> Topology:
@@ -68,6 +82,7 @@ class TorchAdapter(Adapter):
     def enter(self) -> None:
         self._earlier.find()
         self._hooks.open()
+        self._metrics.enter()
         if self._keras is None:
             forbid_fits(self._hooks.patches, self.parallelism.name)
         else:
@@ -77,15 +92,20 @@ class TorchAdapter(Adapter):
             self.parallelism.draws.open()
         self.parallelism.opened()
         self._unsaved.watch()
+        if self._events is not None:
+            self._events.enter()
 
     def exit(self) -> None:
         self._unsaved.rest()
+        if self._events is not None:
+            self._events.exit()
         if self._keras is not None:
             self._keras.exit()
         if self._in_step:
             self.parallelism.draws.close()
         self.parallelism.training.exit()
         self.parallelism.closed()
+        self._metrics.exit()
         self._hooks.close()
         self._earlier.leave()
 

@@ -75,11 +75,11 @@ class BareParameters:
 
         @wraps(run)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if self._inside or recomputing() or left_alone():
-                run(tensors, grad_tensors, *args, **kwargs)
-                return
             called = self._called()
             if called and not self._optimizers:
+                run(tensors, grad_tensors, *args, **kwargs)
+                return
+            if self._inside or recomputing() or left_alone():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
             bare = [] if called else self._of_loss(tensors)

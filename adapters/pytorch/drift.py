@@ -25,6 +25,8 @@ _BITS: Mapping[int, torch.dtype] = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
 }  # fmt: skip
 _LARGEST = 2**62 - 1
+_SMALL = 4096
+"""Elements of a tensor that costs more by the call than by its size."""
 _STAMPS = 509
 """Stamps are below it: their squares of a thousand ranks add up exactly in 32 bits."""
 _ALARMS = 8
@@ -231,16 +233,27 @@ def _is_whole(parameter: torch.Tensor) -> bool:
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """A number for the bits of each tensor, shape (tensors,)."""
-    sums = [_bits(tensor.detach()).sum(dtype=torch.int64) for tensor in tensors]
-    return torch.stack([each.cpu() for each in sums]) if sums else torch.zeros(0, dtype=torch.int64)
+    """A number for the bits of each tensor, shape (tensors,). Small ones of one shape are added up
+    in one call, since a model may have thousands."""
+    listed = [tensor.data for tensor in tensors]
+    alike: dict[object, list[int]] = {}
+    for place, tensor in enumerate(listed):
+        small = tensor.numel() <= _SMALL
+        key = (tensor.shape, tensor.dtype, tensor.device) if small else place
+        alike.setdefault(key, []).append(place)
+    found = torch.zeros(len(listed), dtype=torch.int64)
+    for places in alike.values():
+        several = [listed[place] for place in places]
+        bits = _bits(torch.stack(several) if len(several) > 1 else several[0].unsqueeze(0))
+        inner = [*range(1, bits.dim())]
+        sums = bits.sum(inner, dtype=torch.int64) if inner else bits.to(torch.int64)
+        found[places] = sums.cpu()
+    return found
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    if tensor.dtype == torch.bool or tensor.dim() == 0:
-        tensor = tensor.reshape(-1)
     return tensor.view(torch.uint8 if tensor.dtype == torch.bool else _BITS[tensor.element_size()])
 
 

@@ -17,6 +17,7 @@ from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.keras.entry import is_keras
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws
@@ -69,7 +70,7 @@ class ModuleRegistry:
         self.generation = 0
         self.roots: WeakSet[DistributedModule] = WeakSet()
         self._make = make
-        self._told: WeakSet[nn.Module] = WeakSet()
+        self._told = ModuleSet()
         training.watch(self.called, self._trained)
 
     def add(self, module: nn.Module) -> None:
@@ -124,7 +125,7 @@ class ModuleRegistry:
     def training_call(self) -> bool:
         """Whether a module called now is called by the user's training loop: with gradients on,
         not by another distributed module, and not by a recomputation during backward."""
-        if self.inside or not torch.is_grad_enabled() or recomputing():
+        if self.inside or not torch.is_grad_enabled() or private.current_backward() != -1:
             return False
         if private.peek_transform() is None:
             return True
@@ -217,8 +218,14 @@ class DistributedModule(CallHook):
         draws = self.registry.draws
         draws.begin(self.module, share)
         try:
-            run = call_empty if empty else call_share
-            return run(self.module, forward, args, kwargs)
+            if empty:
+                return call_empty(self.module, forward, args, kwargs)
+            return forward(*args, **kwargs)
+        except ValueError as error:
+            known = None if empty else share_of_one(error, type(self.module).__name__)
+            if known is None:
+                raise
+            raise known from error
         finally:
             draws.end(self.module)
             self.registry.inside = False
@@ -255,23 +262,12 @@ class PartHook(CallHook):
         self._root, self._registry = root, root.registry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._registry.inside:
+            return self.inner(*args, **kwargs)
         output = self.inner(*args, **kwargs)
         if self._registry.training_call():
             self._root.backwards.part_called(output)
         return output
-
-
-def call_share(
-    module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A forward pass on a rank's share of a batch."""
-    try:
-        return forward(*args, **kwargs)
-    except ValueError as error:
-        known = share_of_one(error, type(module).__name__)
-        if known is None:
-            raise
-        raise known from error
 
 
 def call_empty(

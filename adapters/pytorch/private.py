@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +20,17 @@ from torch._C._distributed_c10d import GradBucket as GradBucket
 from torch._ops import OpOverload as OpOverload
 from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_instance
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from dream.stall.phases import Phase, PhaseRule
+
+LoaderIterator = _BaseDataLoaderIter
+"""What every DataLoader iterates by."""
 BatchNorm = _BatchNorm
 """Every class that normalises by a batch."""
 NormBase = _NormBase
@@ -131,9 +140,16 @@ def tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], dict[str,
     return module._modules, module._parameters, module._buffers
 
 
-def has_tables(module: nn.Module) -> bool:
-    """Whether a module has been initialised."""
-    return "_modules" in vars(module)
+def has_tables(item: nn.Module | Optimizer) -> bool:
+    """Whether a module or an optimizer has been initialised. A library's wrapper, whose class is an
+    optimizer's, may never be: the one that it wraps has."""
+    return not {"_modules", "_optimizer_step_pre_hooks"}.isdisjoint(vars(item))
+
+
+def wrap_metric_updates(metric: Any) -> tuple[str, Callable[..., Any]]:
+    """torchmetrics 1.9: what a metric's class wraps its `update` with as it is made or unpickled,
+    and the name of it."""
+    return "_wrap_update", metric._wrap_update
 
 
 def check_input_dim(norm: Any, x: torch.Tensor) -> None:
@@ -162,9 +178,10 @@ def unreduced(reducer: Any) -> list[int]:
     return []
 
 
-def rebuild_buckets(reducer: Any) -> None:
-    """Put DDP's buckets in the order in which gradients came."""
-    reducer._rebuild_buckets()
+def rebuild_buckets_of(reducer: Any) -> Callable[[], bool]:
+    """Return what puts DDP's buckets in the order in which gradients came."""
+    rebuild: Callable[[], bool] = reducer._rebuild_buckets
+    return rebuild
 
 
 def written_arguments(op: OpOverload) -> list[tuple[str, bool]]:
@@ -339,3 +356,48 @@ def is_number(kept: torch.Tensor) -> bool:
 
 
 _NARROW = torch.tensor(0, dtype=torch.int32)
+
+
+_TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parent
+
+
+def phases() -> list[PhaseRule]:
+    """Say what part of training a Python stack in torch's files is in."""
+    calls = ("_wrapped_call_impl", "_call_impl", "__call__")
+    return [
+        _within(_TORCH, "utils/data/dataloader.py", Phase.INPUT, "__next__", "__iter__"),
+        _within(_OWN, "data/", Phase.INPUT, "__next__", "iterate"),
+        _within(_TORCH, "nn/modules/module.py", Phase.FORWARD, *calls),
+        _within(_TORCH, "nn/functional.py", Phase.FORWARD),
+        _within(_TORCH, "_tensor.py", Phase.BACKWARD, "backward"),
+        _within(_TORCH, "autograd/__init__.py", Phase.BACKWARD, "backward", "grad"),
+        _within(_TORCH, "optim/", Phase.OPTIMIZER),
+        _within(_TORCH, "nn/utils/clip_grad.py", Phase.OPTIMIZER),
+        _within(_TORCH, "_dynamo/convert_frame.py", Phase.COMPILING),
+        _within(_TORCH, "_inductor/compile_fx.py", Phase.COMPILING),
+        _within(_TORCH, "serialization.py", Phase.WRITING, "save"),
+        _within(_TORCH, "serialization.py", Phase.LOADING, "load"),
+        _within(_TORCH, "distributed/checkpoint/", Phase.WRITING, "save", "async_save"),
+        _within(_TORCH, "distributed/checkpoint/", Phase.LOADING, "load"),
+        _within(_TORCH, "distributed/distributed_c10d.py", Phase.COMMUNICATION),
+        _within(_OWN, "parallel/pipeline/", Phase.STEP, "step", "forward_backward"),
+        _within(_OWN, "evaluate.py", Phase.EVALUATION),
+    ]
+
+
+def _within(folder: Path, name: str, phase: Phase, *functions: str) -> PhaseRule:
+    return PhaseRule(f"{folder}/{name}", phase, functions)
+
+
+def event_writers() -> tuple[Any, str]:
+    """Return where SummaryWriter gets the writer of its file, each time that it writes."""
+    return sys.modules["torch.utils.tensorboard.writer"].SummaryWriter, "_get_file_writer"
+
+
+def drop_event_file(writer: Any) -> None:
+    """Close a file of events that another rank writes too, and remove it."""
+    writer.close()
+    file = Path(writer.event_writer._file_name)
+    file.unlink(missing_ok=True)
+    with suppress(OSError):  # it has other files
+        file.parent.rmdir()

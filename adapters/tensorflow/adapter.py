@@ -9,9 +9,11 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from dream import stall
 from dream._adapter import Adapter, Metric, Plan, Step
 from dream._topology import Topology
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
+from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
@@ -22,6 +24,7 @@ class TensorFlowAdapter(Adapter):
     """Keras models on TensorFlow."""
 
     def __init__(self, parallelism: Callable[[Plan], Parallelism], plan: Plan) -> None:
+        stall.phases_inside(private.phases())
         self.parallelism = parallelism(plan)
 
     @property

@@ -71,7 +71,7 @@ class ShardedDataset:
         self._shard = shard
         self._communicator = communicator
         self._begun = self._ended = 0
-        self._going_on = False
+        self._going_on = self.cut = False
         self._position = Position()
         tracked.mark(self, self)
 
@@ -117,17 +117,29 @@ class ShardedDataset:
             )
         start = self._start()
         self._position, digest, read = start, 0, 0
-        for batch in self._dataset:
-            digest, read = _digest(batch, digest), read + 1
-            if read > start.batches:
-                samples = len(tf.nest.flatten(batch)[0])
-                self._position = self._position.after(samples, digest)
-                yield batch, digest
-            elif read == start.batches:
-                self._compare_whole(digest, "the batches before")
-                check_read_again(digest, start)
+        self.cut = False
+        try:
+            for batch in self._dataset:
+                digest, read = _digest(batch, digest), read + 1
+                if read > start.batches:
+                    samples = len(tf.nest.flatten(batch)[0])
+                    self._position = self._position.after(samples, digest)
+                    yield batch, digest
+                elif read == start.batches:
+                    self._compare_whole(digest, "the batches before")
+                    check_read_again(digest, start)
+        except GeneratorExit:  # the loop is left, by a zip with a shorter dataset, say
+            if read == int(self._dataset.cardinality()):
+                self._position = self._next()
+            else:
+                self.cut = True
+            raise
         check_long_enough(read, start)
-        self._position, self._ended = Position(start.epoch + 1), digest
+        self._position, self._ended = self._next(), digest
+
+    def _next(self) -> Position:
+        """After a pass. A zip of this with itself has begun two."""
+        return Position(self._begun)
 
     def _start(self) -> Position:
         """Where the pass that begins now starts. A dataset that reshuffles does so with every

@@ -12,6 +12,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context, record
 
+from dream.stall.phases import Phase, PhaseRule
+
 LIBRARY = "libtensorflow_cc.so"
 """The file whose sockets TensorFlow's server is on."""
 ResourceVariable = dtensor.DVariable.__base__
@@ -22,6 +24,23 @@ def waiting_files() -> list[str]:
     """Where the stack of a thread stands that waits inside a tf.function."""
     eager = Path(tf.__file__).parent / "python" / "eager"
     return [str(eager / name) for name in ("execute.py", "context.py")]
+
+
+def phases() -> list[PhaseRule]:
+    """Say what part of training a Python stack in TensorFlow's files is in. A function of
+    TensorFlow's does forward, backward and update in one call: no stack tells them apart."""
+    python = Path(tf.__file__).parent / "python"
+    functions = python / "eager" / "polymorphic_function"
+    return [
+        PhaseRule(str(python / "data" / "ops" / "iterator_ops.py"), Phase.INPUT),
+        PhaseRule(
+            str(functions / "tracing_compilation.py"),
+            Phase.COMPILING,
+            ("_create_concrete_function",),
+        ),
+        PhaseRule(str(functions / "polymorphic_function.py"), Phase.STEP, ("__call__",)),
+        PhaseRule(str(python / "eager" / "backprop.py"), Phase.BACKWARD, ("gradient", "jacobian")),
+    ]
 
 
 def is_unreadable_handle(error: ValueError) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -35,10 +36,22 @@ def write_arrays(path: Path, arrays: Arrays) -> Told:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    return {"bytes": path.stat().st_size, "sha256": _flushed(path)}
+
+
+def _flushed(path: Path) -> str:
+    """Bring a file to the disk, and return its digest, which is read meanwhile from the cache."""
+    found: list[str] = []
     with path.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+        reader = threading.Thread(
+            target=lambda: found.append(hashlib.file_digest(file, "sha256").hexdigest())
+        )
+        reader.start()
+        try:
+            os.fsync(file.fileno())
+        finally:
+            reader.join()
+    return found[0]
 
 
 def write_text(path: Path, text: bytes) -> Told:

@@ -39,14 +39,14 @@ class Checkpoint:
     layers in words of every framework, or why there are none."""
 
     step: int
-    models: Mapping[str, Arrays]
-    optimizers: Mapping[str, OptimizerState] = field(default_factory=dict)
-    schedulers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    models: Mapping[str, Arrays] = field(repr=False)
+    optimizers: Mapping[str, OptimizerState] = field(default_factory=dict, repr=False)
+    schedulers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     data: Mapping[str, Any] | None = None
-    random: Mapping[str, Any] = field(default_factory=dict)
+    random: Mapping[str, Any] = field(default_factory=dict, repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    layers: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def epoch(self) -> int:

@@ -30,6 +30,11 @@ _OTHERS = (
     "a loader is trained on whose place in its data the checkpoint does not hold, so it begins "
     "anew where training goes on; give save and load all of them: data={'labelled': a, ...}"
 )
+_CUT = (
+    "the loop over a loader was left before its end, and the checkpoint stands there: training "
+    "that goes on reads the rest of that pass first. Where a loop ends so in every epoch, give it "
+    "no more than it reads (a Subset, or a sampler with num_samples=)"
+)
 FolderPath = str | os.PathLike[str]
 
 
@@ -152,18 +157,25 @@ class TrainingCheckpoints:
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
     ) -> Saving:  # fmt: skip
-        self._tell_of_others(parts.data)
+        self._tell_of_data(parts.data)
         held, facts = self._held(parts.first_model), self._facts
         return self._saves.save(
             path, parts, step, held, extra=extra, facts=facts, keep=keep, best=best
         )
 
-    def _tell_of_others(self, data: Any) -> None:
-        """Say where loaders are trained on whose place is not kept."""
-        if data is None or _OTHERS in self._said:
+    def _tell_of_data(self, data: Any) -> None:
+        """Say where loaders are trained on whose place is not kept, or not what an undisturbed
+        training would go on from."""
+        if data is None:
             return
         kept = tracked.tracks_of(data)
         now = tracked.read_so_far()
         if any(t not in kept and count > self._read.get(t, 0) for t, count in now.items()):
-            self._said.add(_OTHERS)
-            logger.info(_OTHERS)
+            self._tell_once(_OTHERS)
+        if any(track.cut for track in kept):
+            self._tell_once(_CUT)
+
+    def _tell_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            logger.info(words)

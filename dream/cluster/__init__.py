@@ -49,6 +49,7 @@ from dream.cluster.settings import (
     requested_strategy,
     snapshot_folder,
     stall_seconds,
+    started_by_dream,
     startup_seconds,
 )
 from dream.cluster.shown import variables
@@ -88,6 +89,7 @@ __all__ = [
     "reserve",
     "snapshot_folder",
     "stall_seconds",
+    "started_by_dream",
     "startup_seconds",
     "tf_config_text",
     "used_up",

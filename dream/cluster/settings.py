@@ -50,6 +50,9 @@ STALL_SECONDS = "DREAM_STALL_SECONDS"
 shorter. The time in which the waiting rank was itself stopped does not count, and a rank that has
 died is told at once."""
 
+WARM = "DREAM_WARM"
+"""* 0 starts every rank in an interpreter of its own, as `dream run --no-warm` does."""
+
 OBSERVER = "DREAM_OBSERVER"
 """What watches this rank's script: "module:function words", as `_observers.register` takes it."""
 
@@ -82,6 +85,11 @@ def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
 def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return what `dream run --framework` asked for this rank, if anything."""
     return environ.get(FRAMEWORK) or None
+
+
+def started_by_dream(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `dream run` or `dream.launch` has started this process."""
+    return bool(environ.get(RENDEZVOUS))
 
 
 def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:

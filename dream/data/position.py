@@ -134,6 +134,11 @@ class Track:
         """Whether all of a pass is handed out, and its end has not been met."""
         return self._start is None and self._last is not None and self._last.at_end
 
+    @property
+    def cut(self) -> bool:
+        """Whether the loop over the last pass was left in its midst."""
+        return self._start is None and self._last is not None and self._last.cut
+
     def load(self, state: Mapping[str, Any]) -> None:
         self._start = Position.of(state, self._facts())
         if self._drawn is not None:
@@ -148,7 +153,7 @@ class Pass:
 
     track: whose epoch it counts as one of; None where it counts for nothing. trains: whether it
     yields shares to train on. position: before the batch that comes next. length: in batches,
-    where it is known.
+    where it is known. cut: whether its iterator is gone, and had batches left.
     """
 
     def __init__(
@@ -157,6 +162,7 @@ class Pass:
         self.length = length
         self.trains = trains
         self.position = start
+        self.cut = self._over = False
         self._whole = start.batches + length if length else None
         self._track = track
         self._first = 1 if start.batches else 2
@@ -189,9 +195,21 @@ class Pass:
         if share.last:
             if self.trains and self._track is not None:
                 self._track.handed += 1
+                tracked.handed.samples += share.total
             self.position = self.position.after(share.total, digest)
         return share
 
     def ended(self) -> None:
         """The epoch is over: what comes next is another."""
+        self._over = True
         self.position = replace(Position(), epoch=self.position.epoch + 1)
+
+    def left(self) -> None:
+        """Its iterator is gone. One that was not asked whether anything is left, as by a zip that
+        ended with another loader, has ended all the same where nothing is."""
+        if self._over or not self._asked:
+            return
+        if self.at_end:
+            self.ended()
+        else:
+            self.cut = True

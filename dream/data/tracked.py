@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 from weakref import WeakSet
 
 from dream._errors import ConfigurationError
@@ -13,6 +13,11 @@ _NAME = "dream_track"
 
 @runtime_checkable
 class Tracked(Protocol):
+    """cut: whether the loop over its last pass was left in its midst."""
+
+    @property
+    def cut(self) -> bool: ...
+
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: Mapping[str, Any]) -> None: ...
@@ -25,6 +30,19 @@ class Counted(Tracked, Protocol):
 
 
 _counted: WeakSet[Counted] = WeakSet()
+
+
+@final
+class SampleCount:
+    """samples: of global batches to train on that this process was handed its part of, so far."""
+
+    __slots__ = ("samples",)
+
+    def __init__(self) -> None:
+        self.samples = 0
+
+
+handed = SampleCount()
 
 
 def mark(item: Any, track: Tracked) -> None:

@@ -49,6 +49,11 @@ class Saves(ABC):
         where it is not. follow: rank 0 alone can write it."""
 
     @abstractmethod
+    def takes(self, path: Named, seconds: float) -> bool:
+        """Whether a folder or file that is written bit by bit is this rank's. seconds: in which
+        rank 0 is looked for."""
+
+    @abstractmethod
     def before_reading(self, path: Named) -> None:
         """Return once rank 0 has put in place as many versions of a file as this rank has called
         for. WorkerFailed where it does not, or is gone."""
@@ -77,6 +82,9 @@ class Alone(Saves):
         with whole(path) as part:
             return fill(part)
 
+    def takes(self, path: Named, seconds: float) -> bool:
+        return True
+
     def before_reading(self, path: Named) -> None:
         """Its files are there once it has saved them."""
 
@@ -101,6 +109,13 @@ class First(Saves):
                 return fill(part)
         finally:
             self._count(word, self._over)
+
+    def takes(self, path: Named, seconds: float) -> bool:
+        word = _word(path)
+        if word not in self._begun:
+            self._count(word, self._begun)
+            self._count(word, self._over)
+        return True
 
     def before_reading(self, path: Named) -> None:
         """Rank 0 reads what is there, as it would by itself."""
@@ -150,6 +165,12 @@ class Other(Saves):
         with whole(path, lambda: self._turn(word)) as part:
             return fill(part)
 
+    def takes(self, path: Named, seconds: float) -> bool:
+        word = _word(path)
+        if word not in self._own and self._may_be_own(word, path, seconds):
+            self._own.add(word)
+        return word in self._own
+
     def before_reading(self, path: Named) -> None:
         """Nobody is asked about files that this rank has not saved: data sets are read so too."""
         if not self._called:
@@ -167,10 +188,10 @@ class Other(Saves):
     def _over(self, word: str) -> int:
         return _begun_and_over(self._store, word)[1] if self._called[word] else 0
 
-    def _may_be_own(self, word: str, path: Named) -> bool:
+    def _may_be_own(self, word: str, path: Named, seconds: float = _LOOK) -> bool:
         """Whether this rank is to write, as far as can be seen now."""
         try:
-            return not self._sees_rank_0(word, path)
+            return not self._sees_rank_0(word, path, seconds)
         except WorkerFailed:  # rank 0 served the store, and has left before this rank
             if word in self._own or not resolved(path).exists():
                 return True
@@ -199,11 +220,11 @@ class Other(Saves):
             with suppress(WorkerFailed):
                 self._store.delete(_key(word, self._rank))
 
-    def _sees_rank_0(self, word: str, path: Named) -> bool:
+    def _sees_rank_0(self, word: str, path: Named, seconds: float) -> bool:
         """Whether the path is rank 0's, with a moment for rank 0 to come; with none where it did
         not come to a path that differs from this one in numbers alone."""
         like = re.sub(r"\d+", "#", os.fsdecode(path))
-        limit = time.monotonic() + (_LOOK if self._alike.get(like, True) else 0.0)
+        limit = time.monotonic() + (seconds if self._alike.get(like, True) else 0.0)
         wait = _FIRST_WAIT
         while not (found := self._is_rank_0s(word)) and time.monotonic() < limit:
             time.sleep(wait)

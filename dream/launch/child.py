@@ -236,6 +236,8 @@ def _become_main(module: object) -> None:
     """Our own module is kept alive by the reference in sys: its functions need its globals."""
     sys.modules["__dream_child__"] = sys.modules["__main__"]
     sys.modules["__main__"] = module  # type: ignore[assignment]
+    if "__mp_main__" in sys.modules:  # multiprocessing's name for it, imported before a fork
+        sys.modules["__mp_main__"] = module  # type: ignore[assignment]
 
 
 def _run_module(name: str, arguments: list[str]) -> None:

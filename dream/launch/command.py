@@ -20,10 +20,11 @@ from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
 from dream.launch.ending import Outcome, explain
 from dream.launch.engines.request import add_options, refuse_unread
+from dream.launch.forks.warm import warm
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
-from dream.launch.restarts import Restarts, goes_on_from
+from dream.launch.restarts import Restarts
 from dream.launch.signals import heard
 from dream.launch.start import run
 
@@ -38,6 +39,11 @@ def main(argv: Sequence[str]) -> int:
     if given.on or given.hosts:
         from dream.launch.engines.engine import main as elsewhere  # on use: starts are to be quick
 
+        if isinstance(given.n, tuple) or isinstance(given.nnodes, tuple):
+            raise ConfigurationError(
+                "MIN:MAX is for `dream run` on each host. Received: "
+                f"-n {given.n}, --nnodes {given.nnodes}, and --on or --hosts. Give one number."
+            )
         refuse_nested(os.environ, 1)
         if given.on != "kubernetes":  # whose image has it
             script_command(given.target, given.arguments, module=given.module)
@@ -59,7 +65,9 @@ def _job(given: argparse.Namespace) -> Job:
         environ[settings.PORT_RANGE] = str(within)
     return Job(
         command=script_command(given.target, given.arguments, module=given.module),
-        n=_ranks_here(hosts) if given.n is None else given.n,
+        n=_ranks_here(hosts) if given.n is None else _most(given.n),
+        min_n=_least(given.n),
+        min_nodes=_least(given.nnodes),
         strategy=given.strategy,
         frameworks=frameworks(given.framework),
         nnodes=hosts.nodes,
@@ -72,6 +80,8 @@ def _job(given: argparse.Namespace) -> Job:
         checkpoint=given.checkpoint,
         every=given.every,
         grace=given.grace,
+        warm=given.warm,
+        verbose=given.verbose,
         show="all" if given.all_output else "first",
         environ=environ,
     )
@@ -84,7 +94,7 @@ def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
     place = None if counted or environ.get(settings.RENDEZVOUS) else node_place(environ)
     addr, number = given.master_addr, given.master_port
     if place is None:
-        nodes = 1 if given.nnodes is None else given.nnodes
+        nodes = 1 if given.nnodes is None else _most(given.nnodes)
         return NodePlace("the command line", given.node_rank or 0, nodes, None, addr, number)
     if place.nodes == 1:
         return replace(place, master_addr=addr, master_port=number)
@@ -120,8 +130,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-n", "--nproc-per-node", "--nproc_per_node", type=int, dest="n",
-        metavar="N", help="ranks on this host (as many as it has GPUs)")  # fmt: skip
+    add("-n", "--nproc-per-node", "--nproc_per_node", type=_count, dest="n", metavar="N",
+        help="ranks on this host (as many as it has GPUs); MIN:MAX goes on with fewer where one is "
+        "lost for good")  # fmt: skip
     add("--strategy", metavar="NAME[:k=v,..]",
         help="in place of the script's; `dream strategies` lists them")  # fmt: skip
     add("--framework", metavar="NAME[,NAME]",
@@ -138,6 +149,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
     add("--grace", type=float, default=30.0, metavar="SECONDS",
         help="how long ranks have to end once the job is stopped by a signal (30)")  # fmt: skip
+    add("--no-warm", action="store_false", dest="warm",
+        help="start every rank in an interpreter of its own, not forked from a parent that has "
+        "imported its framework")  # fmt: skip
+    add("--verbose", action="store_true", help="say how ranks are started")
     _add_hosts(parser)
     add_options(parser)
     add("-m", action="store_true", dest="module", help="SCRIPT is a module's name")
@@ -156,14 +171,32 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"no time: {text!r}; give 90s, 10m or 2h") from None
 
 
+def _count(text: str) -> int | tuple[int, int]:
+    """Read 4, or 2:4."""
+    least, colon, most = text.partition(":")
+    try:
+        return (int(least), int(most)) if colon else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"no number: {text!r}; give 4, or 2:4") from None
+
+
+def _most(count: int | tuple[int, int]) -> int:
+    return count if isinstance(count, int) else count[1]
+
+
+def _least(count: int | tuple[int, int] | None) -> int | None:
+    """Return MIN of MIN:MAX; None where one number was given."""
+    return count[0] if isinstance(count, tuple) else None
+
+
 def _add_hosts(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_argument_group(
         "several hosts", "start `dream run` on each, with one DREAM_TOKEN in the environment"
     )
     add = hosts.add_argument
-    add("--nnodes", type=int, metavar="K",
-        help="how many hosts (1, or as many as the platform says that has started one process on "
-        "each)")  # fmt: skip
+    add("--nnodes", type=_count, metavar="K",
+        help="how many hosts, or MIN:MAX that come and go (1, or as many as the platform says that "
+        "has started one process on each)")  # fmt: skip
     add("--node-rank", "--node_rank", type=int, metavar="I",
         help="this host's number, from 0")  # fmt: skip
     add("--master-addr", "--master_addr", metavar="HOST",
@@ -197,6 +230,13 @@ def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
         )
 
 
+def at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before a `--`, and those behind it."""
+    given = list(argv)
+    place = given.index("--") if "--" in given else len(given)
+    return given[:place], given[place + 1 :]
+
+
 def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[str, ...]:
     """Return what each rank's interpreter is given."""
     if module:
@@ -213,14 +253,12 @@ def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be. Return the exit code,
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
-    with temporary_folder("dream-job-") as folder:
+    with temporary_folder("dream-job-") as folder, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
         outcome = _run(job)
         restarts = Restarts()
-        while job.attempt < job.max_restarts and restarts.may_follow(outcome):
-            job = replace(job, attempt=job.attempt + 1)
-            restarts.wait(outcome)
-            SCREEN.say(f"Starting again, {job.attempt} of {job.max_restarts}{goes_on_from(job)}.")
+        while (again := restarts.next(job, outcome)) is not None:
+            job = again
             outcome = _run(job)
     if outcome.stopped in (signal.SIGTERM, signal.SIGUSR1) and job.checkpoint is not None:
         return settings.GO_ON_LATER

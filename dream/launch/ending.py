@@ -182,6 +182,7 @@ class Outcome:
     stopped: the signal that ended the job.
     lost: what else ended it: a time limit, another host.
     grace: whether ranks may save what they have, since the job was stopped on another host.
+    changes: whether it goes on at once, with other hosts.
     shown: ranks whose last words are on this host's screen.
     saved: whether every rank of this host saved and left, having been asked to.
     """
@@ -192,6 +193,7 @@ class Outcome:
     stopped: signal.Signals | None = None
     lost: str = ""
     grace: bool = False
+    changes: bool = False
     shown: frozenset[int] = frozenset()
     saved: bool = False
 
@@ -209,6 +211,8 @@ class Outcome:
 
 def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
     """Return the last message; empty where all ended well. shown: ranks that are not quoted."""
+    if outcome.changes:
+        return f"{outcome.lost[:1].upper()}{outcome.lost[1:]}: the ranks save what they have."
     if outcome.saved:
         return SAVED
     if outcome.stopped is not None:

@@ -83,7 +83,7 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
     if job.frameworks:
         framework = job.everybody[place.rank]
         requests[settings.FRAMEWORK] = framework
-        requests[settings.FRAMEWORKS] = ",".join(job.everybody)
+        requests[settings.FRAMEWORKS] = ",".join(job.everybody[: place.world_size])
         users = None if ranks.is_mixed(job.everybody) else job.environ.get("KERAS_BACKEND")
         requests["KERAS_BACKEND"] = users or framework  # one for all cannot fit ranks of several
     return requests

@@ -38,6 +38,7 @@ def launch(
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
     from dream.launch.ending import explain  # on use: `import dream` stays quick
+    from dream.launch.forks.warm import warm
     from dream.launch.guard import temporary_folder
     from dream.launch.job import Job, frameworks
     from dream.launch.start import run
@@ -60,7 +61,8 @@ def launch(
             timeout=timeout,
             environ={**os.environ, **(env or {})},
         )
-        outcome = run(job)
+        with warm(job) as job:
+            outcome = run(job)
         if outcome.exit_code != 0:
             cause = outcome.cause
             raise WorkerFailed(

@@ -31,6 +31,10 @@ class Job:
     checkpoint: the folder that trainings are saved in by themselves; every: how often, in seconds.
     grace: seconds that ranks have to end once the job is stopped from outside.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
+    min_n, min_nodes: how few ranks, or hosts, the job goes on with where others are lost for good;
+        None where all are needed. n and nnodes are how many it has at most then.
+    warm: whether ranks may be forked from a parent that has imported their framework.
+    verbose: whether to say how ranks are started.
     """
 
     command: tuple[str, ...]
@@ -50,6 +54,10 @@ class Job:
     checkpoint: Path | None = None
     every: float = 600.0
     grace: float = 30.0
+    min_n: int | None = None
+    min_nodes: int | None = None
+    warm: bool = True
+    verbose: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
@@ -60,6 +68,7 @@ class Job:
                 "--node-rank must be at least 0 and below --nnodes. Received: "
                 f"--node-rank {self.node_rank}, --nnodes {self.nnodes}. Number the hosts from 0."
             )
+        self._check_fewest()
         _check_at_least("--max-restarts", self.max_restarts, 0)
         _check_at_least("--grace", self.grace, 0)
         _check_at_least("--every", self.every, 0.001)
@@ -73,13 +82,39 @@ class Job:
                 f"--master-port is no port. Received: {self.master_port}. "
                 "Give a number from 1 to 65535."
             )
-        if len(self.frameworks) > self.world_size:
+        if len(self.frameworks) > self.least_world_size:
             raise ConfigurationError(
                 "More frameworks than ranks. Received: --framework "
-                f"{','.join(self.frameworks)}, {self.world_size} ranks. Start more ranks with -n."
+                f"{','.join(self.frameworks)}, {self.least_world_size} ranks. Start more with -n."
             )
         if self.strategy is not None:
             _check_strategy(self.strategy, self.everybody, self.world_size)
+
+    def _check_fewest(self) -> None:
+        for name, least, most in (
+            ("-n", self.min_n, self.n),
+            ("--nnodes", self.min_nodes, self.nnodes),
+        ):
+            if least is not None and not 1 <= least <= most:
+                raise ConfigurationError(
+                    f"{name} MIN:MAX must be at least 1, and MIN no more than MAX. Received: "
+                    f"{least}:{most}. Give the fewest first."
+                )
+        if self.min_n is not None and self.nnodes > 1:
+            raise ConfigurationError(
+                "On several hosts it is hosts that come and go. Received: -n "
+                f"{self.min_n}:{self.n}, --nnodes {self.nnodes}. Give -n one number, and "
+                f"--nnodes MIN:{self.nnodes}."
+            )
+
+    @property
+    def hosts_change(self) -> bool:
+        """Whether the job goes on where a host is lost or comes."""
+        return self.min_nodes is not None and self.min_nodes < self.nnodes
+
+    @property
+    def least_world_size(self) -> int:
+        return (self.min_n or self.n) * (self.min_nodes or self.nnodes)
 
     def shows(self, rank: int) -> bool:
         """Whether a rank's output is on screen."""

@@ -59,7 +59,7 @@ def _alone(job: Job, ports: list[int], held: ExitStack) -> Hosted:
     store = _serve(Endpoint(LOOPBACK, job.master_port or spare), token, held)
     master, *workers = (Endpoint(LOOPBACK, port) for port in ports)
     at = Endpoint(LOOPBACK, store.port)
-    places = _places(job, ("localhost",), at, token, master, tuple(workers))
+    places = _places(job, 0, ("localhost",), at, token, master, tuple(workers))
     return Hosted(places, link=None, find=store.values.get)
 
 
@@ -74,10 +74,13 @@ def _together(job: Job, ports: list[int], held: ExitStack) -> Hosted:
         link = HostLink(own_node(job, ports), store.stay, str(at), lambda: None)
     held.push(_leave(link))
     nodes = link.agree()
-    _say_ports(job, nodes[job.node_rank])
+    here = [node.number for node in nodes].index(job.node_rank)
+    _say_ports(job, nodes[here])
+    if job.hosts_change:
+        SCREEN.say(f"{len(nodes)} of {job.nnodes} hosts: {', '.join(map(str, nodes))}")
     workers = tuple(worker for node in nodes for worker in node.workers)
     hosts = tuple(node.name for node in nodes)
-    places = _places(job, hosts, at, token, nodes[0].master, workers)
+    places = _places(job, here, hosts, at, token, nodes[0].master, workers)
     return Hosted(places, link, find=lambda key: None if link.silent else store.find(key))
 
 
@@ -96,7 +99,7 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
     own = replace(own_node(job, ports), address=reachable_address(job))
     served = _serve(Endpoint(job.master_addr, job.master_port), token, held)
     seconds = startup_seconds()
-    meeting = Meeting(job.nnodes, seconds)
+    meeting = Meeting(job.nnodes, seconds, job.min_nodes or 0, job.node_timeout / 3)
     meeting.join(own.write())  # before any other: it is what they are held against
     where = f"{job.master_addr}:{served.port}"
     hub = Hub(meeting, where, seconds)
@@ -129,15 +132,15 @@ def _serve(endpoint: Endpoint, token: str, held: ExitStack) -> Store:
     return store
 
 
-def _places(job: Job, hosts: tuple[str, ...], rendezvous: Endpoint, token: str,
+def _places(job: Job, here: int, hosts: tuple[str, ...], rendezvous: Endpoint, token: str,
             master: Endpoint, workers: tuple[Endpoint, ...]) -> tuple[Cluster, ...]:  # fmt: skip
     return tuple(
         Cluster(
             source="dream run",
-            rank=job.node_rank * job.n + local_rank,
+            rank=here * job.n + local_rank,
             local_rank=local_rank,
-            node_rank=job.node_rank,
-            world_size=job.world_size,
+            node_rank=here,
+            world_size=job.n * len(hosts),
             local_world_size=job.n,
             hosts=hosts,
             master=master,

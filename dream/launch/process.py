@@ -19,7 +19,7 @@ from typing import final
 from dream._errors import WorkerFailed
 from dream.launch.child import looks_like_a_victim
 from dream.launch.ending import Ending
-from dream.launch.forks.forked import start
+from dream.launch.forks.forked import Forked, start
 from dream.launch.output import Output
 
 _CHUNK = 1 << 16
@@ -138,6 +138,14 @@ class Process:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         output.read(self._process.stdout, self._process.stderr)
+
+    @property
+    def origin(self) -> str:
+        """Where its interpreter came from, in words."""
+        if isinstance(self._process, Forked):
+            return "is forked from a parent that has imported its framework"
+        why = self._process.why
+        return "starts in an interpreter of its own" + (f": {why}" if why else "")
 
     @property
     def group(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import final
 
 from dream.launch.ending import Ending, Outcome
@@ -36,6 +37,33 @@ class Restarts:
     def __init__(self) -> None:
         self._before: Ending | None = None
         self._quick = 0
+        self._spent = 0
+
+    def next(self, job: Job, outcome: Outcome) -> Job | None:
+        """Return what is to be started now, when it is time; None where nothing is.
+
+        The hosts that are left go on without spending a restart, and so do they with one that has
+        come. Where the restarts are spent, a rank is lost for good: the job goes on with one fewer,
+        and may start again as often.
+        """
+        again = replace(job, attempt=job.attempt + 1)
+        if job.hosts_change and (outcome.changes or (outcome.lost and not outcome.grace)):
+            SCREEN.say(f"Starting again, with the hosts that are there{goes_on_from(job)}.")
+            return again
+        shrinks = self._spent == job.max_restarts
+        if (shrinks and job.n == (job.min_n or job.n)) or not self.may_follow(outcome):
+            return None
+        if not shrinks:
+            self._spent += 1
+            self.wait(outcome)
+            SCREEN.say(f"Starting again, {self._spent} of {job.max_restarts}{goes_on_from(job)}.")
+            return again
+        self._spent = 0
+        SCREEN.say(
+            f"A rank is lost for good (--max-restarts {job.max_restarts}). Starting again with "
+            f"{job.n - 1}, of {job.min_n} at least{goes_on_from(job)}."
+        )
+        return replace(again, n=job.n - 1)
 
     def may_follow(self, outcome: Outcome) -> bool:
         """Whether an end is one to start again after. Says where it would be in vain."""

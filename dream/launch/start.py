@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import final
 
+from dream import _notice
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import stall_seconds
@@ -25,9 +26,9 @@ from dream.launch.process import Process
 from dream.launch.survivors import Expendable
 from dream.launch.watch import Events, JobWatch, next_event
 
-_DESCRIPTORS_EACH = 6
+_DESCRIPTORS_EACH = 7
 """Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
-held for it, a log."""
+held for it, a log, the connection to who forked it."""
 
 _DESCRIPTORS_COMMON = 32
 """Guard, store and its callers, what Python opens for a moment."""
@@ -164,8 +165,10 @@ def _started(job: Job, place: Hosted, queue: Events) -> Iterator[_Ranks]:
     try:
         for cluster in place.places:
             ranks.start(cluster)
+        ranks.show()
         yield ranks
     finally:
+        ranks.notice.close()
         for process in ranks.processes:  # even where a second Ctrl-C cut the ending short
             process.kill()
         guard.close()
@@ -177,6 +180,8 @@ class _Ranks:
 
     def __init__(self, job: Job, place: Hosted, queue: Events, guard: Guard) -> None:
         self.processes: list[Process] = []
+        self.notice = _notice.Notice(_notice.JOB)
+        self._start = time.time()
         self._job, self._queue, self._guard = job, queue, guard
         self._places = {cluster.rank: cluster for cluster in place.places}
 
@@ -188,6 +193,19 @@ class _Ranks:
         index = [process.rank for process in self.processes].index(rank)
         self.processes[index].output.finish(0.5)
         self.processes[index] = self._process(self._places[rank], again=True)
+        self.show()
+
+    def show(self) -> None:
+        """Tell `dream where` which processes these are."""
+        self.notice.write(
+            {
+                "command": self._job.command,
+                "world_size": self._job.world_size,
+                "attempt": self._job.attempt,
+                "start": self._start,
+                "ranks": [[process.rank, process.group] for process in self.processes],
+            }
+        )
 
     def saved(self) -> bool:
         """Whether every rank saved and left."""
@@ -209,6 +227,8 @@ class _Ranks:
             rank_environment(job, cluster),
             Output(rank, job.shows(rank), job.log_dir, prefixed=prefixed, again=again),
         )
+        if job.verbose:
+            SCREEN.say(f"Rank {rank} {process.origin}.")
         self._guard.add(process.group)
         process.watch(self._queue.put, self._thread_failed)
         return process

@@ -145,7 +145,7 @@ class JobWatch:
         named = {cause.first.rank} if cause else set()
         ended = [rank for rank in running if rank not in named]
         outcome = self._outcome(cause, lost=verdict.lost, ended=ended)
-        return replace(outcome, grace=verdict.stopped)
+        return replace(outcome, grace=verdict.stopped, changes=verdict.changes)
 
     def _stopped(self, number: signal.Signals) -> Outcome:
         if self._link is not None:

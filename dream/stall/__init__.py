@@ -5,14 +5,17 @@ where that is shorter, says for whom, and where that rank is; after DREAM_STALL_
 an error that names it. A rank that is dead is told at once, by the transports themselves.
 
 activity   what this rank does: steps, waits, and where it is, seen from a thread of its own
+phases     what part of training a Python stack is in
 stacks     a rank's Python stack, asked for by a signal
-peers      where the other ranks are: from memory that each lays open, /proc and the job's store
+page       the memory that a rank lays open, for the others and for `dream where`
+peers      where the other ranks are: from their pages, /proc and the job's store
 status     where each rank stands, who waits for whom, and that in words. Pure
 watcher    the thread that looks, says and ends
 """
 
 from dream.cluster.awake import Patience
 from dream.stall.activity import Waiting, resumed, stepped, waiting, waits_inside
+from dream.stall.phases import phases_inside
 from dream.stall.status import absence
 from dream.stall.watcher import give_up, overdue, watch
 
@@ -22,6 +25,7 @@ __all__ = [
     "absence",
     "give_up",
     "overdue",
+    "phases_inside",
     "resumed",
     "stepped",
     "waiting",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import final
 
+from dream.data import tracked
+
 _IDLE = 0.01
 """Share of the time between two looks below which a thread has stood still: one that waits in a
 framework's core does nothing at all."""
+
+_PACE_LOOKS = 11
+"""Looks that the pace is of."""
 
 _POOL_IDLE = 0.2
 """The same of the whole process, where a framework computes in threads of its own: some of them
@@ -112,6 +118,20 @@ class Activity:
     call: str = ""
     ranks: tuple[int, ...] | None = None
     mark: Hashable = None
+
+
+@final
+class Pace:
+    """How quickly samples are trained on, of late."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_PACE_LOOKS)
+
+    def look(self, now: float) -> float:
+        """Return samples a second since some looks ago. now: by the monotonic clock."""
+        self._seen.append((now, tracked.handed.samples))
+        (before, first), (_, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (now - before) if now > before else 0.0
 
 
 @final

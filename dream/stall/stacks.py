@@ -14,7 +14,7 @@ from typing import final
 
 _SECONDS = 2.0
 _NAP = 0.02
-_LEFT_OUT = ("<frozen", "/dream/launch/child.py")
+_LEFT_OUT = ("<frozen", "/dream/launch/child.py", "/dream/launch/forks/")
 
 
 @final
@@ -75,7 +75,9 @@ def own(frame: FrameType | None) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    return _kept(line.strip() for line in text.splitlines() if line.startswith("  File "))
+    """Of the last one: two may have asked at one time."""
+    last = text.rpartition("(most recent call first):")[2]
+    return _kept(line.strip() for line in last.splitlines() if line.startswith("  File "))
 
 
 def _kept(lines: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dream import cluster
 from dream._errors import Desynchronized
+from dream.stall.phases import WORDS, Phase
 
 _MOST_LINES = 10
 
@@ -34,7 +35,8 @@ class RankStatus:
     """steps: training steps so far. call: what the rank waits in; empty where it does not wait.
     ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
     its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
-    its Python stack, innermost call first, where it is known."""
+    its Python stack, innermost call first, where it is known; phase: what part of training that is
+    in. samples: of all ranks, a second, of late; 0 where nobody counts them."""
 
     rank: int
     state: ProcessState = ProcessState.ALIVE
@@ -45,6 +47,8 @@ class RankStatus:
     quiet: float = 0.0
     gave_up: bool = False
     stack: tuple[str, ...] = ()
+    phase: Phase | None = None
+    samples: float = 0.0
 
     @property
     def waits(self) -> bool:
@@ -68,6 +72,7 @@ class RankStatus:
         ranks = known.get("ranks")
         known |= {"ranks": None if ranks is None else tuple(map(int, ranks))}
         known |= {"stack": tuple(known.get("stack", ())), "state": ProcessState(known["state"])}
+        known |= {"phase": Phase(known["phase"]) if known.get("phase") else None}
         return cls(**known)
 
 
@@ -116,7 +121,7 @@ def speaker(ranks: Collection[RankStatus]) -> int | None:
     return min((one.rank for one in ranks if one.answers), default=None)
 
 
-_STATES = {
+STATES = {
     ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
     ProcessState.GONE: "is gone: its process has ended",
     ProcessState.HELD: "runs, and a call into C holds its interpreter",
@@ -136,24 +141,30 @@ def whereabouts(rank: RankStatus) -> str:
 
 def _doing(rank: RankStatus) -> str:
     if rank.state is not ProcessState.ALIVE:
-        return _STATES[rank.state]
+        return STATES[rank.state]
     if rank.call:
         return f"waits in {rank.call}"
     if not rank.stack:
         return "is alive"
-    return f"is alive, in {rank.stack[0].rpartition(' in ')[2]}"  # File "train.py", line 3 in save
+    known = rank.phase not in (None, Phase.OWN)
+    phase = f"{WORDS[rank.phase]}, " if rank.phase is not None and known else ""
+    return f"is alive, {phase}in {rank.stack[0].rpartition(' in ')[2]}"  # ... line 3 in save
 
 
 def warning(wait: Standstill, ranks: Mapping[int, RankStatus], limit: float) -> str:
     """Tell of a wait that goes on. limit: the stall time."""
-    have = "have" if len(wait.waiting) > 1 else "has"
-    said = f"{named(wait.waiting)} {have} waited {wait.seconds:.0f} s in {wait.call}"
-    if wait.culprits:
-        said += f" for {named(wait.culprits)}"
+    said = waits_for(wait)
     where = "; ".join(whereabouts(ranks[rank]) for rank in wait.named)
     end = f"Where this goes on, it is an error after {limit:g} s ({cluster.STALL_SECONDS})."
     head = f"{said}. {where[:1].upper()}{where[1:]}. {end}"
     return "\n".join([head, *stack_lines(wait, ranks)])
+
+
+def waits_for(wait: Standstill) -> str:
+    """Say `ranks 0, 2 have waited 60 s in backward() for rank 1`."""
+    have = "have" if len(wait.waiting) > 1 else "has"
+    said = f"{named(wait.waiting)} {have} waited {wait.seconds:.0f} s in {wait.call}"
+    return f"{said} for {named(wait.culprits)}" if wait.culprits else said
 
 
 def stack_lines(wait: Standstill, ranks: Mapping[int, RankStatus]) -> list[str]:

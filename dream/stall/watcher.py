@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import shlex
 import sys
 import threading
 import time
@@ -19,9 +20,10 @@ from dream import cluster
 from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
-from dream.stall import stacks
-from dream.stall.activity import Activity, Observer, progress, trained_frame
-from dream.stall.peers import Peers, StatusPage
+from dream.stall import phases, stacks
+from dream.stall.activity import Activity, Observer, Pace, progress, trained_frame
+from dream.stall.page import StatusPage
+from dream.stall.peers import Peers
 from dream.stall.status import (
     RankStatus,
     Standstill,
@@ -49,14 +51,17 @@ _watchers: list[Watcher] = []
 
 
 def watch(place: Cluster) -> None:
-    """Have this process's waits watched, once, where it is one of several ranks."""
-    if not place.alone and place.rendezvous is not None and hasattr(os, "memfd_create"):
+    """Have this process's waits watched, once, where it is one of several ranks; of the only rank
+    of `dream run`, that others see where it is."""
+    watched = cluster.started_by_dream() if place.alone else place.rendezvous is not None
+    if watched and hasattr(os, "memfd_create"):
         _watch(place)
 
 
 @cache
 def _watch(place: Cluster) -> None:
-    cluster.rendezvous(place)  # where this process serves the store, not from two threads at once
+    if not place.alone:
+        cluster.rendezvous(place)  # where this process serves it, not from two threads at once
     _watchers.append(Watcher(place, cluster.stall_seconds()))
     threading.Thread(target=_watchers[-1].run, name="dream-stall", daemon=True).start()
 
@@ -87,10 +92,20 @@ class Watcher:
         self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
-        self._observer, self._writer = Observer(), stacks.StackWriter()
+        self._alone = place.alone
+        self._observer, self._pace, self._writer = Observer(), Pace(), stacks.StackWriter()
         self._page = StatusPage(place.rank, self._writer.fd)
         self._peers = Peers(place, self._page, 1.0 + 4 * self._look)
         self._own = RankStatus(place.rank)
+        self._facts = {
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "job": str(place.rendezvous),
+            "script": shlex.join(sys.argv),
+            "look": self._look,
+            "libraries": phases.libraries(),
+        }
+        self._introduced = 0
         self._mark: Hashable = None
         self._next_line = self._next_post = self._next_say = 0.0
         self._said: tuple[int, ...] = ()
@@ -129,6 +144,10 @@ class Watcher:
     def _tell(self) -> None:
         self._own = replace(self._own, gave_up=self._gave_up)
         self._page.write(self._own, self._writer.number)
+        rules = phases.declared()
+        if len(rules) != self._introduced:  # a framework has been imported since
+            self._introduced = len(rules)
+            self._page.introduce({**self._facts, "phases": phases.packed(rules)})
 
     def status(self, rank: int) -> RankStatus:
         return self._own if rank == self.rank else self._peers.status(rank)
@@ -136,9 +155,14 @@ class Watcher:
     def closely(self, rank: int) -> RankStatus:
         """With its stack, where it can be had."""
         if rank == self.rank:
-            return replace(self._own, stack=tuple(stacks.own(trained_frame())))
+            return self._own_closely()
         status = self.status(rank)
-        return replace(status, stack=tuple(self._peers.stack(rank)) or status.stack)
+        stack = tuple(self._peers.stack(rank))
+        return replace(status, stack=stack, phase=phases.phase_of(stack)) if stack else status
+
+    def _own_closely(self) -> RankStatus:
+        stack = tuple(stacks.own(trained_frame()))
+        return replace(self._own, stack=stack, phase=phases.phase_of(stack))
 
     def standstill(self) -> Standstill | None:
         """Find who waits for whom, of all ranks, now."""
@@ -149,6 +173,8 @@ class Watcher:
     def _step(self, seconds: float) -> None:
         self._own = self._moved_on(self._observer.look(seconds), seconds)
         self._tell()
+        if self._alone:
+            return
         self._peers.meet()
         still = max(self._own.waited, self._own.quiet)
         if still < self._warning / 2:
@@ -158,7 +184,7 @@ class Watcher:
         self._peers.look()
         if self._peers.posts and still >= self._next_post:
             self._next_post = still + self._warning / 2
-            self._peers.post(replace(self._own, stack=tuple(stacks.own(trained_frame()))))
+            self._peers.post(self._own_closely())
         if self._own.waited > self._limit + _MARGIN * self._look:
             self._end()
         elif still >= max(self._warning, self._next_say):
@@ -179,6 +205,7 @@ class Watcher:
             ranks=activity.ranks,
             waited=before.waited + seconds if same else 0.0,
             quiet=before.quiet + seconds if steps == before.steps else 0.0,
+            samples=self._pace.look(time.monotonic()),
         )
 
     def _speaks(self) -> bool:

@@ -19,6 +19,14 @@ OBSERVE: Mapping[str, str] = {
     "keras": f"{_KERAS}.verify:observe",
 }
 """Tells a Recorder of a framework's own training loops."""
+PROFILE: Mapping[str, str] = {
+    "torch": f"{_TORCH}.profile:observe",
+    "tensorflow": f"{_TENSORFLOW}.profile:observe",
+    "keras": f"{_KERAS}.profile:observe",
+}
+"""Tells a Profiler when phases of training begin and end."""
+INSIDE_STEPS = f"{_TENSORFLOW}.profile:inside_steps"
+"""Has a compiled step of Keras's tell a Profiler of its phases."""
 TRAITS: Mapping[str, str] = {
     "keras.src.models.model.Model": f"{_KERAS}.verify:traits",
     "torch.nn.modules.module.Module": f"{_TORCH}.verify:traits",

@@ -24,10 +24,12 @@ from dream.tools import support
 
 def strategies(console: Console) -> None:
     """Every strategy, with what works of it here and now."""
-    table = Table("strategy", "meaning", "replicas", *FRAMEWORKS, box=None, pad_edge=False)
+    table = Table("strategy", "meaning, and what works here", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True  # a name that is cut cannot be typed
     for spec in SPECS.values():
-        cells = (escape(_cell(spec, framework)) for framework in FRAMEWORKS)
-        table.add_row(spec.name, spec.summary, _processes(spec), *cells)
+        table.add_row(spec.name, f"{spec.summary}; {_processes(spec)}")
+        for framework in FRAMEWORKS:
+            table.add_row(f"  {framework}", escape(_cell(spec, framework)))
     console.print(table)
     console.print("\nOptions of one: dream strategies NAME", highlight=False)
 

@@ -19,7 +19,8 @@ from typing import Any
 import contract_hashes
 from contract_cells import Cell
 
-from dream.launch.forks.forked import IMPORTS, SERVER, Forked
+from dream.launch.forks.foresight import IMPORTS
+from dream.launch.forks.forked import SERVER, Forked
 
 Rank = subprocess.Popen[bytes] | Forked
 WORKER = Path(__file__).with_name("contract_worker.py")

@@ -226,6 +226,12 @@ def test_strategies() -> None:
     assert "find_unused" in one.stdout
 
 
+def test_no_name_is_cut_where_80_columns_are_all() -> None:
+    listed = dream("strategies").stdout.splitlines()
+    assert any(line.startswith("multi_worker_mirrored ") for line in listed)
+    assert max(map(len, listed)) <= 80
+
+
 def test_an_unknown_strategy() -> None:
     ran = dream("strategies", "mirored")
     assert ran.returncode == 2

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dream.launch.forks.forked import IMPORTS, SERVER, Forked, Fresh, imports, serving, start
+from dream.launch.forks.foresight import IMPORTS
+from dream.launch.forks.forked import SERVER, Forked, Fresh, serving, start
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a fork server needs Linux")
 Run = Callable[..., Fresh | Forked]
@@ -175,26 +175,38 @@ def test_a_rank_ends_with_its(which: str, run: Run) -> None:
     until(lambda: gone(rank.pid) and gone(child))
 
 
-def test_threads_at_import_are_refused(run: Run, tmp_path: Path) -> None:
+def test_after_threads_at_import_a_rank_starts_fresh(run: Run, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
-    with pytest.raises(OSError, match="No fork is safe"):
-        run("", **{IMPORTS: "busy", "PYTHONPATH": str(tmp_path)})
+    rank = run("", **{IMPORTS: "busy", "PYTHONPATH": str(tmp_path)})
+    assert isinstance(rank, Fresh)
+    assert rank.why.endswith("busy 1 threads run, of Python ['Thread-1 (wait)']")
 
 
-def test_a_server_that_stands_elsewhere_is_refused(run: Run) -> None:
+def test_under_a_tracer_a_rank_starts_fresh(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.settrace(lambda *_: None)\n")
+    rank = run("", **{"PYTHONPATH": str(tmp_path)})
+    assert isinstance(rank, Fresh)
+    assert rank.why.endswith("a tracer or profiler runs")
+
+
+def test_a_server_that_stands_elsewhere_forks_nothing(run: Run) -> None:
     before = os.umask(0o027)
     try:
-        with pytest.raises(OSError, match=r"stands elsewhere .* by \['Umask'\]"):
-            run("")
+        rank = run("import os; print(oct(os.umask(0)))")
     finally:
         os.umask(before)
+    assert isinstance(rank, Fresh)
+    assert rank.why.endswith("stands elsewhere than the launcher, by ['Umask']")
+    assert said(rank) == "0o27\n"
 
 
-def test_a_server_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        run("", at=str(tmp_path / "nobody"))
+def test_where_no_server_is_there_a_rank_starts_fresh(run: Run, tmp_path: Path) -> None:
+    rank = run("print(7)", at=str(tmp_path / "nobody"))
+    assert isinstance(rank, Fresh)
+    assert "No such file" in rank.why
+    assert said(rank) == "7\n"
 
 
 def test_a_module_that_is_not_there_is_the_ranks_to_miss(run: Run) -> None:
@@ -202,14 +214,3 @@ def test_a_module_that_is_not_there_is_the_ranks_to_miss(run: Run) -> None:
     assert rank.stderr is not None
     assert b"ModuleNotFoundError" in rank.stderr.read()
     assert rank.wait() == 1
-
-
-def test_what_to_import_follows_from_framework_or_script(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import sys\nfrom keras import layers\nnot_import = 'torch'\n")
-    command = [sys.executable, "script", str(script)]
-    assert imports(command, {}) == ["numpy", "dream", "keras"]
-    assert "torch" in imports(command, {"DREAM_FRAMEWORK": "torch"})
-    both = {"DREAM_FRAMEWORK": "torch", "KERAS_BACKEND": "torch"}
-    assert imports(command, both)[-1] == "keras"
-    assert imports([sys.executable, "module", "train"], {}) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,19 @@ import pytest
 from dream import cluster, stall
 from dream._topology import Cluster
 from dream.cluster import export
-from dream.stall import activity, stacks
+from dream.stall import activity, phases, stacks
 from dream.stall.activity import Observer, progress
-from dream.stall.peers import Neighbour, StatusPage
+from dream.stall.page import Neighbour, StatusPage
+from dream.stall.phases import Phase, PhaseRule
 from dream.stall.status import ProcessState as State
-from dream.stall.status import RankStatus, find_standstill, speaker, stuck, warning
+from dream.stall.status import (
+    RankStatus,
+    find_standstill,
+    speaker,
+    stuck,
+    warning,
+    whereabouts,
+)
 
 WAITS = {"call": "backward()", "waited": 61.0}
 
@@ -110,6 +119,45 @@ def test_what_is_said() -> None:
         f"    {stack[0]}",
         f"    {stack[1]}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "phase"),
+    [
+        (("x.py", "load"), Phase.OWN),
+        (("x.py", "get", "torch/data.py", "next"), Phase.INPUT),
+        (("torch/nn.py", "call", "torch/back.py", "backward"), Phase.BACKWARD),
+        (("x.py", "reduce", "torch/save.py", "save", "torch/nn.py", "call"), Phase.WRITING),
+        (("torch/save.py", "look"), Phase.OWN),
+    ],
+    ids=["own", "outermost", "forward again in backward", "saved in forward", "another function"],
+)
+def test_the_phase_of_a_stack(stack: tuple[str, ...], phase: Phase) -> None:
+    rules = [
+        PhaseRule("torch/data.py", Phase.INPUT),
+        PhaseRule("torch/nn.py", Phase.FORWARD),
+        PhaseRule("torch/back.py", Phase.BACKWARD),
+        PhaseRule("torch/save.py", Phase.WRITING, ("save",)),
+    ]
+    calls = zip(stack[::2], stack[1::2], strict=True)
+    lines = [f'File "{file}", line 3 in {function}' for file, function in calls]
+    assert (
+        phases.phase_of(lines, phases.unpacked(json.loads(json.dumps(phases.packed(rules)))))
+        is phase
+    )
+    status = RankStatus(1, stack=tuple(lines), phase=phase)
+    known = {Phase.OWN: "is alive, in "}.get(phase, f"is alive, {phases.WORDS[phase]}, in ")
+    assert whereabouts(status) == f"rank 1 {known}{stack[1]}"
+
+
+def test_the_line_of_the_script() -> None:
+    stack = [
+        'File "/python/lib.py", line 1 in read',
+        'File "<string>", line 2 in made',
+        'File "/home/me/train.py", line 31 in load',
+    ]
+    assert phases.own_line(stack, ["/python/"]) == "train.py:31 in load"
+    assert phases.own_line(stack[:2], ["/python/"]) == ""
 
 
 def test_where_every_rank_waits_each_call_is_told() -> None:

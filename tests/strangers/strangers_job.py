@@ -16,7 +16,7 @@ import numpy as np
 from strangers_rows import EQUAL, Row
 from strangers_worker import HISTORY, Figures
 
-from dream.launch.forks.forked import IMPORTS
+from dream.launch.forks.foresight import IMPORTS
 
 HERE = Path(__file__).parent
 WORKER = HERE / "strangers_worker.py"

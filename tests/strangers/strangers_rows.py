@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 EQUAL = "equal"
 DATA_PARALLEL = ("mirrored", "horovod", "sharded")
@@ -21,6 +22,7 @@ class Row:
         script that is equal none the less need say nothing.
     but: the same for single strategies that differ from the rest.
     reason: why it need not be equal, or why by more than 1e-6.
+    needs: what must be installed besides; where it is not, the row is skipped.
     sample: strategies under which `make test` runs it, on two ranks; the rest is exhaustive.
     """
 
@@ -32,6 +34,7 @@ class Row:
     but: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-6
     reason: str = ""
+    needs: tuple[str, ...] = ()
     sample: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -40,6 +43,10 @@ class Row:
 
     def expected(self, strategy: str) -> str:
         return self.but.get(strategy, self.expect)
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for name in self.needs if find_spec(name) is None]
 
     def cells(self) -> list[tuple[str, int]]:
         return [(strategy, ranks) for strategy in self.strategies for ranks in self.ranks]

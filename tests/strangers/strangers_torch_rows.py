@@ -82,6 +82,8 @@ ROWS: list[Row] = [
         reason=CURVATURE + "; by 2e-5, alone, in thirds",
         sample=("mirrored",),
     ),
+    Row("library_language_model", needs=("transformers", "datasets", "torchmetrics")),
+    Row("library_low_rank", needs=("transformers", "peft", "torchmetrics")),
     Row("masked_mean_by_hand", sample=("mirrored",)),
     Row("masked_words"),
     Row(

@@ -28,6 +28,8 @@ class FitProgress:
     the epoch that ended last, without those that were taken before this fit.
     """
 
+    cut = False  # fit reads on
+
     def __init__(self, generators: Generators | None = None) -> None:
         self.passes = Passes(generators=generators)
         self.position = Position()

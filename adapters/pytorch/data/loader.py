@@ -289,6 +289,7 @@ def _dealt_class(
         with dealt.beginning() as begun, dealt.fetching(self, begun):
             inner: Iterator[Any] = base.__iter__(self)
         if begun is None:
+            shares.whole_begins()
             return inner
         if begun.trains:
             modes.pass_begins()
@@ -306,6 +307,8 @@ def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[A
         assert isinstance(stream, DealtStream)
         if stream.reads.trains:
             modes.pass_begins()
+        else:
+            shares.whole_begins()
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)
@@ -367,3 +370,4 @@ class _DealtIterator:
 
     def __del__(self) -> None:
         self._shares.ended(self)
+        self._pass.left()

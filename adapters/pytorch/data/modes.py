@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import final
-from weakref import WeakSet
 
 from torch import nn
+
+from dream.adapters.pytorch.module_set import ModuleSet
 
 
 @final
@@ -15,8 +16,8 @@ class Modes:
     begun."""
 
     def __init__(self) -> None:
-        self._made: WeakSet[nn.Module] = WeakSet()
-        self._called: WeakSet[nn.Module] = WeakSet()
+        self._made = ModuleSet()
+        self._called = ModuleSet()
         self._over = False
         self.passes = 0
         self._shapes: dict[tuple[int, ...], bool] = {}

@@ -69,6 +69,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._readings: dict[int, Reading] = {}
+        self._whole = False
         self._marked: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
         self._kept: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
 
@@ -81,6 +82,12 @@ class Shares:
         return None
 
     @property
+    def now_parted(self) -> bool:
+        """Whether several ranks share the batch that the loop holds: none of an evaluation."""
+        share = None if self._whole else self.current
+        return share is not None and share.parts > 1
+
+    @property
     def parted(self) -> bool:
         """Whether the loop reads, or has just read, batches that several ranks share."""
         return any(
@@ -88,6 +95,10 @@ class Shares:
             for reading in self._readings.values()
             for share in reading.recent
         )
+
+    def whole_begins(self) -> None:
+        """A pass begins of which every rank reads all."""
+        self._whole = True
 
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
@@ -98,6 +109,7 @@ class Shares:
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
         reading.yields(share)
+        self._whole = False
         self._mark(batch, share, reading)
 
     def ended(self, source: object = None) -> None:

@@ -297,6 +297,7 @@ class _StreamIterator:
 
     def __del__(self) -> None:
         self._shares.ended(self)
+        self._pass.left()
 
 
 def _joined(digest: int, of_a_batch: int) -> int:

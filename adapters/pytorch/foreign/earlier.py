@@ -141,11 +141,12 @@ def _alive() -> tuple[list[nn.Module], list[Optimizer], list[DataLoader[Any]]]:
     sought = {kind for kind in set(map(type, objects)) if issubclass(kind, _SOUGHT)}
     for item in [item for item in objects if type(item) in sought]:
         kind = type(item)
-        if issubclass(kind, nn.Module):
-            if not kind.__module__.startswith("dream.") and has_tables(item):
-                modules.append(item)  # one may be on its way to be made, or never have been
+        if issubclass(kind, DataLoader):
+            loaders.append(item)
+        elif not has_tables(item):
+            continue  # it is on its way to be made, never was, or wraps one that is
         elif issubclass(kind, Optimizer):
             optimizers.append(item)
-        else:
-            loaders.append(item)
+        elif not kind.__module__.startswith("dream."):
+            modules.append(item)
     return modules, optimizers, loaders

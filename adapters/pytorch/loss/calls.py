@@ -55,11 +55,11 @@ class Bearer(ABC):
     def completes(self) -> bool:
         """Whether the gradient is whole, and made global, with the next backward."""
 
-    def ride(self, message: Numbers) -> Sequence[float] | None:
+    def ride(self, message: Numbers) -> bool:
         """Have the message travel by itself with the gradients of the backward that is about to
-        start. Returns where the means over the ranks are after it; None where that cannot be, and
-        the message is to be sent. Messages of an update's micro-batches are added up."""
-        return None
+        start. Returns whether it does; else it is to be sent. Messages of an update's
+        micro-batches are added up."""
+        return False
 
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:

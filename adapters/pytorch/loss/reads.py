@@ -20,7 +20,8 @@ _OWN_SUMS = (
     'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
 )
 number_of: Callable[[torch.Tensor], float] = torch.Tensor.item
-"""As it was before any block watched it: at every step, dream's own reads are not the loop's."""
+numbers_of: Callable[[torch.Tensor], list[float]] = torch.Tensor.tolist
+"""As they were before any block watched them: at every step, dream's reads are not the loop's."""
 
 _LIBRARIES = ("torch.", "dream.", "keras.")
 
@@ -42,7 +43,7 @@ class ReadNumbers:
 
         @wraps(read)
         def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not (self._said or (keeps and x.dim())) and self._reads_shares():
+            if not (self._said or (keeps and x.dim()) or _trained(x)) and self._reads_shares():
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 if not caller.startswith(_LIBRARIES):
                     self._said = True
@@ -55,3 +56,8 @@ class ReadNumbers:
         if torch.compiler.is_compiling():
             return False
         return torch.is_grad_enabled() and self._shares.parted
+
+
+def _trained(x: torch.Tensor) -> bool:
+    """Whether this is a parameter, which is the same on every rank."""
+    return x.is_leaf and x.requires_grad

@@ -47,7 +47,9 @@ class Recipe:
     each sample by itself. All that its reading rests on is held against the graph again: the
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
-    __slots__ = ("_count", "_reduced", "_share", "_steps", "factor", "terms", "weighed")
+    __slots__ = (
+        "_count", "_reduced", "_share", "_steps", "factor", "overtaken", "sent", "terms", "weighed",
+    )  # fmt: skip
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
         (term,) = weighed.terms
@@ -57,6 +59,8 @@ class Recipe:
         self._reduced = _reduced(root.grad_fn)
         self._count = None if term.count is None else float(term.count)
         self.factor = float(weighed.factors[0])
+        self.sent = float(weighed.sent) if weighed.late else 0.0
+        self.overtaken = float(weighed.overtaken)
 
     @classmethod
     def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
@@ -165,7 +165,7 @@ class DeviceGrid(Team):
             for first in range(0, mesh.size, mesh.model)
         ]
         self._place = place
-        self._placements: WeakKeyDictionary[nn.Module, LayerPlacement] = WeakKeyDictionary()
+        self._placements: MutableMapping[nn.Module, LayerPlacement] = WeakIdKeyDictionary()
 
     def settle(self, model: nn.Module) -> LayerPlacement:
         """Place a model's layers, on first use, in the first row."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import hook_of
@@ -34,14 +35,15 @@ patches = DrawPatches(standing_for)
 class _Seen:
     """What is known of a model. calls: that were watched. alone: what it draws by operations that
     give the rows of a batch to nobody, in words; empty where there is nothing. compiled: so that
-    no draw is told from another; told: that there are some."""
+    no draw is told from another; told: that there are some. quiet: its first calls drew nothing,
+    and it is only seen whether that stays so. forked: its call runs on a state of this rank's."""
 
     def __init__(self, module: nn.Module) -> None:
         self.calls = 0
         self.told = False
         self.memory = Memory()
         self.drops = any(isinstance(m, _DROPS) for m in module.modules())
-        self.drew = self.quiet = self.put = False
+        self.drew = self.quiet = self.put = self.forked = False
         self.before: State | None = None
         self.passes = -1
         self.share: Share | None = None
@@ -71,7 +73,7 @@ class CallDraws:
         self._modes = modes or Modes()
         self._in_step = in_step
         self._local = randomness == "local"
-        self._seen: WeakKeyDictionary[nn.Module, _Seen] = WeakKeyDictionary()
+        self._seen: MutableMapping[nn.Module, _Seen] = WeakIdKeyDictionary()  # see ModuleSet
         self._before: State | None = None
         self._last_of: Callable[[], nn.Module | None] = lambda: None
         self._last: _Seen | None = None
@@ -110,12 +112,16 @@ class CallDraws:
             self._put(seen)
         if share.micros > 1:
             self._draw_again(share)
+        if seen.compiled and seen.quiet and not self._local:
+            seen.before = seen.before or state()
+            return
         if self._local or seen.compiled or seen.alone:
+            seen.forked = True
             current.fork(self._rank)
         if self._local or seen.compiled:
             return
         current.memory = seen.memory
-        if seen.share != share:
+        if seen.share is not share and seen.share != share:
             seen.share, seen.rows = share, Rows.of(share, self._rank)
         current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not seen.alone:
@@ -127,17 +133,19 @@ class CallDraws:
         if seen is None:
             return
         current.call = None
+        apart = seen.compiled and seen.forked and current.drew_alone()
         if seen.calls < _WATCHED:
-            seen.drew |= current.drew()
+            seen.drew |= apart if seen.compiled else current.drew()
             if current.strayed():
                 seen.alone = "random draws by an operation that dream does not know"
                 self._tell(seen.alone, module)
             seen.quiet = seen.calls + 1 == _WATCHED and not (seen.drew or seen.alone or seen.drops)
-        if seen.compiled and not seen.told and current.drew_alone():
+        if apart and not seen.told:
             seen.told = True
             self._tell("random draws in compiled code", module)
         seen.calls += 1
-        if self._local or seen.compiled or seen.alone:
+        if seen.forked:
+            seen.forked = False
             current.join()
         if seen.put:
             seen.put = False
@@ -156,8 +164,18 @@ class CallDraws:
     def _check_quiet(self, seen: _Seen, module: nn.Module) -> None:
         """Whether a model draws after all."""
         before, seen.before = seen.before, None
-        if before is not None and not same(before, state()):
-            seen.quiet = False
+        if before is None or same(before, state()):
+            return
+        seen.quiet = False
+        set_state(before)  # shares of other sizes draw more or less: all go on in step
+        if seen.compiled:
+            logger.info(
+                "a call of %s has random draws in compiled code, which its first calls had not: in "
+                "this call every rank draws the same, and from the next on each for itself, so "
+                "they are not those of one device", type(module).__name__,
+            )  # fmt: skip
+            seen.told = True
+        else:
             self._say(
                 f"a call of {type(module).__name__} has random draws, which its first calls had "
                 "not, outside the block; those of its next calls are for the global batch. In this "

@@ -35,14 +35,10 @@ class BackwardCheck:
         self._handles: list[RemovableHandle] = []
         self._after: list[RemovableHandle] = []
 
-    def watch(self, parameter: nn.Parameter, message: nn.Parameter | None = None) -> None:
-        """Look at the backward passes that reach `parameter`, and at those that averaged it.
-        message: what each of those reaches; `parameter` itself, where there is none."""
+    def watch(self, parameter: nn.Parameter) -> None:
+        """Look at the backward passes that reach `parameter`: the first after a call averages."""
         self.stop()
-        first = parameter if message is None else message
-        self._handles = [first.register_post_accumulate_grad_hook(self._arrived)]
-        if message is not None:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._came_beside))
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._arrived)]
 
     def watch_others(self, parameter: nn.Parameter) -> None:
         """Look at the backward passes that reach `parameter` and are not `expected`."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
-from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.private import BatchNorm, tables, to_local, tree_map, version_of
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import Precision as Row
@@ -123,7 +123,7 @@ class Precision:
         self._functions = None if row.functions is None else _type(row.functions)
         self._keeps_norms = row.norms and self._model in _HALF
         self._device, self.masters, self.scaling = device, masters, scaling
-        self._cast_before: WeakSet[nn.Module] = WeakSet()
+        self._cast_before = ModuleSet()
 
     @property
     def casts_models(self) -> bool:

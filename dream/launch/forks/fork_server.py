@@ -4,8 +4,8 @@ where the import of a framework costs seconds.
 A server listens at a socket. For each set of modules and each environment that modules may read
 while they are imported it keeps one parent, which has imported them and run nothing: no thread runs
 beside its own, and a fork of it is as good as a fresh interpreter. What was imported stays hidden
-from the rank until the rank imports it, so `"torch" in sys.modules` and import hooks tell what they
-always tell. The server ends with whoever holds its standard input, and its ranks end with it.
+from the rank until the rank imports it (`hidden.py`). The server ends with whoever holds its
+standard input, and its ranks end with it.
 
 Launchers take their ranks from it where DREAM_FORK_SERVER names its socket and DREAM_FORK_IMPORTS
 the modules. Run as a file, so that server and parents import nothing else.
@@ -25,15 +25,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping
 from functools import partial
-from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from dream.launch.forks.hidden import HiddenModules
 
 PARENTS_AT_ONCE = 4
 """A parent holds some hundred megabytes; the one that was asked least recently goes."""
+
+_ROOM = "-" * 4000
+"""A last argument for what a rank's command line is written over."""
 
 LONGEST_REQUEST = 1 << 18
 """Bytes of a request: its environment is the most of it."""
@@ -48,8 +53,6 @@ differ in any other have different parents."""
 
 _NOT_READ_BY_TORCH = ("TF_", "KERAS_")
 """Prefixes that count for nothing where torch alone is imported."""
-
-_SEEDED_AT_IMPORT = {"numpy.random", "torch"}
 
 _Child = tuple[subprocess.Popen[bytes], socket.socket]
 """A parent of ranks, and how to reach it."""
@@ -85,7 +88,9 @@ class _Request:
         self.command: list[str] = told["command"]
         self.environ: dict[str, str] = told["environ"]
         self.imports: list[str] = told["imports"]
+        self.sets: dict[str, str] = told["sets"]
         self.folder: str = told["folder"]
+        self.beside: str = told["beside"]
         self.passed: list[str] = told["passed"]
         self.standing: dict[str, str] = told["standing"]
 
@@ -95,11 +100,16 @@ class _Request:
             os.close(file)
 
     def read_at_import(self) -> dict[str, str]:
-        """The part of the environment that a parent must share."""
+        """The part of the environment that a parent must share, as the script will have set it."""
+        environ = {**self.environ, **self.sets}
+        return {name: text for name, text in environ.items() if self.reads(name)}
+
+    def reads(self, variable: str) -> bool:
+        """Whether the imports may read a variable."""
         packages = {name.partition(".")[0] for name in self.imports}
         of_torch = packages == {"numpy", "dream", "torch"}
         unread = _NOT_READ_AT_IMPORT + _NOT_READ_BY_TORCH * of_torch
-        return {name: text for name, text in self.environ.items() if not name.startswith(unread)}
+        return not variable.startswith(unread)
 
     def become(self) -> list[str]:
         """Be the rank, in a child just forked: its session, streams, folder and environment.
@@ -113,8 +123,21 @@ class _Request:
         os.chdir(self.folder)
         os.environ.clear()
         os.environ.update(self.environ)
-        os.environ.update(zip(self.passed, map(str, self.files[3:]), strict=True))
+        os.environ.update(self._numbers())
         return self.command
+
+    def start_fresh(self, why: str) -> NoReturn:
+        """Have the rank begin again in an interpreter of its own."""
+        sys.stdout.flush()
+        rank = self.environ.get("RANK", "0")
+        text = f"dream run: {why}: rank {rank} begins again, in an interpreter of its own.\n"
+        os.write(2, text.encode())
+        for file in self.files[3:]:
+            os.set_inheritable(file, True)
+        os.execve(sys.executable, [sys.executable, *self.command], self.environ | self._numbers())
+
+    def _numbers(self) -> dict[str, str]:
+        return dict(zip(self.passed, map(str, self.files[3:]), strict=True))
 
 
 class _Server:
@@ -167,79 +190,21 @@ def _start_parent(imports: Iterable[str], environ: Mapping[str, str]) -> _Child:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, __file__, "parent", str(theirs.fileno()), *imports],
+            [sys.executable, __file__, "parent", str(theirs.fileno()), *imports, _ROOM],
             env=environ,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # no terminal, as the ranks'
             pass_fds=(theirs.fileno(),),
         )
     return process, ours
 
 
-class _Imported(MetaPathFinder, Loader):
-    """Modules that a parent has imported and a rank has not: put back when it does."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        """Import and hide them. Python's own stay; that these were imported changes nothing."""
-        self._groups: list[tuple[str, dict[str, ModuleType]]] = []
-        self._specs: dict[str, ModuleSpec | None] = {}
-        before = set(sys.modules)
-        for name in names:
-            with contextlib.suppress(ImportError):  # the rank's own to raise
-                import_module(name)
-            new = {key: sys.modules[key] for key in sys.modules.keys() - before if _foreign(key)}
-            self._groups.append((name, new))
-            before.update(sys.modules)
-        for _, modules in self._groups:
-            for name in modules:
-                del sys.modules[name]
-        sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        for _, modules in self._groups:
-            if fullname in modules:
-                self._specs[fullname] = getattr(modules[fullname], "__spec__", None)
-                return ModuleSpec(fullname, self)
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return next(modules[spec.name] for _, modules in self._groups if spec.name in modules)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """With it come those that its own import would have brought: all, where it was imported by
-        name, else those of its package."""
-        assert module.__spec__ is not None
-        name = module.__spec__.name
-        module.__spec__ = self._specs.pop(name)
-        group, modules = next(each for each in self._groups if name in each[1])
-        package = name.partition(".")[0]
-        for other in list(modules):
-            if name == group or other.partition(".")[0] == package:
-                sys.modules[other] = modules.pop(other)
-        if name == "keras":  # its own import would bring its backend, and watches count on that
-            import_module(module.backend.backend())
-
-    def new_draws(self) -> None:
-        """Let generators that draw their seed at import draw another: no two ranks share it."""
-        for modules in (sys.modules, *(modules for _, modules in self._groups)):
-            for name in _SEEDED_AT_IMPORT & modules.keys():
-                module = modules[name]  # torch.random.seed would import torch.cuda, and unhide all
-                if name == "torch":
-                    module.default_generator.seed()
-                else:  # by seed() it would look seeded by a script
-                    module.set_bit_generator(module.MT19937())
-
-
-def _foreign(name: str) -> bool:
-    return name.partition(".")[0] not in sys.stdlib_module_names
-
-
 class _Parent:
     """Forks ranks, tells their ends, and kills those whose launcher is gone."""
 
-    def __init__(self, inbox: socket.socket, threads: int) -> None:
-        self._inbox, self._threads = inbox, threads
+    def __init__(self, inbox: socket.socket, modules: HiddenModules) -> None:
+        self._inbox, self._modules = inbox, modules
+        self._unsafe = _unsafe()
         self._wait = selectors.DefaultSelector()
         self._wait.register(inbox, selectors.EVENT_READ, self._fork)
         self._ranks: dict[int, tuple[socket.socket, int]] = {}
@@ -294,11 +259,14 @@ class _Parent:
 
     def _refusal(self, request: _Request) -> str:
         """Why a fork would not be what the launcher asks for; empty where it is."""
-        if self._threads:
-            return f"No fork is safe: {request.imports} started {self._threads} threads at import."
+        if self._unsafe:
+            return f"after {', '.join(request.imports)} {self._unsafe}"
         ours, theirs = standing(), request.standing
         apart = [name for name in theirs if theirs[name] != ours.get(name)]
-        return f"The fork server stands elsewhere than the launcher, by {apart}." if apart else ""
+        if apart:
+            return f"the fork server stands elsewhere than the launcher, by {apart}"
+        taken = self._modules.taken_by(request.beside)
+        return f"{taken} has the name of a module that frameworks import" if taken else ""
 
     def _tell(self, pid: int) -> None:
         """It has ended. Its number stays its own until its launcher hangs up."""
@@ -332,25 +300,47 @@ def main() -> None:
     if kind == "server":
         _Server(inbox).run()
         return
+    before = {*sys.modules}
+    from dream.launch.forks.hidden import HiddenModules
+    from dream.launch.forks.title import show_command
+
+    show_command([sys.executable, __file__, kind, number, *imports[:-1]])
     del sys.path[0]  # this file's folder
-    modules = _Imported(imports)
+    modules = HiddenModules(imports[:-1], before)
     gc.collect()
     gc.freeze()
-    request = _Parent(inbox, _threads_left()).run()
+    request = _Parent(inbox, modules).run()
     if request is None:
         return
-    modules.new_draws()
-    _run(request.become())
+    command = request.become()
+    show_command([sys.executable, *command])
+    modules.serve(request.read_at_import(), request.reads, request.start_fresh)
+    _run(command)
 
 
-def _threads_left() -> int:
-    """Return how many threads a fork would cut off. Libraries that know of forks, as OpenBLAS, end
-    their own before one, and start them again when they need them: so fork once before counting."""
+def _unsafe() -> str:
+    """Say why a fork of this process would not be as a fresh one; empty where it would.
+
+    Libraries that know of forks, as OpenBLAS, end their own threads before one, and start them
+    again when they need them: so fork once before counting."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    os.waitpid(pid, 0)
-    return len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - names are enough
+    try:
+        os.close(os.pidfd_open(pid))
+    except OSError as error:
+        return f"no end of a process can be waited for ({error.strerror})"
+    finally:
+        os.waitpid(pid, 0)
+    threads = len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - names are enough
+    if threads:
+        names = [each.name for each in threading.enumerate()[1:]]
+        return f"{threads} threads run{f', of Python {names}' if names else ''}"
+    tools = getattr(sys, "monitoring", None)
+    traced = tools is not None and any(tools.get_tool(number) for number in range(6))
+    if traced or sys.gettrace() or sys.getprofile() or threading.gettrace():
+        return "a tracer or profiler runs"
+    return ""
 
 
 def _run(command: list[str]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -17,34 +15,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, final
 
-from dream.cluster.settings import FRAMEWORK
+from dream._errors import DreamError
 from dream.launch.child import PARENT, REPORT
 from dream.launch.forks import fork_server
+from dream.launch.forks.foresight import IMPORTS, foresee
 
 SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""
-
-IMPORTS = "DREAM_FORK_IMPORTS"
-"""The variable that says what ranks will import: "torch,keras", or any modules. Else `--framework`
-tells, or the script's own lines. A wrong guess costs time and nothing else: what a rank does not
-import, it does not see."""
-
-_MODULES = {
-    "torch": "torch torch.distributed.tensor torch.distributed.fsdp torch.distributed.pipelining "
-    "torch._dynamo",  # the optimizers' first step imports it
-    "tensorflow": "tensorflow tensorflow.experimental.dtensor",
-    "keras": "keras",
-}
-
-_IMPORT = r"^\s*(?:import|from) {}\b"
 
 _PATIENCE = 300.0
 """Seconds for the imports of a parent, on a machine that is busy."""
 
 
 @final
+class NotForked(DreamError):
+    """A server does not fork a rank: it can be started fresh."""
+
+
+@final
 class Fresh(subprocess.Popen[bytes]):
     """A rank in an interpreter of its own."""
+
+    why = ""
+    """Why it was not forked, where that was tried."""
 
     def wait_for_end(self) -> None:
         """Return once it has ended. Until `wait` its number is not given to another process."""
@@ -67,17 +60,20 @@ class Forked:
     ) -> None:
         """command: a script and its arguments. environ: the rank's, with the server's. files: its
         standard input, output and errors. passed: further descriptors, each by the variable that
-        tells the rank its number. OSError where the server forks nothing."""
+        tells the rank its number. NotForked where the server forks nothing."""
         self.returncode: int | None = None
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
         self._code: int | None = None
         server = environ[SERVER]
+        foreseen = foresee(command, environ)
         request = {
             "command": list(command),
-            "environ": {name: environ[name] for name in environ if name not in (SERVER, IMPORTS)},
-            "imports": imports(command, environ),
+            "environ": _without_server(environ),
+            "imports": foreseen.modules,
+            "sets": foreseen.sets,
             "folder": os.getcwd(),  # noqa: PTH109 - a word of the message
+            "beside": _beside(command),
             "passed": list(passed),
             "standing": fork_server.standing(),
         }
@@ -88,11 +84,12 @@ class Forked:
             message = json.dumps(request).encode()
             socket.send_fds(self._link, [message], [*files, *passed.values()])
             answer = self._link.recv(fork_server.LONGEST_REQUEST).decode()
-            if not answer.isdigit():
-                raise OSError(errno.ECHILD, answer or f"the fork server at {server} ended")
-        except OSError:
+        except OSError as error:
             self._link.close()
-            raise
+            raise NotForked(f"the fork server at {server}: {error}") from error
+        if not answer.isdigit():
+            self._link.close()
+            raise NotForked(answer or f"the fork server at {server} ended")
         self._link.settimeout(None)
         self.pid = int(answer)
 
@@ -117,37 +114,47 @@ class Forked:
         return self.returncode
 
 
-def imports(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the modules to import before a rank is forked; none where that is not known."""
-    names = environ.get(IMPORTS, "").split(",")
-    if names == [""] and environ.get(FRAMEWORK):
-        backend = environ.get("KERAS_BACKEND") == environ[FRAMEWORK]
-        names = [environ[FRAMEWORK], *["keras"] * backend]
-    if names == [""] and command[1] == "script":
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            lines = Path(command[2]).read_text()
-            names = [name for name in _MODULES if re.search(_IMPORT.format(name), lines, re.M)]
-    modules = [module for name in names if name for module in _MODULES.get(name, name).split()]
-    return ["numpy", "dream", *modules] if modules else []
+def _without_server(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in environ if name not in (SERVER, IMPORTS)}
+
+
+def _beside(command: Sequence[str]) -> str:
+    """Return the folder that the rank looks for modules in first; empty where that is unknown."""
+    kind, name = [*command[1:3], "", ""][:2]
+    if kind == "script":
+        return str(Path(name).resolve().parent)
+    if kind == "module":
+        return os.getcwd()  # noqa: PTH109
+    return ""
 
 
 def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fresh | Forked:
     """Start a rank whose output comes through pipes: from a fork server, where the environment
-    names one and what it is to import.
+    names one and it is foreseen what the rank will import; fresh where that server refuses.
 
     command: a script and its arguments. report: the descriptor of DREAM_REPORT. OSError where the
     system starts no more processes.
     """
-    if not (environ.get(SERVER) and imports(command, environ)):
-        return Fresh(
-            [sys.executable, *command],
-            env={**environ, REPORT: str(report), PARENT: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(report,),
-            start_new_session=True,
-        )
+    why = ""
+    if environ.get(SERVER) and foresee(command, environ).modules:
+        try:
+            return _fork(command, environ, report)
+        except NotForked as error:
+            why = str(error)
+    rank = Fresh(
+        [sys.executable, *command],
+        env={**_without_server(environ), REPORT: str(report), PARENT: str(os.getpid())},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(report,),
+        start_new_session=True,
+    )
+    rank.why = why
+    return rank
+
+
+def _fork(command: Sequence[str], environ: Mapping[str, str], report: int) -> Forked:
     with contextlib.ExitStack() as held:
         null = held.enter_context(open(os.devnull, "rb"))  # noqa: PTH123
         output, its_output = os.pipe()
@@ -158,7 +165,7 @@ def start(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fr
         files = (null.fileno(), its_output, its_errors)
         try:
             rank = Forked(command, environ, files, {REPORT: report})
-        except OSError:
+        except NotForked:
             for stream in streams:
                 stream.close()
             raise

@@ -163,7 +163,7 @@ class Hub(JoinHandler):
 
     def _join(self, guest: _Guest, content: Any) -> None:
         if self._meeting.comes_again(content):
-            self._lose(guest)  # it asks until it finds our next hub
+            self._welcome(guest, content)
             return
         node = self._meeting.join(content)
         if node is None:
@@ -183,6 +183,17 @@ class Hub(JoinHandler):
         for kind, told in self._state.items():
             self._send(guest, kind, told)
 
+    def _welcome(self, guest: _Guest, content: Any) -> None:
+        """One of the job's next start. Where it is one more host, have the others save for it."""
+        node, wrong = self._meeting.newcomer(content)
+        if wrong:
+            self._send(guest, "refused", [wrong, False])
+            return
+        if node is not None and self._judge is not None and not self._judge.asking:
+            joins = HostReport((), f"{node} joins", stopped=True, changes=True)
+            self._judge.report(0, joins, self._clock.seconds())
+        self._lose(guest)  # it asks until it finds our next hub
+
     def _look(self) -> None:
         """At the time, and whether there is something that all are to hear."""
         now = self._clock.seconds()
@@ -196,8 +207,9 @@ class Hub(JoinHandler):
 
     def _look_at_meeting(self, now: float) -> None:
         meeting = self._meeting
+        meeting.look()
         if meeting.complete:
-            nodes = [meeting.nodes[number] for number in range(meeting.nnodes)]
+            nodes = [meeting.nodes[number] for number in sorted(meeting.nodes)]
             self._tell("agreed", [node.write() for node in nodes])
             timeout = max(node.node_timeout for node in nodes)
             self._judge = Judge({node.number: str(node) for node in nodes}, timeout, now)

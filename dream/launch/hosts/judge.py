@@ -32,11 +32,13 @@ its host as a rule, since its process is gone."""
 @dataclass(frozen=True, slots=True)
 class HostReport:
     """What a host's launcher knows of the end. told: what ended the job there, where it was no
-    rank's failure; stopped: whether that was a signal from outside."""
+    rank's failure; stopped: whether that was a signal from outside, or such as gives ranks the
+    grace too; changes: whether the others go on at once."""
 
     endings: tuple[Ending, ...] = ()
     told: str = ""
     stopped: bool = False
+    changes: bool = False
 
     @classmethod
     def of(cls, endings: Sequence[Ending], told: str = "", *, stopped: bool = False) -> HostReport:
@@ -49,7 +51,8 @@ class HostReport:
     @classmethod
     def read(cls, content: Any) -> HostReport:
         endings = tuple(Ending(**e) for e in content["endings"])
-        return cls(endings, str(content["told"]), bool(content["stopped"]))
+        stopped, changes = bool(content["stopped"]), bool(content["changes"])
+        return cls(endings, str(content["told"]), stopped, changes)
 
     def write(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,17 +70,20 @@ def _short(ending: Ending) -> Ending:
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
     """cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
-    signal from outside did, which gives ranks of every host the grace."""
+    signal from outside did, which gives ranks of every host the grace; changes: whether the job
+    goes on at once, with other hosts."""
 
     cause: Blame | None = None
     lost: str = ""
     stopped: bool = False
+    changes: bool = False
 
     @classmethod
     def read(cls, content: Any) -> JobVerdict:
         cause = content["cause"]
         if cause is None:
-            return cls(lost=str(content["lost"]), stopped=bool(content["stopped"]))
+            stopped, changes = bool(content["stopped"]), bool(content["changes"])
+            return cls(lost=str(content["lost"]), stopped=stopped, changes=changes)
         victim = cause["victim"]
         return cls(Blame(Ending(**cause["first"]), Ending(**victim) if victim else None))
 
@@ -165,7 +171,7 @@ class Judge:
         if self._asked is None:
             return self._lost_by_itself(now)
         if self._first.told:
-            return JobVerdict(lost=self._first.told, stopped=self._first.stopped)
+            return _as_told(self._first)
         return self._of_reports(self._asked, now)
 
     def _lost_by_itself(self, now: float) -> JobVerdict | None:
@@ -205,8 +211,12 @@ class Judge:
     def _told_later(self) -> JobVerdict | None:
         for host in self._hosts.values():
             if host.report is not None and host.report.told:
-                return JobVerdict(lost=host.report.told, stopped=host.report.stopped)
+                return _as_told(host.report)
         return None
+
+
+def _as_told(report: HostReport) -> JobVerdict:
+    return JobVerdict(lost=report.told, stopped=report.stopped, changes=report.changes)
 
 
 def _of(host: _Host) -> tuple[Ending, ...]:

@@ -98,8 +98,10 @@ class HostLink(Listener):
 
     def tell(self, told: str, endings: Sequence[Ending], *, stopped: bool = False) -> None:
         """Tell the other hosts what ended the job here, where no rank's failure did. stopped: a
-        signal from outside."""
-        self._say("report", HostReport.of(endings, told, stopped=stopped).write())
+        signal from outside, after which the others go on where the job can do with fewer."""
+        leaves = stopped and self._node.hosts_change and self._node.number != 0
+        report = replace(HostReport.of(endings, told, stopped=stopped), changes=leaves)
+        self._say("report", report.write())
 
     def finished(self, endings: Sequence[Ending]) -> None:
         """Tell the other hosts that every rank here has ended well."""
@@ -157,7 +159,8 @@ class HostLink(Listener):
         timeout = max(node.node_timeout for node in nodes)
         self._patience = patience(timeout)
         if self._node.number != 0:
-            hosts = {number: str(nodes[number]) for number in (0, self._node.number)}
+            judged = (0, self._node.number)
+            hosts = {node.number: str(node) for node in nodes if node.number in judged}
             self._judge = Judge(hosts, timeout, self._line.now)
 
     def closed(self) -> None:

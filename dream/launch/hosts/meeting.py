@@ -34,7 +34,8 @@ class Node:
     number: its --node-rank. launcher: drawn at its start, so that one that comes back is told
     from another that was given the same number. address: where the others reach it. ports:
     torch's store, should this be node 0; then a port for each rank. node_timeout: what it was
-    given; the largest counts. max_restarts: it too.
+    given; the largest counts. max_restarts: it too. min_nodes: the fewest hosts that will do; 0
+    where all are needed.
     """
 
     number: int
@@ -47,6 +48,12 @@ class Node:
     node_timeout: float
     address: str = ""
     max_restarts: int = 0
+    min_nodes: int = 0
+
+    @property
+    def hosts_change(self) -> bool:
+        """Whether the job goes on with fewer hosts, and takes in those that come."""
+        return 0 < self.min_nodes < self.nnodes
 
     @property
     def master(self) -> Endpoint:
@@ -79,6 +86,7 @@ def own_node(job: Job, ports: Sequence[int]) -> Node:
         versions=versions(),
         node_timeout=job.node_timeout,
         max_restarts=job.max_restarts,
+        min_nodes=job.min_nodes or 0,
     )
 
 
@@ -104,7 +112,7 @@ def disagreement(nodes: Iterable[Node]) -> str:
     known = sorted(nodes, key=lambda node: node.number)
     alike = "Give every host the same."
     found = (
-        _differ(known, "--nnodes", lambda node: str(node.nnodes), alike),
+        _differ(known, "--nnodes", _nnodes, alike),
         _twice(known),
         _differ(known, "-n", lambda node: str(node.n), alike),
         _differ(known, "--max-restarts", lambda node: str(node.max_restarts), alike),
@@ -117,6 +125,10 @@ def _versions_differ(nodes: list[Node], name: str) -> str:
     having = [node for node in nodes if name in node.versions]
     remedy = "Install the same version on every host."
     return _differ(having, name, lambda node: node.versions[name], remedy)
+
+
+def _nnodes(node: Node) -> str:
+    return f"{node.min_nodes}:{node.nnodes}" if node.min_nodes else str(node.nnodes)
 
 
 def _twice(nodes: list[Node]) -> str:
@@ -159,10 +171,14 @@ def absent(missing: str, nnodes: int, seconds: float, detail: str = "") -> str:
 
 @final
 class Meeting:
-    """nnodes: as node 0 was given it. seconds: how long the others have to come."""
+    """nnodes: as node 0 was given it. seconds: how long the others have to come. least: how many
+    are enough, once nobody else has come for last_call seconds."""
 
-    def __init__(self, nnodes: int, seconds: float) -> None:
+    def __init__(self, nnodes: int, seconds: float, least: int = 0, last_call: float = 0.0) -> None:
         self.nnodes = nnodes
+        self._least, self._last_call = least or nnodes, last_call
+        self._came = time.monotonic()
+        self._enough = False
         self.nodes: dict[int, Node] = {}
         self.refusal = ""
         """Why nobody can begin, for every host; empty while there is no reason."""
@@ -175,7 +191,12 @@ class Meeting:
 
     @property
     def complete(self) -> bool:
-        return not self.refusal and len(self.nodes) == self.nnodes
+        return not self.refusal and (self._enough or len(self.nodes) == self.nnodes)
+
+    def look(self) -> None:
+        """At the time: those who are there may be enough."""
+        waited = time.monotonic() - self._came >= self._last_call
+        self._enough = self._enough or (waited and self._least <= len(self.nodes))
 
     @property
     def missing(self) -> str:
@@ -200,13 +221,21 @@ class Meeting:
         if self.refusal or self.complete:
             return None
         self.nodes[node.number] = node
+        self._came = time.monotonic()
         return node
 
     def comes_again(self, content: Any) -> bool:
         """Whether this is a launcher of the job's next start, which this one is not over for."""
         known = {node.launcher for node in self.nodes.values()}
-        restarts = any(node.max_restarts for node in self.nodes.values())
+        restarts = any(node.max_restarts or node.hosts_change for node in self.nodes.values())
         return self.complete and restarts and content.get("launcher") not in known
+
+    def newcomer(self, content: Any) -> tuple[Node | None, str]:
+        """Return a host that the job may go on with besides those it has, and why it may not."""
+        node = Node.read(content)
+        if not node.hosts_change or node.number in self.nodes:
+            return None, ""
+        return node, disagreement([*self.nodes.values(), node])
 
     def leave(self, number: int) -> None:
         """Before all had come: it may be started again, in another way."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dream._errors import ConfigurationError
 from dream.files.whole import check_output, write_json
-from dream.launch.command import script_command
+from dream.launch.command import at_dashes, script_command
 from dream.launch.guard import temporary_folder
 from dream.tools import placing
 from dream.tools.output import screen
@@ -37,7 +37,7 @@ from dream.tools.verify.runs import (
 
 def parse(argv: Sequence[str]) -> VerifyRequest:
     """Read the command line, checked."""
-    own, behind = _at_dashes(list(argv))
+    own, behind = at_dashes(argv)
     given, theirs = _parser().parse_known_args(own)
     for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
         if not value >= 1:  # nan too
@@ -54,11 +54,6 @@ def parse(argv: Sequence[str]) -> VerifyRequest:
         json=given.json,
         quick=given.quick,
     )
-
-
-def _at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], argv[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -171,6 +171,9 @@ def test_what_is_asked_of_modules() -> None:
     assert private.has_state_dict_hook(layer, hook)
     private.clear_hooks(layer)
     assert not private.has_hooks(layer)
+    optimizer = torch.optim.SGD(layer.parameters())
+    unmade = (nn.Module.__new__(nn.Module), torch.optim.SGD.__new__(torch.optim.SGD))
+    assert [private.has_tables(item) for item in (layer, optimizer, *unmade)] == [1, 1, 0, 0]
     tied = nn.Module()
     tied.one = tied.two = nn.Parameter(torch.ones(1))
     tied.register_buffer("held", torch.ones(1))
@@ -200,6 +203,18 @@ def test_layers_that_normalise_over_a_batch() -> None:
     encoder = nn.TransformerEncoderLayer(4, 2)
     private.unfused(encoder)
     assert encoder.activation_relu_or_gelu == 0
+
+
+def test_where_phases_are_and_what_they_are_called() -> None:
+    for rule in private.phases():
+        place = Path(rule.place)
+        assert place.exists(), rule
+        files = place.rglob("*.py") if place.is_dir() else [place]
+        text = "".join(file.read_text() for file in files)
+        unknown = [name for name in rule.functions if f"def {name}(" not in text]
+        assert unknown in ([], ["__call__"]), rule  # which modules and dream's own call share
+    loader = torch.utils.data.DataLoader([1.0])
+    assert isinstance(iter(loader), private.LoaderIterator)
 
 
 def test_no_other_file_names_what_is_private() -> None:

@@ -94,15 +94,20 @@ class DdpForward(nn.Module):
         self.reduced = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = self._hook.inner(*args, **kwargs)
-        if self.message is None:
-            return output
-        self.started[:] = [self.message + 0 if self._searched else self.message]
+        """As DDP runs it: what it searches is among what is returned."""
+        output = self.run(*args, **kwargs)
         return (output, *self.started) if self._searched else output
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """As it runs by itself."""
+        output = self._hook.inner(*args, **kwargs)
+        if self.message is not None:
+            self.started[:] = [self.message + 0 if self._searched else self.message]
+        return output
 
     def output_of(self, returned: Any) -> Any:
         """The module's own output, of what DDP returned."""
-        return returned[0] if self._searched and self.message is not None else returned
+        return returned[0] if self._searched else returned
 
 
 def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[..., Any]:
@@ -110,20 +115,20 @@ def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[...
     of its reducer; the rest of `DDP.forward` (joins, moves, casts, buffers, a profiler's label) is
     never used here and would cost a small model 4 % of its step."""
     if ddp.find_unused_parameters or ddp.static_graph:
-        forward: Callable[..., Any] = ddp.forward
-        return forward
+        return lambda *args, **kwargs: runner.output_of(ddp.forward(*args, **kwargs))
     reducer = ddp.reducer
+    run, rebuild_buckets = runner.run, private.rebuild_buckets_of(reducer)
 
     def lean(*args: Any, **kwargs: Any) -> Any:
         try:
             reducer.prepare_for_forward()
-            private.rebuild_buckets(reducer)
+            rebuild_buckets()
         except RuntimeError as error:
             known = unfinished(error)
             if known is None:
                 raise
             raise known from error
-        output = runner.forward(*args, **kwargs)
+        output = run(*args, **kwargs)
         reducer.prepare_for_backward([])
         return output
 
@@ -157,7 +162,7 @@ class DdpModule(DistributedModule, Bearer):
         self._ddp: DistributedDataParallel | None = None
         self._runner = DdpForward(self, searched=bool(settings.options.get("find_unused", False)))
         set_hook(self._runner, None)  # it is made in the block, but is no user's
-        self._forward: Forward = self._runner.forward
+        self._forward: Forward = self._runner.run
         self._parameters: list[nn.Parameter] = []
         self.trained = []
         self._reduced: tuple[int, ...] = ()
@@ -182,7 +187,7 @@ class DdpModule(DistributedModule, Bearer):
             self._begins = share is None or share.micro == 0
         if not self._backward.installed:
             self._backward.lend()
-        if share is None:
+        if share is None and self.module.training:
             self._backward.tell_whole((*args, *kwargs.values()))
         return self._run(share, args, kwargs)
 
@@ -198,17 +203,16 @@ class DdpModule(DistributedModule, Bearer):
     def waits(self) -> bool:
         return self.backwards.armed
 
-    def ride(self, message: Numbers) -> Sequence[float] | None:
+    def ride(self, message: Numbers) -> bool:
+        self.backwards.expected, self._runner.reduced = True, False
         riders = self._riders
         if riders is None:
-            return None
+            return False
         numbers = message.tolist() if isinstance(message, torch.Tensor) else message
         if not self._begins:
             numbers = [*map(add, self._riding, numbers)]
         riders.own[:SIZE] = self._riding = numbers
-        self.backwards.expected, self._runner.reduced = True, False
-        means: Sequence[float] = riders.means
-        return means
+        return True
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -221,8 +225,7 @@ class DdpModule(DistributedModule, Bearer):
     def finish(self, run: Callable[..., None]) -> None:
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
         a gradient of has none after it, as on one device."""
-        if self._riders is not None:
-            self.backwards.averaged()
+        self.backwards.averaged()
         if self._reducer is None or not self.completes or self._runner.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -265,24 +268,27 @@ class DdpModule(DistributedModule, Bearer):
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
-            self._forward = self._runner.forward
+            self._forward = self._runner.run
         self._riders = self._reducer = None
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refresh()
-        forward = self._forward if self.completes else self._runner.forward
+        forward = self._forward if self.completes else self._runner.run
         empty = share is not None and share.count == 0
         called = self._backward.called(self, share, args, kwargs)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
+        precision = self.registry.precision
+        if precision is None:
             output = self._call(forward, args, kwargs, share, empty=empty)
-            return output if self._runner.message is None else self._runner.output_of(output)
+        else:
 
-        output = self.registry.training.call(call, args, kwargs)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return self._call(forward, args, kwargs, share, empty=empty)
+
+            output = precision.call(call, args, kwargs)
         called.mark(output)
-        if self.completes:
+        if self.completes and (self._norms or self.synchronised):
             self._average_running()
         return output
 
@@ -301,7 +307,7 @@ class DdpModule(DistributedModule, Bearer):
     def _average_running(self) -> None:
         for synced in self.synchronised.values():
             synced.settle()
-        running = batch_norm.running(self._norms) if self._norms else []
+        running = batch_norm.running(self._norms)
         if running:
             private.foreach_copy_(running, self.registry.communicator.all_reduce(running))
 
@@ -356,10 +362,7 @@ class DdpModule(DistributedModule, Bearer):
                 self._held = self.registry.updates.held.watch(self.trained)
             if self._ddp is not None and self._settings.sparse(self._runner):
                 self._held += [parameter.register_hook(_apart) for parameter in self.trained]
-            if self._runner.message is None:
-                self.backwards.watch_others(self.trained[0])
-            else:
-                self.backwards.watch(self.trained[0], self._runner.message)
+            self.backwards.watch_others(self.trained[0])
 
     def _new_message(self) -> Message:
         """One in the gradients' own bucket, where they are not of half precision."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, final
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from dream._log import logger
 from dream.adapters.pytorch.call_hook import CallHook
 from dream.adapters.pytorch.data.shares import Shares, rows_of
 from dream.adapters.pytorch.loss import MicroWeights
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
     called_by_user,
@@ -50,7 +50,7 @@ class LoopTracker:
         self._training, self._shares = training, shares
         updates = training.updates
         self._micro = None if updates is None else MicroWeights(communicator, updates)
-        self._models: WeakSet[nn.Module] = WeakSet()
+        self._models = ModuleSet()
         self._weight = 1.0
         self.called = False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
-from weakref import WeakSet
 
 from torch import fx, nn
 from torch.nn.parameter import Parameter
@@ -14,6 +13,7 @@ from dream._adapter import Metric, Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook, wrap_compile
 from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
 from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
 from dream.adapters.pytorch.parallel.replicas.train import (
@@ -56,7 +56,7 @@ class OneProcess(Parallelism):
         self._recomputing = RecomputedCopies(
             self._team, self.knobs.recompute, together=self._together
         )
-        self._settled: WeakSet[nn.Module] = WeakSet()
+        self._settled = ModuleSet()
 
     @abstractmethod
     def _gather(self, plan: Plan) -> Team:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, final
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.data.shares import rows_of
 from dream.adapters.pytorch.loss import count_of
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
@@ -147,7 +147,7 @@ def waiting(
         yield lambda call: call
 
 
-_told: WeakSet[nn.Module] = WeakSet()
+_told = ModuleSet()
 
 
 def tell_of_statistics(module: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -13,8 +13,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dream import stall
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.module import ModuleRegistry
+from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
 
@@ -30,13 +32,13 @@ class SplitParameters:
     def __init__(self, registry: ModuleRegistry) -> None:
         self._registry = registry
         self._masters = None if registry.precision is None else registry.precision.masters
-        self._made: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
+        self._made = ModuleSet()
         self._replaced: Any = WeakTensorKeyDictionary()
         self._optimizers: WeakSet[Optimizer] = WeakSet()
 
     def add(self, module: nn.Module) -> None:
         """Know a module that was made in the block."""
-        self._made[module] = None
+        self._made.add(module)
 
     def owners(self, optimizer: Optimizer) -> list[nn.Module]:
         """Return the outermost modules made in the block that hold what an optimizer steps."""
@@ -108,6 +110,7 @@ class _GradientCheck:
         self._seen: tuple[int, ...] = ()
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stall.stepped()
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure computes the gradients
         stepped = [p for group in optimizer.param_groups for p in group["params"]]

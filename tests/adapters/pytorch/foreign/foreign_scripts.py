@@ -210,6 +210,35 @@ def everything_made_before_the_block(block: Block, _: bool) -> torch.Tensor:
     return weights(model)
 
 
+class Wrapping(torch.optim.Optimizer):
+    """As libraries wrap an optimizer: of its class, and never initialised."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: Any) -> None:
+        self.optimizer.param_groups = groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+
+def optimizer_wrapped_before_the_block(block: Block, _: bool) -> torch.Tensor:
+    model = net()
+    optimizer = Wrapping(momentum(model))
+    with block:
+        train(model, optimizer, DataLoader(data(), batch_size=GLOBAL))
+    return weights(model)
+
+
 def model_made_before_the_block(block: Block, _: bool) -> torch.Tensor:
     model = net()
     with block:
@@ -269,6 +298,7 @@ SCRIPTS: dict[str, Callable[[Block, bool], torch.Tensor]] = {
         vision_reference, small_gpt, image_models, one_wrapper_for_all_gpus,
         everything_made_before_the_block, model_made_before_the_block, wrapped_in_the_block,
         compiled_before_the_block, loader_of_ones_own_made_before, unused_in_the_block,
+        optimizer_wrapped_before_the_block,
     )
 }  # fmt: skip
 

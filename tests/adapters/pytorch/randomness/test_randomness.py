@@ -149,6 +149,13 @@ def test_what_is_not_of_one_device_is_said_once() -> None:
 
 
 @pytest.mark.slow
+def test_compiled_code_that_draws_later_than_it_first_did_is_told() -> None:
+    for heard in _said():
+        (line,) = [line for line in heard["late"] if "compiled code" in line]
+        assert "which its first calls had not" in line
+
+
+@pytest.mark.slow
 def test_generators_are_in_step_after_local_draws() -> None:
     first, second = _said()
     assert first["alike"] == second["alike"]

@@ -36,6 +36,17 @@ class Attention(nn.Module):
         return self.head(self.layer(tokens.transpose(0, 1)).mean(0))
 
 
+class Late(nn.Module):
+    """Draws from its fourth call on, whose share is uneven."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(8, 4), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rrelu(self.layer(x), training=self.calls > 2)
+
+
 class Noise(nn.Module):
     """What a variational net, a diffusion model and a noisy layer draw."""
 
@@ -261,4 +272,12 @@ def said() -> dict[str, Any]:
         for x, _ in DataLoader(data(), batch_size=BATCH):
             model(x).mean().backward()
     hear("local")
+    with dream.strategy():
+        torch.manual_seed(1)
+        late = Late()
+        model = torch.compile(late, backend="eager")
+        for x, _ in DataLoader(data(), batch_size=BATCH):
+            model(x).mean().backward()
+            late.calls += 1
+    hear("late")
     return {**found, "alike": alike, "order": order, "masks": masks, "next": torch.rand(3).tolist()}

@@ -1,0 +1,68 @@
+"""How long a job of two torch ranks stands still where one is killed: from the SIGKILL to the next
+update, with `--max-restarts`, forked from the parent that stays and in interpreters of their own.
+Beside them, the import of torch.
+
+    python benchmarks/restart.py [--rounds 5] [--markdown] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+from _measure import arguments, dream_command, interleave, ratios, write_json
+
+SCRIPT = str(Path(__file__).with_name("_updates.py"))
+
+
+def main() -> int:
+    asked = arguments(__doc__, rounds=5).parse_args()
+    contenders = {
+        "import torch": import_torch,
+        "restart": partial(stands_still, []),
+        "restart, --no-warm": partial(stands_still, ["--no-warm"]),
+    }
+    times = interleave(contenders, rounds=asked.rounds, warmup=0)
+    print(ratios(times, unit="s", markdown=asked.markdown))
+    write_json(asked.json, {"seconds": times})
+    return 0
+
+
+def import_torch() -> float:
+    begin = perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return perf_counter() - begin
+
+
+def stands_still(options: list[str]) -> float:
+    """Return the seconds from the end of rank 0 to the next update."""
+    with tempfile.TemporaryDirectory() as folder:
+        enough = Path(folder, "enough")
+        kept = ["--checkpoint", f"{folder}/kept", "--every", "0.1s", "--max-restarts", "1"]
+        with subprocess.Popen(
+            [dream_command(), "run", "-n", "2", *kept, *options, SCRIPT, str(enough)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        ) as job:  # fmt: skip
+            assert job.stdout is not None
+            said = [job.stdout.readline().split() for _ in range(40)]
+            first = int(said[-1][1])
+            begin = perf_counter()
+            os.kill(first, signal.SIGKILL)
+            while (line := job.stdout.readline().split()) and int(line[1]) == first:
+                pass  # what it had said before
+            seconds = perf_counter() - begin
+            if not line:
+                raise RuntimeError("The job did not start again.")
+            enough.touch()
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`dream profile`: where a step's time goes, on every rank."""

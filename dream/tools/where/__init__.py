@@ -1,0 +1,1 @@
+"""`dream where`: what a running job is doing."""

@@ -1,0 +1,66 @@
+"""An untouched script's SummaryWriter in a job: one run, with each value once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, sys, torch
+from torch.utils.tensorboard import SummaryWriter
+import dream
+
+rank = int(os.environ["RANK"])
+before, made_up = SummaryWriter("before"), SummaryWriter()
+with dream.strategy("mirrored"):
+    inside, own = SummaryWriter("inside"), SummaryWriter(f"rank-{rank}")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).mean()
+        loss.backward()
+        optimizer.step()
+        for writer in (before, made_up, inside, own):
+            writer.add_scalar("loss", loss.item(), step)
+    inside.add_hparams({"lr": 0.1}, {"last": 1.0}, run_name="tried")
+    inside.close()
+for step in range(3, 5):
+    before.add_scalar("loss", 0.0, step)
+for writer in (before, made_up, own):
+    writer.close()
+"""
+LIMIT = 300
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("tensorboard"), reason="tensorboard is not installed")
+def test_a_summary_writer_writes_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-m", "dream", "run", "-n", "2", str(script)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    files = [file.relative_to(tmp_path) for file in tmp_path.rglob("events*")]
+    folders = Counter(file.parts[0] for file in files)
+    expected = {"before": 1, "runs": 1, "inside": 2, "rank-0": 1, "rank-1": 1}
+    assert folders == expected, (files, done.stderr)
+    for file in files:
+        steps = [
+            event.step
+            for event in EventFileLoader(str(tmp_path / file)).Load()
+            if any(value.tag == "loss" for value in event.summary.value)
+        ]
+        if "tried" not in file.parts:
+            assert steps == [*range(5 if file.parts[0] == "before" else 3)], file

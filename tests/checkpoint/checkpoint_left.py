@@ -1,0 +1,108 @@
+"""Loops that end with another loader, or by a break, saved where an epoch ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+import dream
+
+EPOCHS = 4
+Loops = dict[str, Callable[[Any, Any], Iterable[tuple[Any, Any]]]]
+"""By name, an epoch of two loaders."""
+
+
+def broken(long: Any, _: Any) -> Iterator[tuple[Any, Any]]:
+    for i, batch in enumerate(long):
+        if i == 2:
+            break
+        yield batch, batch
+
+
+LOOPS: Loops = {
+    "equal": lambda long, _: zip(long, long, strict=False),
+    "other first": lambda long, other: zip(other, long, strict=False),
+    "whole": lambda long, _: ((batch, batch) for batch in long),
+    "break": broken,
+}
+KEPT = ("equal", "other first", "whole")
+"""Those that end where the loader does. The other ends in its midst."""
+
+
+class _Said(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def torchs(folder: str) -> dict[str, tuple[float, int]]:
+    return _found(_torch, folder)
+
+
+def tensorflows(folder: str) -> dict[str, tuple[float, int]]:
+    return _found(_tensorflow, folder)
+
+
+def _found(train: Callable[..., Any], folder: str) -> dict[str, tuple[float, int]]:
+    """By loop: how far from an undisturbed training one ends that went on after its second epoch,
+    and how often it was said that a loop was left."""
+    said, found = _Said(), {}
+    logging.getLogger("dream").addHandler(said)
+    for name, loop in LOOPS.items():
+        place = f"{folder}/{name.replace(' ', '-')}"
+        whole = train(loop, f"{place}-whole", EPOCHS)
+        said.lines.clear()
+        train(loop, place, 2)
+        lines = sum("was left before its end" in line for line in said.lines)
+        gap = np.abs(train(loop, place, EPOCHS) - whole).max()
+        found[name] = float(gap), lines
+    return found
+
+
+def _torch(loop: Any, folder: str, until: int) -> Any:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(5)
+    x, other = torch.randn(24, 4), torch.randn(24, 4)
+    with dream.strategy("single") as strategy:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        long = DataLoader(TensorDataset(x), batch_size=6, shuffle=True)
+        short = DataLoader(TensorDataset(other), batch_size=6)
+        kept = {"model": model, "optimizer": optimizer, "data": long}
+        at = strategy.load(folder, **kept)
+        for epoch in range(at.step if at else 0, until):
+            for (a,), (b,) in loop(long, short):
+                optimizer.zero_grad()
+                model(a * b).square().mean().backward()
+                optimizer.step()
+            strategy.save(folder, step=epoch + 1, **kept).wait()
+        return cast(Any, model.weight).detach().numpy().copy()
+
+
+def _tensorflow(loop: Any, folder: str, until: int) -> Any:
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(5)
+    x, other = np.random.randn(2, 24, 4).astype("float32")
+    with dream.strategy("single") as strategy:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        data = tf.data.Dataset.from_tensor_slices(x).shuffle(24, seed=3).batch(6)
+        long = strategy.prepare(data)
+        short = strategy.prepare(tf.data.Dataset.from_tensor_slices(other).batch(6))
+        kept = {"model": model, "optimizer": model.optimizer, "data": long}
+        at = strategy.load(folder, **kept)
+        for epoch in range(at.step if at else 0, until):
+            for a, b in loop(long, short):
+                model.train_on_batch(a * b, tf.reduce_sum(a, 1))
+            strategy.save(folder, step=epoch + 1, **kept).wait()
+        return model.get_weights()[0]

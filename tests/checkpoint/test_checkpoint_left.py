@@ -1,0 +1,22 @@
+"""A loop that ends with the loader beside it goes on as if it had not been stopped; one that is
+left in its midst, which only its script can tell from one that was stopped, is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checkpoint_left
+import pytest
+
+import dream
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_loop_that_ends_early_goes_on_or_is_told(framework: str, tmp_path: Path) -> None:
+    act = {"torch": checkpoint_left.torchs, "tensorflow": checkpoint_left.tensorflows}[framework]
+    found = dream.launch(act, str(tmp_path), n=1, framework=framework, timeout=300)[0]
+    for name, (gap, lines) in found.items():
+        assert lines == (0 if name in checkpoint_left.KEPT else 1), (name, lines)
+        assert name not in checkpoint_left.KEPT or gap < 1e-6, (name, gap)

@@ -1,0 +1,108 @@
+"""What a script will import is read off its lines, and those of its own modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dream.launch.forks.foresight import IMPORTS, foresee
+
+CHILD = "child.py"
+
+
+def written(folder: Path, files: dict[str, str]) -> list[str]:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    return [CHILD, "script", str(folder / "train.py")]
+
+
+def test_a_script_names_its_framework_on_a_line_of_its_own(tmp_path: Path) -> None:
+    lines = "import sys\nfrom keras import layers\nnot_import = 'torch'\n# import tensorflow\n"
+    command = written(tmp_path, {"train.py": lines})
+    assert foresee(command, {}).modules == ("numpy", "dream", "keras")
+
+
+def test_its_own_modules_name_it_too(tmp_path: Path) -> None:
+    """By any path to them, and round in a circle."""
+    files = {
+        "train.py": "from parts import model",
+        "parts/__init__.py": "from . import again",
+        "parts/again.py": "",
+        "parts/model.py": "from .deep import x",
+        "parts/deep.py": "import train, torch",
+        "other.py": "import tensorflow",
+    }
+    command = written(tmp_path, files)
+    assert foresee(command, {}).modules == ("numpy", "dream", "torch")
+
+
+def test_who_trains_needs_more(tmp_path: Path) -> None:
+    command = written(tmp_path, {"train.py": "import torch"})
+    assert "torch._dynamo" not in foresee(command, {}).modules
+    assert "torch._dynamo" in foresee(command, {"DREAM_STRATEGY": "mirrored"}).modules
+    command = written(tmp_path, {"train.py": "def main():\n    import dream, torch, torch.nn\n"})
+    assert "torch._dynamo" in foresee(command, {}).modules
+
+
+def test_what_is_asked_for_counts_for_more_than_lines(tmp_path: Path) -> None:
+    command = written(tmp_path, {"train.py": "import keras"})
+    assert "torch" in foresee(command, {"DREAM_FRAMEWORK": "torch"}).modules
+    both = {"DREAM_FRAMEWORK": "torch", "KERAS_BACKEND": "torch"}
+    assert {"torch", "keras"} <= {*foresee(command, both).modules}
+    assert foresee(command, {IMPORTS: "rich"}).modules == ("numpy", "dream", "rich")
+
+
+def test_which_of_several_a_function_chooses_is_not_known(tmp_path: Path) -> None:
+    chooses = "def a():\n    import torch\ndef b():\n    import tensorflow\n"
+    assert foresee(written(tmp_path, {"train.py": chooses}), {}).modules == ()
+    command = written(tmp_path, {"again.py": "", "train.py": chooses + "import keras"})
+    assert foresee(command, {}).modules == ("numpy", "dream", "keras")
+
+
+@pytest.mark.parametrize("text", ["import sys", "import torch (", None])
+def test_of_others_nothing_is_known(text: str | None, tmp_path: Path) -> None:
+    command = written(tmp_path, {"train.py": text or ""})
+    if text is None:
+        Path(command[2]).unlink()
+    assert foresee(command, {}).modules == ()
+
+
+def test_a_module_is_found_as_python_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, {"parts/run.py": "import torch", "parts/__main__.py": "import keras"})
+    monkeypatch.chdir(tmp_path)
+    assert "torch" in foresee([CHILD, "module", "parts.run"], {}).modules
+    assert "keras" in foresee([CHILD, "module", "parts"], {}).modules
+    assert foresee([CHILD, "module", "elsewhere"], {}).modules == ()
+
+
+def test_a_function_comes_with_what_is_imported_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "tensorflow", "keras"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert foresee([CHILD, "function", "call", "result"], {}).modules == ()
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    assert "torch._dynamo" in foresee([CHILD, "function", "call", "result"], {}).modules
+
+
+SETS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+os.environ.setdefault("NEW", "1")
+os.environ.setdefault("OLD", "1")
+if os.environ["OTHER"] == os.getcwd():
+    os.environ["UNKNOWN"] = os.getcwd()
+import keras
+os.environ["LATER"] = "1"
+"""
+
+
+def test_variables_are_read_off_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants that are set before the framework is imported."""
+    monkeypatch.setenv("OLD", "0")
+    command = written(tmp_path, {"train.py": SETS})
+    assert foresee(command, {}).sets == {"KERAS_BACKEND": "torch", "NEW": "1"}

@@ -1,0 +1,56 @@
+"""The same by Keras: FOLDER REDUCTION FATE..., on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import dream
+
+FOLDER, REDUCTION, FATES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+RANK = int(os.environ["RANK"])
+fate = ""
+
+
+def stand(name: str) -> None:
+    (FOLDER / name).touch()
+    while not (FOLDER / f"go-{name}").exists():
+        time.sleep(0.02)
+
+
+class Numbers(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+        if fate == "loader":
+            stand("loader")
+        return np.ones([4, 4], np.float32), np.ones([4, 4], np.float32)
+
+
+class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        if fate in ("callback", "stopped") and batch == 1:
+            stand(fate)
+
+
+class Slow(keras.layers.Dense):  # type: ignore[misc]  # Keras is untyped
+    def save_own_variables(self, store: object) -> None:
+        stand("disk")
+        super().save_own_variables(store)
+
+
+with dream.strategy("mirrored", reduction=REDUCTION):
+    model = keras.Sequential([keras.Input([4]), Slow(4)])
+    model.compile("sgd", "mse")
+for each in ("", *FATES):
+    fate = each if RANK == 1 else ""
+    if fate == "disk":
+        model.save_weights(FOLDER / f"saved{RANK}.weights.h5")
+    model.fit(Numbers(), verbose=0, callbacks=[Callback()])
+print("done", flush=True)
