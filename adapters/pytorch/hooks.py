@@ -45,6 +45,9 @@ Place = Literal[
     "replicate",
     "scatter",
     "convert_norms",
+    "call",
+    "tensor_backward",
+    "bucket_hook",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -77,6 +80,9 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "replicate": (nn.parallel.DistributedDataParallel, "__init__"),
     "scatter": (nn.DataParallel, "__init__"),
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
+    "call": (nn.Module, "__call__"),
+    "tensor_backward": (torch.Tensor, "backward"),
+    "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
     "clamp": (
@@ -88,20 +94,10 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch, "maximum"),
         (torch.Tensor, "maximum"),
     ),
-    "read": tuple(
-        (torch.Tensor, name)
-        for name in (
-            "item",
-            "tolist",
-            "numpy",
-            "detach",
-            "__float__",
-            "__int__",
-            "__format__",
-            "__repr__",
-        )
-    ),
-}
+    "read": tuple((torch.Tensor, name) for name in (
+        "item", "tolist", "numpy", "detach", "__float__", "__int__", "__format__", "__repr__",
+    )),
+}  # fmt: skip
 """Places of several names."""
 _FIRST: tuple[tuple[Any, str], ...] = (
     (nn.Module, "__init__"),

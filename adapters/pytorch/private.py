@@ -179,9 +179,14 @@ def unreduced(reducer: Any) -> list[int]:
 
 
 def rebuild_buckets_of(reducer: Any) -> Callable[[], bool]:
-    """Return what puts DDP's buckets in the order in which gradients came."""
+    """Return what puts DDP's buckets in the order in which gradients came. The second time, ranks
+    wait there for one another: a frame of this file tells of it."""
     rebuild: Callable[[], bool] = reducer._rebuild_buckets
-    return rebuild
+
+    def rebuild_buckets() -> bool:
+        return rebuild()
+
+    return rebuild_buckets
 
 
 def written_arguments(op: OpOverload) -> list[tuple[str, bool]]:

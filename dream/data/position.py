@@ -90,8 +90,9 @@ def _told(facts: Mapping[str, Any], only: Mapping[str, Any] | None = None) -> st
 class Drawn(Protocol):
     """What draws the order of a pass, where that is the script's own."""
 
-    def state(self) -> dict[str, Any]:
-        """Return what a pass needs to draw its order again, as plain values."""
+    def state(self, *, begun: bool) -> dict[str, Any]:
+        """Return what a pass needs to draw its order again, as plain values. begun: whether the
+        next pass has been asked for, and drawn for that, though for none of its batches yet."""
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Have the next pass draw it again."""
@@ -115,18 +116,20 @@ class Track:
         self._drawn = drawn
         self._start: Position | None = None
         self._last: Pass | None = None
+        self._begun = False
 
     def begin(self) -> Position:
         """Where the next pass to train on starts. A loader may ask more than once for one."""
+        self._begun = True
         return self._start or Position(self.epoch)
 
     def began(self, last: Pass) -> None:
         """A pass has been asked for its first batch."""
-        self._last, self._start = last, None
+        self._last, self._start, self._begun = last, None, False
 
     def state(self) -> dict[str, Any]:
         position = self._start or (self._last and self._last.position) or Position(self.epoch)
-        kept = {} if self._drawn is None else self._drawn.state()
+        kept = {} if self._drawn is None else self._drawn.state(begun=self._begun)
         return {**position.state(self._facts()), **kept}
 
     @property
@@ -143,7 +146,7 @@ class Track:
         self._start = Position.of(state, self._facts())
         if self._drawn is not None:
             self._drawn.load(state)
-        self._last = None
+        self._last, self._begun = None, False
         self.epoch = self._start.epoch
 
 

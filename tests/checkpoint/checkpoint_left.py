@@ -87,6 +87,46 @@ def _torch(loop: Any, folder: str, until: int) -> Any:
         return cast(Any, model.weight).detach().numpy().copy()
 
 
+def begun(folder: str, seed: int | None) -> dict[str, float]:
+    """By where it was saved: how far from an undisturbed training one ends that went on."""
+    return {
+        where: float(np.abs(_train_on(f"{folder}/{where}", seed, where) - whole).max())
+        for whole in [_train_on(f"{folder}/whole", seed, "")]
+        for where in ("asked", "handed")
+    }
+
+
+def _train_on(folder: str, seed: int | None, where: str) -> Any:
+    """Train with dropout. where: what was last done of a pass when it is saved and left."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def trained(*, left: bool) -> Any:
+        torch.manual_seed(5)
+        data = TensorDataset(torch.randn(24, 8))
+        with dream.strategy("single", seed=seed) as strategy:
+            model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+            loader = DataLoader(data, batch_size=6, shuffle=True)
+            kept = {"model": model, "optimizer": optimizer, "data": loader}
+            at = strategy.load(folder, **kept)
+            for epoch in range(at.epoch if at else 0, 4):
+                batches = iter(loader)
+                if left and (where, epoch) == ("asked", 2):
+                    return strategy.save(folder, step=epoch, **kept).wait()
+                for (x,) in batches:
+                    optimizer.zero_grad()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+                    if left and (where, epoch) == ("handed", 2):
+                        return strategy.save(folder, step=epoch, **kept).wait()
+            return cast(Any, model[1].weight).detach().numpy().copy()
+
+    if where:
+        trained(left=True)
+    return trained(left=False)
+
+
 def _tensorflow(loop: Any, folder: str, until: int) -> Any:
     import keras
     import tensorflow as tf

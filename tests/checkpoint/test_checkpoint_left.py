@@ -20,3 +20,14 @@ def test_a_loop_that_ends_early_goes_on_or_is_told(framework: str, tmp_path: Pat
     for name, (gap, lines) in found.items():
         assert lines == (0 if name in checkpoint_left.KEPT else 1), (name, lines)
         assert name not in checkpoint_left.KEPT or gap < 1e-6, (name, gap)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_pass_draws_what_it_drew_wherever_it_was_saved(seed: int | None, tmp_path: Path) -> None:
+    """Torch's loaders draw as a pass is asked for, whoever gives the order: a training that is
+    saved after that, as where several loaders begin together, drew once more where it went on, so
+    dropout and all later orders were others."""
+    found = dream.launch(
+        checkpoint_left.begun, str(tmp_path), seed, n=1, framework="torch", timeout=300
+    )[0]
+    assert found == {"asked": 0.0, "handed": 0.0}

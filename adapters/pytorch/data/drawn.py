@@ -6,7 +6,7 @@ import base64
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import torch
@@ -19,19 +19,23 @@ States = list[torch.Tensor]
 @final
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The generators' states when a pass was asked for, and when its first batch was drawn."""
+    """The generators' states when a pass was asked for, and when its first batch was drawn. begun:
+    whether it was asked for, and not yet for its first batch."""
 
     start: States | None = None
     first: States | None = None
+    begun: bool = False
 
     def state(self) -> dict[str, Any]:
         named = (("start", self.start), ("first", self.first))
-        return {name: None if x is None else [*map(_written, x)] for name, x in named}
+        kept = {name: None if x is None else [*map(_written, x)] for name, x in named}
+        return {**kept, "begun": self.begun}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
         start, first = (state.get(name) for name in ("start", "first"))
-        return cls(*(None if x is None else [*map(_read, x)] for x in (start, first)))
+        start, first = (None if x is None else [*map(_read, x)] for x in (start, first))
+        return cls(start, first, state.get("begun", False))
 
 
 @final
@@ -46,8 +50,8 @@ class DrawnOrder:
         self._kept = _Kept()
         self._again: _Kept | None = None
 
-    def state(self) -> dict[str, Any]:
-        kept = self._again or self._kept
+    def state(self, *, begun: bool) -> dict[str, Any]:
+        kept = self._again or replace(self._kept, begun=begun)
         return {_KEPT: {**kept.state(), "now": [*map(_written, self._states())]}}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -63,7 +67,7 @@ class DrawnOrder:
         more."""
         kept, self._again = self._again, None
         now = self._states()
-        if not again or kept is None or kept.start is None:
+        if kept is None or kept.start is None or not (again or kept.begun):
             self._kept = _Kept(now)
             yield
             return

@@ -59,7 +59,13 @@ class SeededBatches(Sampler[list[int]]):
         self._shuffle = shuffle
         self._drop_last = drop_last
         self._seed = seed
-        self.track = Track(lambda: {"length": len(dataset), "shuffle": shuffle, "seed": seed})
+        self._facts = lambda: {"length": len(dataset), "shuffle": shuffle, "seed": seed}
+        self.track = Track(self._facts)
+
+    def drawn_by(self, drawn: DrawnOrder) -> Track:
+        """Return the track, for a loader whose passes draw all the same, as torch's do."""
+        self.track = Track(self._facts, drawn)
+        return self.track
 
     def __len__(self) -> int:
         return self.left(Position())
@@ -130,7 +136,7 @@ class DealtBatches(Sampler[list[int]]):
         self.track = (
             Track(lambda: _facts(loader), self._drawn)
             if self._seeded is None
-            else self._seeded.track
+            else self._seeded.drawn_by(self._drawn)
         )
         self._communicator = communicator
         self._order = order
@@ -200,7 +206,9 @@ class DealtBatches(Sampler[list[int]]):
         rank, parts = self._communicator.rank, self._communicator.world_size
         if asked.whole:
             rank, parts = 0, 1
-        now = self._drawn.first(again=begun.position.batches > 0) if begun.trains else None
+        now = None
+        if begun.trains and self._seeded is None:
+            now = self._drawn.first(again=begun.position.batches > 0)
         if self._order is not None and begun.trains:
             source = self._order.drawn(source, asked.said)
         for batch, digest in self._from(begun, source, now):

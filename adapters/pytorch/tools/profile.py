@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
-from torch.utils.data import DataLoader
 
 from dream.adapters.pytorch.data.loader import Compared, _DealtIterator
+from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.module import DdpSettings
 from dream.adapters.pytorch.private import LoaderIterator
 from dream.collectives import Communicator
@@ -29,17 +29,17 @@ def observe(profiler: Profiler) -> None:
     """From now on, tell the profiler."""
     seen = TorchPhases(profiler)
     timed = profiler.timed
-    nn.Module.__call__ = seen.forward(nn.Module.__call__)  # type: ignore[method-assign]
-    for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward")):
-        setattr(owner, name, seen.backward(getattr(owner, name)))
+    hooks = Hooks()
+    hooks.wrap("call", seen.forward)
+    hooks.wrap("tensor_backward", seen.backward)
+    hooks.wrap("backward", seen.backward)
+    hooks.wrap("iter", lambda iterate: timed(Phase.INPUT, iterate))
+    hooks.wrap("bucket_hook", seen.hooked)
+    hooks.open()
     optimizers.register_optimizer_step_pre_hook(seen.optimizer_begins)
     optimizers.register_optimizer_step_post_hook(seen.optimizer_ends)
     for kind in (LoaderIterator, _DealtIterator, Compared):
         kind.__next__ = timed(Phase.INPUT, kind.__next__)  # type: ignore[method-assign]
-    DataLoader.__iter__ = timed(Phase.INPUT, DataLoader.__iter__)  # type: ignore[method-assign]
-    DistributedDataParallel.register_comm_hook = seen.hooked(  # type: ignore[method-assign]
-        DistributedDataParallel.register_comm_hook
-    )
     DdpSettings.wrap = _with_hook(DdpSettings.wrap)  # type: ignore[method-assign]
     for name in _MEETINGS:
         setattr(Communicator, name, profiler.meeting(name, getattr(Communicator, name)))

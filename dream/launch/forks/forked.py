@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, final
@@ -19,6 +18,7 @@ from dream._errors import DreamError
 from dream.launch.child import PARENT, REPORT
 from dream.launch.forks import fork_server
 from dream.launch.forks.foresight import IMPORTS, foresee
+from dream.launch.guard import temporary_folder
 
 SERVER = "DREAM_FORK_SERVER"
 """The variable that names a server's socket."""
@@ -177,7 +177,7 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], report: int) -> Fo
 def serving() -> Iterator[str]:
     """A server for as long as the block lasts; yields its socket's path. Linux only."""
     with contextlib.ExitStack() as held:
-        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dream-fork-"))
+        folder = held.enter_context(temporary_folder("dream-fork-"))
         path = f"{folder}/server"
         listener = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listener.bind(path)
