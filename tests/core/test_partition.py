@@ -49,6 +49,29 @@ def test_weights_average_to_the_global_mean(total: int, ranks: int) -> None:
     assert max(share.count for share in shares) - min(share.count for share in shares) <= 1
 
 
+@given(st.integers(1, 200), st.lists(st.integers(1, 20), min_size=2, max_size=6))
+def test_runs_of_a_batch_are_in_proportion(total: int, weights: list[int]) -> None:
+    division = Division.asked(len(weights), weights)
+    shares = [division.share(total, rank) for rank in range(len(weights))]
+    places = [place for share in shares for place in range(total)[share.cut]]
+    assert sorted(places) == list(range(total))
+    assert {share.largest for share in shares} == {max(share.count for share in shares)}
+    if division.weights:
+        for weight, share in zip(weights, shares, strict=True):
+            assert abs(share.count - total * weight / sum(weights)) < 1
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6), st.integers(6, 300))
+def test_speeds_leave_nobody_without_a_sample(speeds: list[float], batch_size: int) -> None:
+    division = Division.by_speed(speeds, batch_size)
+    counts = [len(division.rows(batch_size, part)) for part in range(len(speeds))]
+    assert min(counts) >= 1
+    assert sum(counts) == batch_size
+    spare, whole = batch_size - len(speeds), sum(speeds)
+    for speed, count in zip(speeds, counts, strict=True):
+        assert abs(count - 1 - spare * speed / whole) <= 1.001
+
+
 @given(st.integers(1, 200), parts, st.integers(1, 9))
 def test_micro_batches_are_the_share_in_runs(total: int, ranks: int, most: int) -> None:
     """As many on every rank, and none that no rank has a sample of."""
