@@ -434,6 +434,11 @@ class Strategy:
         words = ranks.block_words(spec.name, choice.reduction, seed, choice.given)
         everybody = ranks.frameworks(self._place, framework, words)
         reduction = ranks.reduction(choice.reduction, everybody)
+        if ranks.is_mixed(everybody) and choice.given.get("shares", "equal") != "equal":
+            raise Unsupported(
+                "Ranks of two frameworks have equal shares. Received: "
+                f"shares={choice.given['shares']!r}. Leave it out."
+            )
         for each in dict.fromkeys(everybody):
             spec.check_framework(choice.given, each, reduction)
         options = spec.resolve(choice.given)

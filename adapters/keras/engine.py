@@ -14,6 +14,7 @@ from dream._errors import Unsupported
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.collectives import Communicator
+from dream.data.partition import Division
 from dream.mixed.resync import Resyncs
 from dream.strategies.spec import Framework
 from dream.update.update import Knobs
@@ -87,6 +88,7 @@ class Engine(ABC):
 
     rank: int
     parts: int
+    _shares: object = None
     seed: int | None
     pooled: bool = False
     draws_locally: bool = False
@@ -109,8 +111,23 @@ class Engine(ABC):
         self.communicator = self.readers = communicator
         self.rank = communicator.rank
         self.parts = communicator.world_size
+        self.asks(plan)
         self.seed = plan.seed
         self.resyncs = plan.resyncs
+
+    def asks(self, plan: Plan) -> None:
+        """Take how batches are to be divided, among `parts`."""
+        self._shares = plan.options.get("shares")
+
+    @property
+    def division(self) -> Division:
+        """How global batches are divided among the parts."""
+        if self._shares == "auto":
+            raise Unsupported(
+                "Shares that follow measured speeds are there for a torch loop alone. Received: "
+                "shares='auto' and a Keras model. Give them by hand, as in shares=[3, 1]."
+            )
+        return Division.asked(self.parts, self._shares)
 
     @property
     def steps(self) -> bool:

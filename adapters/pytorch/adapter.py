@@ -27,7 +27,7 @@ from dream.adapters.pytorch.loss.reads import ReadNumbers
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
-from dream.data.partition import rows_of_all, share_of
+from dream.data.partition import rows_of_all
 
 
 def _count_steps(optimizer: Optimizer) -> None:
@@ -157,12 +157,10 @@ class TorchAdapter(Adapter):
 
     def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """Rows of this rank, marked with their share as those of a loader are."""
-        dealt, total = self.parallelism.dealt, rows_of_all(tensors)
-        rank, parts = dealt.rank, dealt.world_size
-        own = tuple(x[rank::parts] for x in tensors)
-        self.parallelism.shares.share_out(
-            (x for x in own if isinstance(x, torch.Tensor)), share_of(total, rank, parts)
-        )
+        rank, total = self.parallelism.dealt.rank, rows_of_all(tensors)
+        share = self.parallelism.divided.now.share(total, rank)
+        own = tuple(x[share.cut] for x in tensors)
+        self.parallelism.shares.share_out((x for x in own if isinstance(x, torch.Tensor)), share)
         return own
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream.collectives import Communicator
 from dream.data import tracked
+from dream.data.partition import Division
 from dream.data.position import Position, check_long_enough, check_read_again
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
@@ -186,7 +187,7 @@ class GlobalBatches:
 
     def deal(self, dataset: Any) -> ShardedDataset:
         """A dataset of global batches, of which a rank is given every world_size-th sample."""
-        shard = shard_of_rank(self._takers.rank, self._takers.world_size)
+        shard = shard_of_rank(self._takers.rank, Division(self._takers.world_size))
 
         def remembered(batch: Any) -> Any:
             share = shard(batch)
@@ -219,9 +220,13 @@ def targets_of(batch: Any) -> np.ndarray[Any, Any]:
     return targets
 
 
-def shard_of_rank(rank: int, parts: int) -> Shard:
-    """Every parts-th sample, starting at `rank`."""
-    return lambda batch: tf.nest.map_structure(lambda x: x[rank::parts], batch)
+def shard_of_rank(rank: int, division: Division) -> Shard:
+    """A rank's samples."""
+
+    def cut(x: tf.Tensor) -> tf.Tensor:
+        return x[division.share(len(x), rank).cut]
+
+    return lambda batch: tf.nest.map_structure(cut, batch)
 
 
 def shards_of_replicas(strategy: tf.distribute.Strategy) -> Shard:

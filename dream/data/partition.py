@@ -2,14 +2,16 @@
 
 The order of an epoch depends on (seed, epoch) alone, never on the number of replicas. A global
 batch is a run of that order; a rank's share of it is every world_size-th index, starting at its
-rank. So every sample is used once an epoch and shares differ by at most one sample.
+rank, so that shares differ by at most one sample; or a run of its own, where shares are to differ.
+Every sample is used once an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, final
 
 from dream._errors import ConfigurationError
 
@@ -25,6 +27,8 @@ class Share:
     count: samples on this rank; total: samples in the global batch; parts: replicas.
     micro, micros: which of how many parts of the share this is, where it is computed in several;
         `count` is then the part's, `total` still the global batch's.
+    first, step: its samples are the first-th of the global batch and every step-th after that.
+    most: samples of the largest share of that batch; 0 where shares are equal.
     """
 
     count: int
@@ -32,6 +36,9 @@ class Share:
     parts: int
     micro: int = 0
     micros: int = 1
+    first: int = 0
+    step: int = 1
+    most: int = 0
 
     @property
     def last(self) -> bool:
@@ -43,6 +50,91 @@ class Share:
         """What this rank's mean loss is multiplied by, so that the mean over `parts` replicas is
         the mean over the global batch: count * parts / total. 1.0 on an even batch."""
         return self.count * self.parts / self.total if self.total else 0.0
+
+    @property
+    def largest(self) -> int:
+        """Count the samples of the largest share that any rank has of that batch."""
+        return self.most or -(-self.total // self.parts)
+
+    @property
+    def cut(self) -> slice:
+        """Where its samples are in the global batch."""
+        return slice(self.first, self.first + self.step * self.count, self.step)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How global batches are divided among replicas.
+
+    parts: how many. weights: a whole number for each, in whose proportion it has a run of every
+        batch; None for equal shares, dealt round-robin.
+    """
+
+    parts: int
+    weights: tuple[int, ...] | None = None
+
+    @classmethod
+    def asked(cls, parts: int, shares: object) -> Division:
+        """The one that the option `shares` asks for; to begin with, equal shares."""
+        if not isinstance(shares, (list, tuple)):
+            return cls(parts)
+        numbers = all(type(each) is int and each > 0 for each in shares)
+        if len(shares) != parts or not numbers:
+            raise ConfigurationError(
+                "Shares are whole numbers from 1, one a replica, in whose proportion each batch is "
+                f"divided. Received: shares={list(shares)!r} for {parts} replicas. Give as many, "
+                f"as in shares={[3] + [1] * (parts - 1)}."
+            )
+        return cls(parts, tuple(shares) if len(set(shares)) > 1 else None)
+
+    @classmethod
+    def by_speed(cls, speeds: Sequence[float], batch_size: int) -> Division:
+        """The one in which parts of such speeds take equal times for a batch of such size; none is
+        left without a sample."""
+        spare, whole = batch_size - len(speeds), sum(speeds)
+        edges = [round(spare * edge / whole) for edge in accumulate(speeds, initial=0.0)]
+        counts = tuple(1 + after - before for before, after in pairwise(edges))
+        return cls(len(counts), counts if len(set(counts)) > 1 else None)
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """The weights added up, from 0 on: a run is total * edge // last edge to the next one's."""
+        return tuple(accumulate(self.weights or (1,) * self.parts, initial=0))
+
+    def rows(self, total: int, part: int) -> range:
+        """A part's places in a global batch of `total` samples."""
+        if self.weights is None:
+            return range(part, total, self.parts)
+        edges = self.edges
+        return range(total * edges[part] // edges[-1], total * edges[part + 1] // edges[-1])
+
+    def share(self, total: int, part: int) -> Share:
+        """A part's share of a global batch of `total` samples."""
+        rows = self.rows(total, part)
+        most = max(len(self.rows(total, p)) for p in range(self.parts)) if self.weights else 0
+        return Share(len(rows), total, self.parts, first=rows.start, step=rows.step, most=most)
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """A global batch must have a sample for every replica (a short last one need not)."""
+        check_batch_size(batch_size, self.parts)
+        empty = [part for part in range(self.parts) if not self.rows(batch_size, part)]
+        if empty:
+            raise ConfigurationError(
+                "The batch size is the global one and must give every replica a sample. Received: "
+                f"batch_size={batch_size}, of which shares={list(self.weights or ())} leave none "
+                f"for rank {empty[0]}. Use a larger batch, or shares that differ less."
+            )
+
+
+class Divided:
+    """How global batches are divided: `now` is that of the batch that is drawn next, the same on
+    every rank. draw: told the size of a whole batch before each that is drawn, and may change
+    `now`; None for nobody."""
+
+    def __init__(self, division: Division) -> None:
+        self.now = division
+        self.draw: Callable[[int], None] | None = None
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
@@ -64,25 +156,17 @@ def global_batches(
         yield order[start : start + batch_size]
 
 
-def share_of(total: int, rank: int, parts: int) -> Share:
-    """The share of `rank` in a global batch of `total` samples dealt round-robin."""
-    return Share(len(range(rank, total, parts)), total, parts)
-
-
 def micro_shares(share: Share, most: int) -> list[Share]:
     """A share in at most `most` runs, whose sizes differ by one sample at most; as many as on any
     rank, and none empty on all of them."""
-    micros = max(1, min(most, -(-share.total // share.parts)))
+    micros = max(1, min(most, share.largest))
     small, larger = divmod(share.count, micros)
+    counts = [small + (micro < larger) for micro in range(micros)]
+    before = accumulate(counts, initial=0)
     return [
-        Share(small + (micro < larger), share.total, share.parts, micro, micros)
-        for micro in range(micros)
+        replace(share, count=count, micro=n, micros=micros, first=share.first + share.step * done)
+        for n, (count, done) in enumerate(zip(counts, before, strict=False))
     ]
-
-
-def deal(batch: NDArray[np.int64], rank: int, parts: int) -> NDArray[np.int64]:
-    """This rank's samples of one global batch: every parts-th, starting at `rank`."""
-    return batch[rank::parts]
 
 
 def check_batch_size(batch_size: int, parts: int) -> None:

@@ -163,6 +163,11 @@ REPLICAS = (
     *KNOBS,
     *TRAVEL,
     Option(
+        "shares", str, "equal", "how each global batch is divided among the replicas: 'equal', "
+        "'auto' by their measured speeds, or a list of whole numbers in that proportion, as [3, 1]",
+        choices=("equal", "auto"), also=(list, tuple),
+    ),
+    Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -26,8 +27,7 @@ from dream.adapters.pytorch import adapter
 from dream.adapters.pytorch.data import sampling
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.terms import Term
-from dream.data import partition
-from dream.data.partition import Share
+from dream.data.partition import Division, Share
 
 CASES = Cases()
 __all__ = ["CASES", "start"]
@@ -158,11 +158,12 @@ def mutant_every_epoch_alike(env: Env) -> Figures:
 def mutant_deals_runs_that_overlap(env: Env) -> Figures:
     """Every rank keeps one sample that is its neighbour's."""
 
-    def greedy(total: int, rank: int, parts: int) -> Share:
-        share = partition.share_of(total, rank, parts)
-        return Share(share.count, total + 1, parts)
+    fair = Division.share
 
-    with mock.patch.object(sampling, "share_of", greedy):
+    def greedy(division: Division, total: int, rank: int) -> Share:
+        return replace(fair(division, total, rank), total=total + 1)
+
+    with mock.patch.object(Division, "share", greedy):
         return contract_torch_training.uneven_momentum(env)
 
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from dream import ConfigurationError
 from dream.data.partition import (
+    Division,
     check_batch_size,
-    deal,
     epoch_order,
     global_batches,
     micro_shares,
-    share_of,
 )
 
 sizes = st.integers(0, 200)
@@ -28,7 +27,7 @@ def test_every_sample_once(
 ) -> None:
     order = epoch_order(samples, seed=seed, epoch=epoch, shuffle=shuffle)
     dealt = [
-        deal(batch, rank, ranks)
+        batch[Division(ranks).share(len(batch), rank).cut]
         for batch in global_batches(order, batch_size)
         for rank in range(ranks)
     ]
@@ -44,16 +43,39 @@ def test_drop_last_leaves_whole_batches(samples: int, batch_size: int) -> None:
 
 @given(st.integers(1, 200), parts)
 def test_weights_average_to_the_global_mean(total: int, ranks: int) -> None:
-    shares = [share_of(total, rank, ranks) for rank in range(ranks)]
+    shares = [Division(ranks).share(total, rank) for rank in range(ranks)]
     assert sum(share.count for share in shares) == total
     assert sum(share.weight for share in shares) / ranks == pytest.approx(1.0)
     assert max(share.count for share in shares) - min(share.count for share in shares) <= 1
 
 
+@given(st.integers(1, 200), st.lists(st.integers(1, 20), min_size=2, max_size=6))
+def test_runs_of_a_batch_are_in_proportion(total: int, weights: list[int]) -> None:
+    division = Division.asked(len(weights), weights)
+    shares = [division.share(total, rank) for rank in range(len(weights))]
+    places = [place for share in shares for place in range(total)[share.cut]]
+    assert sorted(places) == list(range(total))
+    assert {share.largest for share in shares} == {max(share.count for share in shares)}
+    if division.weights:
+        for weight, share in zip(weights, shares, strict=True):
+            assert abs(share.count - total * weight / sum(weights)) < 1
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6), st.integers(6, 300))
+def test_speeds_leave_nobody_without_a_sample(speeds: list[float], batch_size: int) -> None:
+    division = Division.by_speed(speeds, batch_size)
+    counts = [len(division.rows(batch_size, part)) for part in range(len(speeds))]
+    assert min(counts) >= 1
+    assert sum(counts) == batch_size
+    spare, whole = batch_size - len(speeds), sum(speeds)
+    for speed, count in zip(speeds, counts, strict=True):
+        assert abs(count - 1 - spare * speed / whole) <= 1.001
+
+
 @given(st.integers(1, 200), parts, st.integers(1, 9))
 def test_micro_batches_are_the_share_in_runs(total: int, ranks: int, most: int) -> None:
     """As many on every rank, and none that no rank has a sample of."""
-    shares = [share_of(total, rank, ranks) for rank in range(ranks)]
+    shares = [Division(ranks).share(total, rank) for rank in range(ranks)]
     runs = [micro_shares(share, most) for share in shares]
     (micros,) = {len(run) for run in runs}
     assert 1 <= micros <= most
@@ -66,11 +88,11 @@ def test_micro_batches_are_the_share_in_runs(total: int, ranks: int, most: int) 
 
 
 def test_even_shares_weigh_exactly_one() -> None:
-    assert [share_of(64, rank, 4).weight for rank in range(4)] == [1.0] * 4
+    assert [Division(4).share(64, rank).weight for rank in range(4)] == [1.0] * 4
 
 
 def test_no_sample_weighs_nothing() -> None:
-    assert share_of(1, 1, 2).weight == 0.0
+    assert Division(2).share(1, 1).weight == 0.0
 
 
 def test_epochs_and_seeds_differ() -> None:

@@ -53,10 +53,9 @@ class GivenBatches:
         return {**given, "x": element, **{name: None for name in _OTHERS if name in given}}
 
     def _part(self, batch: Any, rows: int, digest: int, part: int) -> dict[str, Any]:
-        parts = self._engine.parts
-        count = len(range(part, rows, parts))
-        cut = slice(part, None, parts) if count else slice(0, 1)  # which then weighs nothing
-        share: Any = BatchShare(count, rows, digest)
+        dealt = self._engine.division.share(rows, part)
+        cut = dealt.cut if dealt.count else slice(0, 1)  # which then weighs nothing
+        share: Any = BatchShare(dealt.count, rows, digest)
         if self._engine.framework == "tensorflow":  # where other numbers would be traced anew
             share = np.array(share, np.float32)
         return {BATCH: tree.map_structure(lambda a: a[cut], batch), SHARE: share}

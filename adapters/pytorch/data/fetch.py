@@ -72,11 +72,11 @@ class Fetch:
             for name, value in zip(("dataset", "collate_fn"), own, strict=True):
                 object.__setattr__(loader, name, value)
 
-    def choose(self, batch: list[int], rank: int, parts: int) -> list[int] | None:
-        """Choose what is read of a batch; None for this rank's samples alone."""
+    def choose(self, batch: list[int], cut: slice) -> list[int] | None:
+        """Choose what is read of a batch; None for this rank's samples alone, which `cut` are."""
         found = int(self._found)
         if found in (_UNKNOWN, _WHOLE):
-            return Chosen(batch, slice(rank, None, parts))
+            return Chosen(batch, cut)
         if found == _DRAWN_IN_WORKERS:
             _say(
                 "the loader's workers draw random numbers as they read samples: each rank's draw "

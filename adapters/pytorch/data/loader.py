@@ -32,7 +32,7 @@ from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.generators import InStep, NumpyWatch
 from dream.collectives import Communicator
 from dream.data import tracked
-from dream.data.partition import check_batch_size
+from dream.data.partition import Divided
 from dream.data.position import Pass
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
@@ -131,6 +131,7 @@ class LoaderSharder:
     def __init__(
         self,
         communicator: Communicator,
+        divided: Divided,
         shares: Shares,
         seed: int | None,
         resyncs: Resyncs | None = None,
@@ -139,11 +140,12 @@ class LoaderSharder:
         in_step: InStep | None = None,
         modes: Modes | None = None,
     ) -> None:
-        """seed: fixes the order of shuffled data; None leaves each loader its own. resyncs: where
-        some ranks are of another framework, with which passes are compared. told_by: all ranks,
-        where several of them take the same share. micros: see `DealtBatches`. in_step: keeps the
-        ranks' generators so. modes: whether the models of the block evaluate."""
-        self._communicator = communicator
+        """divided: how global batches are, now. seed: fixes the order of shuffled data; None leaves
+        each loader its own. resyncs: where some ranks are of another framework, with which passes
+        are compared. told_by: all ranks, where several of them take the same share. micros: see
+        `DealtBatches`. in_step: keeps the ranks' generators so. modes: whether the models of the
+        block evaluate."""
+        self._communicator, self._divided = communicator, divided
         self._told_by = told_by
         self._all = told_by or communicator
         self._shares = shares
@@ -186,7 +188,7 @@ class LoaderSharder:
         source = loader.batch_sampler if fixed is None else self._seeded(loader, fixed)
         self._take(loader, source)
 
-    def _take(self, loader: DataLoader[Any], source: Any, *, divided: bool = False) -> None:
+    def _take(self, loader: DataLoader[Any], source: Any, *, own_parts: bool = False) -> None:
         """Have a loader read its part of the batches of `source`."""
         order = None
         if self._agreement is not None:
@@ -194,8 +196,8 @@ class LoaderSharder:
         reads = Reads(self._modes.evaluate)
         several = order is not None and self._communicator.world_size > 1
         dealt = DealtBatches(
-            source, loader, self._communicator, reads, order, self._micros, divided=divided,
-            fetch=Fetch(loader) if several else None,
+            source, loader, self._communicator, self._divided, reads, order, self._micros,
+            own_parts=own_parts, fetch=Fetch(loader) if several else None,
         )  # fmt: skip
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
@@ -205,7 +207,7 @@ class LoaderSharder:
     def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
         """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
         source = global_batches(loader, sampler, self._all)
-        self._take(loader, source, divided=True)
+        self._take(loader, source, own_parts=True)
 
     def _deal_stream(self, loader: DataLoader[Any]) -> None:
         if self._resyncs is not None:
@@ -215,8 +217,8 @@ class LoaderSharder:
             )
         self._check(loader)
         stream = DealtStream(
-            self._communicator, loader, self._seed, Reads(self._modes.evaluate), self._told_by,
-            self._micros,
+            self._communicator, self._divided.now, loader, self._seed,
+            Reads(self._modes.evaluate), self._told_by, self._micros,
         )  # fmt: skip
         mark(loader, stream)
         loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)
@@ -247,7 +249,7 @@ class LoaderSharder:
 
     def _check(self, loader: DataLoader[Any]) -> None:
         if loader.batch_size is not None:
-            check_batch_size(loader.batch_size, self._communicator.world_size)
+            self._divided.now.check_batch_size(loader.batch_size)
         if loader.num_workers > 0 and not loader.in_order:
             raise Unsupported(
                 "Batches that overtake each other cannot be weighed. Received: in_order=False "

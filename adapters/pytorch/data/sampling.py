@@ -16,12 +16,15 @@ from dream.adapters.pytorch.data.drawn import DrawnOrder, States
 from dream.adapters.pytorch.data.fetch import Fetch
 from dream.adapters.pytorch.randomness.generators import Words
 from dream.collectives import Communicator
-from dream.data.partition import epoch_order, global_batches, micro_shares, share_of
+from dream.data.partition import Divided, Division, epoch_order, global_batches, micro_shares
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 Reading = Literal["by mode", "share", "whole"]
 """by mode: this rank's part in training, every sample in evaluation. share: this rank's part.
 whole: every sample, in the order that counts epochs."""
+
+
+_UNDIVIDED = Division(1)
 
 
 @final
@@ -109,7 +112,8 @@ class DealtBatches(Sampler[list[int]]):
     source: the global batches, drawn on every rank alike, each when it is asked for.
     micros: in how many micro-batches a share to train on comes, at most; asked at each pass.
     fetch: how samples are read; None for each rank its own.
-    divided: the script adds figures up over the ranks itself, so every pass is of shares.
+    divided: how the batch that is drawn next is.
+    own_parts: the script adds figures up over the ranks itself, so every pass is of shares.
     """
 
     def __init__(
@@ -117,17 +121,18 @@ class DealtBatches(Sampler[list[int]]):
         source: Any,
         loader: DataLoader[Any],
         communicator: Communicator,
+        divided: Divided,
         reads: Reads,
         order: Order | None,
         micros: Callable[[], int] = lambda: 1,
         *,
-        divided: bool = False,
+        own_parts: bool = False,
         fetch: Fetch | None = None,
     ) -> None:
-        self._divided = divided
+        self._own_parts = own_parts
         self._fetch = fetch
         self._fetching = False
-        self.batch_size = source.batch_size if divided else loader.batch_size
+        self.batch_size = source.batch_size if own_parts else loader.batch_size
         self.reads = reads
         self.source = source
         self._micros = micros
@@ -138,7 +143,7 @@ class DealtBatches(Sampler[list[int]]):
             if self._seeded is None
             else self._seeded.drawn_by(self._drawn)
         )
-        self._communicator = communicator
+        self._communicator, self._divided = communicator, divided
         self._order = order
         self._asked: deque[_Beginning] = deque()
         self._last: _Beginning | None = None
@@ -152,7 +157,7 @@ class DealtBatches(Sampler[list[int]]):
         """Have the iteration that is asked for inside be a pass: what follows marks its batches.
         None where it reads every sample unmarked."""
         reading, trains = self.reads.now, self.reads.trains
-        if self._divided and not trains:
+        if self._own_parts and not trains:
             reading = "share"
         if reading == "by mode" and not trains:
             self._asked.append(_Beginning())
@@ -203,19 +208,20 @@ class DealtBatches(Sampler[list[int]]):
     ) -> Iterator[list[int]]:
         asked.used = True
         micros, fetch = asked.micros, asked.fetch
-        rank, parts = self._communicator.rank, self._communicator.world_size
-        if asked.whole:
-            rank, parts = 0, 1
+        rank = 0 if asked.whole else self._communicator.rank
         now = None
         if begun.trains and self._seeded is None:
             now = self._drawn.first(again=begun.position.batches > 0)
         if self._order is not None and begun.trains:
             source = self._order.drawn(source, asked.said)
         for batch, digest in self._from(begun, source, now):
-            share, mine = share_of(len(batch), rank, parts), batch[rank::parts]
+            if self._divided.draw is not None and begun.trains:
+                self._divided.draw(self._size(batch))
+            share = (_UNDIVIDED if asked.whole else self._divided.now).share(len(batch), rank)
+            mine = batch[share.cut]
             chosen = None
             if fetch is not None and micros == 1:
-                chosen = fetch.choose(batch, rank, parts)
+                chosen = fetch.choose(batch, share.cut)
             if chosen is not None:
                 begun.drawn(share, digest)
                 yield chosen
@@ -225,6 +231,10 @@ class DealtBatches(Sampler[list[int]]):
                 taken, mine = mine[: part.count], mine[part.count :]
                 # A collate function needs a sample to show its shape; the loader drops it again.
                 yield taken if part.count else batch[:1]
+
+    def _size(self, batch: list[int]) -> int:
+        """Samples of a whole global batch."""
+        return self.batch_size or len(batch)
 
     def _from(
         self, begun: Pass, batches: Iterator[list[int]], now: States | None

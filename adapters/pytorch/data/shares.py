@@ -7,7 +7,7 @@ read ahead, or kept in a list, still carry their own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 from weakref import ref
 
@@ -65,9 +65,10 @@ class Reading:
 @final
 class Shares:
     """The shares of batches: of the tensors still alive, of views of these, and of copies by the
-    order in which batches come."""
+    order in which batches come. given: told of each that a loader hands out."""
 
     def __init__(self) -> None:
+        self.given: Callable[[Share], None] | None = None
         self._readings: dict[int, Reading] = {}
         self._whole = False
         self._marked: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
@@ -108,6 +109,8 @@ class Shares:
             reading = Reading()
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
+        if self.given is not None:
+            self.given(share)
         reading.yields(share)
         self._whole = False
         self._mark(batch, share, reading)
@@ -132,7 +135,7 @@ class Shares:
     def largest(self, inputs: Iterable[object]) -> int | None:
         """The largest share of the batch that any rank has; None for what is no dealt batch."""
         share = self.of(inputs)
-        return None if share is None else -(-share.total // share.parts)
+        return None if share is None else share.largest
 
     def of(self, inputs: Iterable[object]) -> Share | None:
         """The share of a forward pass on `inputs`; None for what is no dealt batch."""

@@ -20,7 +20,7 @@ from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
-from dream.data.partition import Share, micro_shares, share_of
+from dream.data.partition import Division, Share, micro_shares
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
 _GLANCE = 1024
@@ -61,11 +61,11 @@ class DealtCollate:
     """
 
     def __init__(
-        self, collate: Callable[[Any], Any], rank: int, parts: int, *, batched: bool
+        self, collate: Callable[[Any], Any], rank: int, division: Division, *, batched: bool
     ) -> None:
         self._collate = collate
         self._rank = rank
-        self._parts = parts
+        self._division = division
         self._batched = batched
         self._micros = torch.zeros(1, dtype=torch.int64)
 
@@ -83,25 +83,16 @@ class DealtCollate:
         micros = int(self._micros)
         if micros == 0:
             return total, 0, [self._collate(given)]
-        share = share_of(total, self._rank, self._parts)
-        parts, taken = [], 0
-        for part in micro_shares(share, micros):
-            first = self._rank + taken * self._parts
+        parts = []
+        for part in micro_shares(self._division.share(total, self._rank), micros):
             # A collate function needs a sample to show its shape; the loader drops it again.
-            cut = slice(first, first + part.count * self._parts, self._parts)
-            parts.append(self._part(given, cut if part.count else slice(0, 1)))
-            taken += part.count
+            parts.append(self._part(given, part.cut if part.count else slice(0, 1)))
         return total, digest_of(given), parts
 
     def _part(self, given: Any, cut: slice) -> Any:
         if self._batched:
             return self._collate(given[cut])
         return sliced(self._collate(given), cut)
-
-
-def shares_of(total: int, rank: int, parts: int, micros: int) -> list[Share]:
-    """Weigh the parts of a batch."""
-    return micro_shares(share_of(total, rank, parts), micros)
 
 
 def samples_in(batch: Any) -> int:
@@ -149,6 +140,7 @@ class DealtStream:
     def __init__(
         self,
         communicator: Communicator,
+        division: Division,
         loader: DataLoader[Any],
         seed: int | None,
         reads: Reads,
@@ -159,7 +151,7 @@ class DealtStream:
         self._drawn = DrawnOrder(loader)
         self.track = Track(lambda: facts, self._drawn if seed is None else None)
         self._batched = loader.batch_size is not None
-        self._communicator = communicator
+        self._communicator, self._division = communicator, division
         self._told_by = told_by or communicator
         self._seed = seed
         self._micros = micros
@@ -199,7 +191,8 @@ class DealtStream:
         self._drawn.go_on(now)
 
     def shares_of(self, total: int, micros: int) -> list[Share]:
-        return shares_of(total, self._communicator.rank, self._communicator.world_size, micros)
+        """Weigh the parts of a batch."""
+        return micro_shares(self._division.share(total, self._communicator.rank), micros)
 
     def compare(self, said: int) -> None:
         """Raise `Desynchronized` where the ranks have not read the same. Every rank calls it."""
@@ -219,8 +212,9 @@ class DealtStream:
         """Workers that stay from pass to pass keep the one they were started with."""
         if self._lasting is not None:
             return self._lasting
-        rank, parts = self._communicator.rank, self._communicator.world_size
-        made = DealtCollate(loader.collate_fn, rank, parts, batched=self._batched)
+        made = DealtCollate(
+            loader.collate_fn, self._communicator.rank, self._division, batched=self._batched
+        )
         if loader.num_workers:
             made.share_memory()
         if loader.persistent_workers:

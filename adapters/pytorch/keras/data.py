@@ -18,21 +18,21 @@ from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.data.loader import dealt_of
-from dream.data.partition import deal, global_batches
+from dream.data.partition import Division, global_batches
 
 
-def of_arrays(source: Arrays, rank: int, parts: int) -> Iterable[Any]:
+def of_arrays(source: Arrays, rank: int, division: Division) -> Iterable[Any]:
     """Yield the shares of `rank`, global batch after global batch. One part has no share to speak
     of: its elements are the bare batches."""
-    return _Passes(lambda: _array_elements(source, _places(source), rank, parts))
+    return _Passes(lambda: _array_elements(source, _places(source), rank, division))
 
 
-def of_batches(source: Batches, rank: int, parts: int, *, mixed: bool) -> Iterable[Any]:
+def of_batches(source: Batches, rank: int, division: Division, *, mixed: bool) -> Iterable[Any]:
     """Yield the shares of `rank` of the global batches that a source yields, each with the digest
     of its batch. mixed: whether ranks of another framework compare it."""
-    if parts == 1:  # Keras's own may be good for one pass
+    if division.parts == 1:  # Keras's own may be good for one pass
         return _Passes(lambda: _read(source))
-    return _Passes(lambda: _batch_elements(_read(source), rank, parts, mixed=mixed))
+    return _Passes(lambda: _batch_elements(_read(source), rank, division, mixed=mixed))
 
 
 def example(source: Arrays | Batches) -> Any:
@@ -67,14 +67,16 @@ def _in_order(source: Arrays) -> Iterator[Any]:
     yield from global_batches(source.order(), source.batch_size)
 
 
-def _array_elements(source: Arrays, batches: Iterator[Any], rank: int, parts: int) -> Iterator[Any]:
+def _array_elements(
+    source: Arrays, batches: Iterator[Any], rank: int, division: Division
+) -> Iterator[Any]:
     inputs = private.sliceable(source.inputs, "torch")
     left_out = source.passes.left_out
     for batch in islice(batches, left_out, None):
-        mine = deal(batch, rank, parts)
+        mine = batch[division.share(len(batch), rank).cut]
         shown = mine if len(mine) else batch[:1]
         data = tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
-        if parts == 1:
+        if division.parts == 1:
             yield data
         else:
             yield {BATCH: data, SHARE: BatchShare(len(mine), len(batch))}
@@ -82,16 +84,18 @@ def _array_elements(source: Arrays, batches: Iterator[Any], rank: int, parts: in
         _places(source)
 
 
-def _batch_elements(batches: Iterator[Any], rank: int, parts: int, *, mixed: bool) -> Iterator[Any]:
+def _batch_elements(
+    batches: Iterator[Any], rank: int, division: Division, *, mixed: bool
+) -> Iterator[Any]:
     for batch in batches:
         flat = [t for t in tree.flatten(batch) if t is not None]
         total, digest = len(flat[0]), _digest(flat, mixed=mixed)
-        count = len(range(rank, total, parts))
-        part = slice(rank, None, parts) if count else slice(0, 1)
+        share = division.share(total, rank)
+        part = share.cut if share.count else slice(0, 1)
         data = tree.map_structure(
             lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
         )
-        yield {BATCH: data, SHARE: BatchShare(count, total, digest)}
+        yield {BATCH: data, SHARE: BatchShare(share.count, total, digest)}
 
 
 def _read(source: Batches) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import torch
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import Rows, once
 from dream.adapters.keras.randomness.start import Generators
+from dream.data.partition import Division
 
 
 @final
@@ -29,11 +30,13 @@ class TorchGenerators(Generators):
 
 @final
 class TorchRows(Rows):
-    """Rows part, part + parts, ... of the batch."""
+    """A part's rows of the batch."""
 
-    def __init__(self, share: BatchShare, part: int, parts: int) -> None:
-        self._part, self._parts = part, parts
+    def __init__(self, share: BatchShare, part: int, division: Division) -> None:
         self._count, self._total = max(int(share.count), 1), int(share.total)
+        cut = division.share(self._total, part).cut
+        # without a sample, the one that stands in weighs nothing
+        self._own = cut if share.count else slice(0, 1)
         self._stacked: set[int] = set()
 
     def dims(self, shape: Any) -> Sequence[Any]:
@@ -81,12 +84,6 @@ class TorchRows(Rows):
         asked = (self.whole(dims[0]), *dims[1:])
         mask = self.take(own(inputs.new_ones(asked), rate, asked, seed), dims[0])
         return inputs * mask
-
-    @property
-    def _own(self) -> slice:
-        if self._part < self._total:
-            return slice(self._part, None, self._parts)
-        return slice(0, 1)  # no sample: the one that stands in weighs nothing
 
 
 def keras_computes() -> bool:

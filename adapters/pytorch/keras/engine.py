@@ -127,10 +127,10 @@ class TorchEngine(Engine):
             raise other_batches([int(d) for d in digests])
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
-        return data.of_arrays(source, self.rank, self.parts)
+        return data.of_arrays(source, self.rank, self.division)
 
     def batches(self, source: Batches) -> Iterable[Any]:
-        return data.of_batches(source, self.rank, self.parts, mixed=self.mixed)
+        return data.of_batches(source, self.rank, self.division, mixed=self.mixed)
 
     def example(self, source: Arrays | Batches) -> Any:
         return data.example(source)
@@ -162,7 +162,7 @@ class TorchEngine(Engine):
                 set_hook(part, None)
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
-        return hooks.drawn_for(TorchRows(share, self.rank, self.parts))
+        return hooks.drawn_for(TorchRows(share, self.rank, self.division))
 
 
 @final

@@ -41,6 +41,7 @@ from dream.adapters.pytorch.train_step import Cuts, Passes, cuts_of, plain_step,
 from dream.adapters.pytorch.update.gradients import Spread, Whole
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator, Loop, Members, Wire
+from dream.data.partition import Divided, Division
 from dream.strategies import registry
 from dream.update.update import Knobs
 
@@ -98,6 +99,7 @@ class Parallelism(ABC):
         self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
         self.dealt = ranks.dealt or ranks.world
         self.replicas = ranks.replicas or self.dealt.world_size
+        self.divided = Divided(Division.asked(self.dealt.world_size, plan.options.get("shares")))
         self.shares, self.modes = Shares(), Modes()
         self.in_step = InStep(self.world)
         self.draws = CallDraws(
@@ -118,7 +120,7 @@ class Parallelism(ABC):
     def sharder(self) -> LoaderSharder:
         """Make what deals loaders to the ranks."""
         return LoaderSharder(
-            self.dealt, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
+            self.dealt, self.divided, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
             self.training.micros, self.in_step, self.modes,
         )  # fmt: skip
 

@@ -122,7 +122,7 @@ class CallDraws:
             return
         current.memory = seen.memory
         if seen.share is not share and seen.share != share:
-            seen.share, seen.rows = share, Rows.of(share, self._rank)
+            seen.share, seen.rows = share, Rows.of(share)
         current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not seen.alone:
             current.watch()
@@ -241,7 +241,7 @@ class CallDraws:
         if found is None and parameters:
             found = self._sites.guess(shape)
             self._say_doubtful(name, shape, taken_for_rows=found)
-        return Rows.of(share, self._rank) if found else None
+        return Rows.of(share) if found else None
 
     def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
         what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"

@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from dream.data.partition import Share, share_of
+from dream.data.partition import Share
 
 
 @final
@@ -25,24 +25,16 @@ class Place:
 @final
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A rank's rows of a global batch: every parts-th from `first` on, `count` of `total`."""
+    """A rank's rows of a global batch: `cut` of it are `count` of `total`."""
 
-    first: int
+    cut: slice
     count: int
     total: int
-    parts: int
 
     @classmethod
-    def of(cls, share: Share, rank: int) -> Rows:
+    def of(cls, share: Share) -> Rows:
         """Those of a share, or of one of its micro-batches."""
-        whole = share_of(share.total, rank, share.parts).count
-        small, larger = divmod(whole, share.micros)
-        before = share.micro * small + min(share.micro, larger)
-        return cls(rank + share.parts * before, share.count, share.total, share.parts)
-
-    @property
-    def cut(self) -> slice:
-        return slice(self.first, self.first + self.parts * self.count, self.parts)
+        return cls(share.cut, share.count, share.total)
 
     def find(self, shape: Sequence[int]) -> Place | None:
         """Find the rows in a shape: a dim of just as many, or dim 0 of several for each."""

@@ -14,23 +14,24 @@ from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, SHARE
 from dream.adapters.tensorflow.engine import of_any_length
+from dream.data.partition import Division
 
 
-def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
+def of_arrays(source: Arrays, ranks: Sequence[int], division: Division) -> tf.data.Dataset:
     """Return the shares of `ranks` in turn, global batch after global batch. One part has no share
     to speak of: its elements are the bare batches."""
     inputs = tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
     data = tf.data.Dataset.from_tensors(inputs).repeat()
 
     def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
-        if parts > 1:
+        if division.parts > 1:
             at = of_any_length(at)
         batch = tree.map_structure(
             lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
         )
-        return batch if parts == 1 else {BATCH: batch, SHARE: share}
+        return batch if division.parts == 1 else {BATCH: batch, SHARE: share}
 
-    places = _dealt(_places(source), ranks, parts)
+    places = _dealt(_places(source), ranks, division)
     elements = tf.data.Dataset.zip((places, data)).map(
         lambda place, whole: gather(place[0], place[1], whole), num_parallel_calls=tf.data.AUTOTUNE
     )
@@ -73,29 +74,41 @@ def _without_left_out(batches: tf.data.Dataset, source: Arrays | Batches) -> tf.
     return kept.map(lambda batch, _: batch[1])
 
 
-def _dealt(batches: tf.data.Dataset, ranks: Sequence[int], parts: int) -> tf.data.Dataset:
+def _dealt(batches: tf.data.Dataset, ranks: Sequence[int], division: Division) -> tf.data.Dataset:
     """Return (places, share) of each rank in turn, batch after batch. Where a rank has no sample,
     the first one stands in and weighs nothing."""
 
     def deal(places: tf.Tensor) -> tf.data.Dataset:
         total = tf.size(places, tf.int64)
         of_ranks = tf.data.Dataset.from_tensor_slices(tf.constant(list(ranks), tf.int64))
-        return of_ranks.map(lambda rank: _part(places, rank, total, parts))
+        return of_ranks.map(lambda rank: _part(places, rank, total, division))
 
     if len(ranks) > 1:
         return batches.flat_map(deal)
     rank = tf.constant(ranks[0], tf.int64)
-    return batches.map(lambda places: _part(places, rank, tf.size(places, tf.int64), parts))
+    return batches.map(lambda places: _part(places, rank, tf.size(places, tf.int64), division))
 
 
 def _part(
-    places: tf.Tensor, rank: tf.Tensor, total: tf.Tensor, parts: int
+    places: tf.Tensor, rank: tf.Tensor, total: tf.Tensor, division: Division
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    if parts == 1:
+    if division.parts == 1:
         return places, tf.zeros([3])
-    count = (total - rank + parts - 1) // parts
+    first, stop, step = bounds(division, total, rank)
+    count = (stop - first + step - 1) // step
     share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), 0.0])
-    return places[tf.where(count > 0, rank, 0) :: parts], share
+    first, stop = tf.where(count > 0, first, 0), tf.where(count > 0, stop, 1)
+    return places[first:stop:step], share
+
+
+def bounds(division: Division, total: tf.Tensor, part: tf.Tensor) -> tuple[Any, Any, Any]:
+    """Return the first, the stop and the step of a part's places in a global batch, in a graph.
+    total, part: whole numbers of one type."""
+    if division.weights is None:
+        return part, total, division.parts
+    edges = tf.constant(division.edges, total.dtype)
+    first, stop = (total * tf.gather(edges, part + more) // edges[-1] for more in (0, 1))
+    return first, stop, 1
 
 
 def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
@@ -116,7 +129,7 @@ Digest = Callable[[Any], tf.Tensor]
 
 
 def of_batches(
-    source: Batches, ranks: Sequence[int], parts: int, digest_of: Digest
+    source: Batches, ranks: Sequence[int], division: Division, digest_of: Digest
 ) -> tf.data.Dataset:
     """Return the shares of `ranks` in turn of global batches that a source yields, each with the
     digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
@@ -127,7 +140,7 @@ def of_batches(
     def cut(*batch: Any) -> list[dict[str, Any]]:
         whole = batch[0] if len(batch) == 1 else batch
         number = digest_of(whole)
-        return [_cut(whole, rank, parts, number) for rank in ranks]
+        return [_cut(whole, rank, division, number) for rank in ranks]
 
     def in_turn(*batch: Any) -> tf.data.Dataset:
         return _concatenated([tf.data.Dataset.from_tensors(share) for share in cut(*batch)])
@@ -140,11 +153,14 @@ def of_batches(
     return _plain(shares) if ahead is None else _plain(shares).prefetch(ahead)
 
 
-def _cut(whole: Any, rank: int, parts: int, number: tf.Tensor) -> dict[str, Any]:
+def _cut(whole: Any, rank: int, division: Division, number: tf.Tensor) -> dict[str, Any]:
     total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
-    count = tf.maximum(0, (total - rank + parts - 1) // parts)
-    first = tf.minimum(rank, total - 1)  # a part without samples is shown one that weighs nothing
-    batch = tf.nest.map_structure(lambda x: x[first::parts], whole)
+    first, stop, step = bounds(division, total, tf.constant(rank))
+    count = tf.maximum(0, (stop - first + step - 1) // step)
+    # a part without samples is shown one that weighs nothing
+    first = tf.minimum(first, total - 1)
+    stop = tf.maximum(stop, first + 1)
+    batch = tf.nest.map_structure(lambda x: x[first:stop:step], whole)
     share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), number])
     return {BATCH: batch, SHARE: share}
 

@@ -12,6 +12,8 @@ from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import Rows, once
 from dream.adapters.tensorflow import private
+from dream.adapters.tensorflow.keras.data import bounds
+from dream.data.partition import Division
 
 
 @contextmanager
@@ -30,15 +32,15 @@ def drawing(rows: GraphRows) -> Iterator[None]:
 
 @final
 class GraphRows(Rows):
-    """Rows part, part + parts, ... of the batch; all of it, where its total is 0: nobody has dealt
-    it. In a graph a number of rows is a tensor, and a plain number is none: a part's shares differ
-    in length."""
+    """A part's rows of the batch; all of it, where its total is 0: nobody has dealt it. In a graph
+    a number of rows is a tensor, and a plain number is none: a part's shares differ in length."""
 
-    def __init__(self, share: BatchShare, part: tf.Tensor, parts: int) -> None:
+    def __init__(self, share: BatchShare, part: tf.Tensor, division: Division) -> None:
         total = tf.cast(share.total, tf.int32)
         self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
-        self._part = tf.where(total > 0, part, 0)
-        self._parts = tf.where(total > 0, parts, 1)
+        first, _, step = bounds(division, total, part)
+        self._first = tf.where(total > 0, first, 0)
+        self._step = tf.where(total > 0, step, 1)
         self._total = tf.where(total > 0, total, self._count)
 
     def dims(self, shape: Any) -> Sequence[Any]:
@@ -81,10 +83,10 @@ class GraphRows(Rows):
         length = tf.cast(length, tf.int32)
         each = tf.maximum(length // self._count, 1)
         own = tf.range(length)
-        sample = self._part + own // each * self._parts
+        sample = self._first + own // each * self._step
         there = tf.minimum(sample, self._total - 1) * each + own % each
         for pieces in sorted(private.stacked()):
-            sample = tf.minimum(self._part + own % self._count * self._parts, self._total - 1)
+            sample = tf.minimum(self._first + own % self._count * self._step, self._total - 1)
             behind = own // self._count * self._total + sample
             there = tf.where(each == pieces, behind, there)
         return tf.where(self._fits(length), there, own)

@@ -60,20 +60,20 @@ class ProcessEngine(TensorFlowEngine):
         tf.debugging.assert_equal(digests, alike, message=DIFFER, summarize=self.parts)
 
     def arrays(self, source: Arrays) -> Any:
-        return data.of_arrays(source, [self.rank], self.parts)
+        return data.of_arrays(source, [self.rank], self.division)
 
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:
             return data.whole_batches(source)
         digest_of = data.common_digest if self.mixed else data.own_digest
-        return data.of_batches(source, [self.rank], self.parts, digest_of)
+        return data.of_batches(source, [self.rank], self.division, digest_of)
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()
         return scope
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
-        return drawing(GraphRows(share, tf.constant(self.rank), self.parts))
+        return drawing(GraphRows(share, tf.constant(self.rank), self.division))
 
 
 def differentiate(

@@ -56,10 +56,12 @@ class MirroredEngine(TensorFlowEngine):
         """One process reads one source."""
 
     def arrays(self, source: Arrays) -> Any:
-        return self._placed(data.of_arrays(source, range(self.parts), self.parts))
+        return self._placed(data.of_arrays(source, range(self.parts), self.division))
 
     def batches(self, source: Batches) -> Any:
-        return self._placed(data.of_batches(source, range(self.parts), self.parts, data.no_digest))
+        return self._placed(
+            data.of_batches(source, range(self.parts), self.division, data.no_digest)
+        )
 
     def placed(self, elements: Sequence[Any]) -> Any:
         self._shared_seed = private.shared_seed()
@@ -110,4 +112,4 @@ class MirroredEngine(TensorFlowEngine):
         if self._shared_seed is not None:
             private.share_seed(self._shared_seed)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return drawing(GraphRows(share, tf.cast(replica, tf.int32), self.parts))
+        return drawing(GraphRows(share, tf.cast(replica, tf.int32), self.division))

@@ -22,6 +22,7 @@ from dream.adapters.tensorflow.loss import count_of
 from dream.adapters.tensorflow.parallel import replicas
 from dream.adapters.tensorflow.step import LocalStep, build
 from dream.collectives import Communicator
+from dream.data.partition import Division
 from dream.update.local_sgd import refuse_weigh, refuse_weight
 
 
@@ -62,7 +63,7 @@ class LocalSgd(Adapter):
     def _prepare(self, item: Any) -> Any:
         if self._block.takes(item):
             return self._block.prepare(item)
-        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
+        cut = shard_of_rank(self.topology.rank, Division(self.topology.world_size))
         return SettledDataset(ShardedDataset(item, cut, self.communicator), self._averaged)
 
     def train_step(
@@ -100,7 +101,7 @@ class LocalSgd(Adapter):
     ) -> dict[str, float]:
         self._averaged.settle()
         dealt = data.dealt if isinstance(data, SettledDataset) else data
-        cut = shard_of_rank(self.topology.rank, self.topology.world_size)
+        cut = shard_of_rank(self.topology.rank, Division(self.topology.world_size))
         return evaluation.evaluate(
             model, dealt, metrics, self.communicator, cut, _here, resyncs=None
         )

@@ -30,6 +30,7 @@ from dream.adapters.tensorflow.loss import count_of
 from dream.adapters.tensorflow.step import LocalStep, build
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Loop, Members
+from dream.data.partition import Division
 from dream.parameter_server.job import (
     ServerJob,
     refuse_before_block,
@@ -123,7 +124,7 @@ class ParameterServer(Asynchronous):
         alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
         whole = data.whole if isinstance(data, LeasedDataset) else data
         return evaluation.evaluate(
-            model, whole, metrics, alone, shard_of_rank(0, 1), _here, resyncs=None
+            model, whole, metrics, alone, shard_of_rank(0, Division(1)), _here, resyncs=None
         )
 
     def weigh(self, loss: Any, count: Any) -> Any:

@@ -113,6 +113,12 @@ class ReplicaParallelism(Parallelism):
         found = replicas(plan)
         self.topology, self.communicator = found.topology, found.communicator
         self._distribution = found.distribution
+        if found.distribution is not None and plan.options.get("shares", "equal") != "equal":
+            raise Unsupported(
+                "Devices of one process have equal shares. Received: "
+                f"shares={plan.options['shares']!r} and {found.topology.num_replicas} devices. "
+                "Leave shares out, or start a rank a device (dream run -n)."
+            )
         self._open, self._totals = ExitStack(), Totals()
         self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
 
@@ -197,7 +203,7 @@ class ReplicaParallelism(Parallelism):
     def _shard(self) -> Shard:
         if self._distribution is not None:
             return shards_of_replicas(self._distribution)
-        return shard_of_rank(self.topology.rank, self.topology.world_size)
+        return shard_of_rank(self.topology.rank, self._block.engine.division)
 
     def _total(self) -> loss.Total | None:
         """Who adds up inside a step: the replicas of this process, the ranks, or nobody."""

@@ -21,6 +21,7 @@ from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.compression.exchanges import exchange_of
+from dream.adapters.pytorch.data.pace import Pace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
@@ -176,6 +177,15 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+        if self.world.world_size > 1 and self.plan.options.get("shares") == "auto":
+            self._follow_speeds(hooks)
+
+    def _follow_speeds(self, hooks: Hooks) -> None:
+        pace = Pace(self.world, self.divided, self.device)
+        self.divided.draw, self.shares.given = pace.draw, pace.given
+        hooks.wrap("backward", pace.wrap)  # around all others, in which ranks may wait
+        if self.registry.synchronises:
+            hooks.made("module", pace.made)
 
     def opened(self) -> None:
         self._backward.installed = self.distributes

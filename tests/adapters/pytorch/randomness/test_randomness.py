@@ -17,7 +17,7 @@ from dream.adapters.pytorch.randomness import generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.rows import Rows
-from dream.data.partition import share_of
+from dream.data.partition import Division
 
 ROWS = 13
 X = torch.randn(ROWS, 6, 4, 4, generator=torch.Generator().manual_seed(1))
@@ -57,9 +57,9 @@ def test_a_draw_gives_a_rank_its_rows_to_the_bit(name: str, parts: int) -> None:
     patches.put()
     try:
         for rank in range(parts):
-            share = share_of(ROWS, rank, parts)
+            share = Division(parts).share(ROWS, rank)
             torch.manual_seed(4)
-            current.call = Rows.of(share, rank)
+            current.call = Rows.of(share)
             mine = DRAWS[name](lambda x, r=rank: _rows(x, r, parts))
             current.call = None
             assert torch.equal(mine, _rows(whole, rank, parts))
@@ -79,7 +79,7 @@ def test_a_transposed_batch_of_one_row_is_drawn_in_its_own_order() -> None:
     patches.put()
     try:
         torch.manual_seed(4)
-        current.call = Rows.of(share_of(3, 1, 3), 1)
+        current.call = Rows.of(Division(3).share(3, 1))
         mine = F.dropout(torch.ones(4, 1, 6).transpose(0, 1), 0.3)
     finally:
         current.call = None
@@ -99,7 +99,7 @@ def test_a_table_is_no_ranks_rows() -> None:
     table = torch.nn.Parameter(torch.ones(8, 4))
     patches.put()
     try:
-        current.call = Rows.of(share_of(8, 0, 2), 0)
+        current.call = Rows.of(Division(2).share(8, 0))
         for draw in (
             lambda: F.dropout(table[:4], 0.5),
             lambda: torch.randn_like(table),
