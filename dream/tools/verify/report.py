@@ -130,9 +130,9 @@ def conclusion(rows: Sequence[Judged]) -> str:
 
 def _table(rows: Sequence[Judged]) -> Table:
     shown = table(
-        "strategy", "replicas", "reduction", "steps", "largest\nloss difference",
-        "largest\nparameter difference", "verdict", words=("strategy", "verdict"),
-        folded=["strategy"],
+        "strategy", "replicas", "reduction", "steps", "largest loss\ndifference",
+        "largest param-\neter difference", "verdict", words=("strategy", "verdict"),
+        folded=["strategy"], gap=1,
     )  # fmt: skip
     for row in rows:
         shown.add_row(*_cells(row))
