@@ -3,12 +3,15 @@ and held by tests/adapters/tensorflow/test_tf_private.py."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context, record
 
@@ -79,6 +82,30 @@ def unrecorded() -> AbstractContextManager[None]:
     """Inside, no tape that is open records what is computed."""
     stopped: AbstractContextManager[None] = record.stop_recording()
     return stopped
+
+
+@contextmanager
+def without_memory_pass() -> Iterator[None]:
+    """Graphs that are called inside are optimized without the pass that saves memory. It estimates
+    what each operation costs by the shapes that it infers; in DTensor's graphs these do not fit
+    each other, and it prints "Incompatible Matrix dimensions" as errors, though the products are
+    right."""
+    live = context.context()
+    before = live.function_call_options
+    live.function_call_options = _without_memory_pass(
+        before.executor_type, before.config_proto_serialized
+    )
+    try:
+        yield
+    finally:
+        live.function_call_options = before
+
+
+@cache
+def _without_memory_pass(executor: str | None, config: bytes) -> Any:
+    made = ConfigProto.FromString(config)
+    made.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
+    return context.FunctionCallOptions(executor, made)
 
 
 STATEFUL_DRAWS = frozenset(

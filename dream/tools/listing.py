@@ -41,6 +41,7 @@ def strategy(console: Console, name: str) -> None:
     for framework in FRAMEWORKS:
         console.print(f"  {framework}: {escape(_cell(spec, framework))}", highlight=False)
     table = Table("option", "type", "default", "where", "meaning", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for option in (*COMMON.values(), SEED, RANDOMNESS, *spec.options):
         table.add_row(*_row(option))
     console.print()

@@ -7,10 +7,9 @@ from math import isfinite
 from rich.console import Console
 
 
-def screen(width: int = 160) -> Console:
-    """stdout; where it is a file, as wide as the table wants to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+def screen() -> Console:
+    """stdout, as wide as the terminal; where there is none, as COLUMNS says, else 80 characters."""
+    return Console()
 
 
 def finite(value: float | None) -> float | None:

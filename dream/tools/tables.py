@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 _WIDTH = 100
 """Characters of a line of prose."""
+_ANY_WIDTH = 1000
 
 
 def table(
@@ -26,6 +28,44 @@ def table(
             no_wrap=header not in folded,
             overflow="fold",
         )
+    return made
+
+
+def show(console: Console, whole: Table, names: int = 1) -> None:
+    """Print a table; one that is wider than the console in parts, one below the other, none of
+    which cuts a figure. names: the first columns, which say whose row it is in every part."""
+    for index, part in enumerate(parts(console, whole, names)):
+        if index:
+            console.print()
+        console.print(part)
+
+
+def parts(console: Console, whole: Table, names: int = 1) -> list[Table]:
+    """Return the table, or as few as hold its columns in their order and fit the console. Where
+    not even a column fits beside the names, these are folded."""
+    begin, rest = whole.columns[:names], whole.columns[names:]
+    held: list[list[Column]] = [[]]
+    for column in rest:
+        if held[-1] and _width(console, _of(whole, [*begin, *held[-1], column])) > console.width:
+            held.append([])
+        held[-1].append(column)
+    return [whole] if len(held) == 1 else [_of(whole, [*begin, *each]) for each in held]
+
+
+def _width(console: Console, shown: Table) -> int:
+    """Return how wide it is where nothing is folded."""
+    return Measurement.get(console, console.options.update(width=_ANY_WIDTH), shown).maximum
+
+
+def _of(whole: Table, columns: Sequence[Column]) -> Table:
+    """Return a table of some of its columns."""
+    made = Table(box=whole.box, show_edge=False, pad_edge=False, padding=whole.padding)
+    for column in columns:
+        made.add_column(
+            column.header, justify=column.justify, no_wrap=column.no_wrap, overflow=column.overflow
+        )
+    for row, cells in zip(whole.rows, zip(*(c.cells for c in columns), strict=True), strict=True):
+        made.add_row(*cells, style=row.style, end_section=row.end_section)
     return made
 
 

@@ -31,6 +31,7 @@ def output(backend, *line):
         [sys.executable, *line], capture_output=True, text=True, timeout=900, env=env, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "op_level_cost_estimator" not in done.stderr, done.stderr  # TensorFlow's, as an error
     return done.stdout
 
 

@@ -33,6 +33,8 @@ def output(script: str, *given: str, ranks: bool = False, backend: str = "tensor
         pytest.param("mnist_keras.py", [], id="mnist_keras", marks=AGAIN),
         pytest.param("imagenet_torch.py", ["--double"], id="imagenet_torch", marks=AGAIN),
         pytest.param("imagenet_keras.py", ["--double"], id="imagenet_keras", marks=AGAIN),
+        pytest.param("vae.py", [], id="vae", marks=AGAIN),
+        pytest.param("tape_keras.py", [], id="tape_keras", marks=AGAIN),
         pytest.param("gan.py", [], id="gan", marks=AGAIN),
         pytest.param("language_model.py", ["--steps", "50"], id="language_model", marks=AGAIN),
     ],

@@ -88,6 +88,15 @@ def test_a_variable_that_a_script_sets_counts(line: str, again: bool, tmp_path: 
     assert (told in ended.stderr) == again
 
 
+def test_scikit_learn_costs_no_second_start(tmp_path: Path) -> None:
+    """It sets variables, and imports parts of NumPy that torch alone does not."""
+    lines = "import torch\nfrom sklearn.datasets import load_digits\nimport dream\n"
+    ended = run(write(tmp_path, f"{lines}print(len(load_digits().data))"))
+    assert sorted(ended.stdout.splitlines()) == ["[0] 1797", "[1] 1797"]
+    assert ended.stderr.count("is forked from") == 2
+    assert "begins again" not in ended.stderr
+
+
 def test_a_file_of_the_name_of_what_frameworks_import_counts(tmp_path: Path) -> None:
     """Python's own among them."""
     (tmp_path / "queue.py").write_text("mine = True\nQueue = SimpleQueue = Empty = Full = int\n")

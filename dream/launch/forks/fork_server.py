@@ -46,10 +46,11 @@ LONGEST_REQUEST = 1 << 18
 _NOT_READ_AT_IMPORT = (
     "DREAM_", "HOROVOD_", "TF_CONFIG", "TF_NUM_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_",
     "MASTER_", "GLOO_", "NCCL_", "CONTRACT_", "PYTEST_", "PWD", "OLDPWD", "SHLVL", "COLUMNS",
-    "LINES", "_",
+    "LINES", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "_",
 )  # fmt: skip
 """Prefixes of variables that say where a rank stands, or are read when it trains. Ranks that
-differ in any other have different parents."""
+differ in any other have different parents. (scikit-learn sets KMP's when it is imported: Intel's
+OpenMP reads them when threads first work.)"""
 
 _NOT_READ_BY_TORCH = ("TF_", "KERAS_")
 """Prefixes that count for nothing where torch alone is imported."""

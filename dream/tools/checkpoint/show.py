@@ -10,9 +10,8 @@ from typing import Any
 from dream._errors import ConfigurationError
 from dream.checkpoint.content import NAMES
 from dream.checkpoint.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
-from dream.tools import sizes
+from dream.tools import sizes, tables
 from dream.tools.output import screen
-from dream.tools.tables import table
 
 
 def place_of(path: Path) -> Path:
@@ -70,11 +69,11 @@ def check(path: Path) -> bool:
 
 
 def _show_arrays(place: Path) -> None:
-    made = table("array", "shape", "dtype", words=("array", "dtype"), folded=("array",))
+    made = tables.table("array", "shape", "dtype", words=("array", "dtype"), folded=("array",))
     for name in (MODEL, OPTIMIZER):
         for array, told in _headers(place, name).items():
             made.add_row(array, "x".join(map(str, told["shape"])) or "()", told["dtype"])
-    screen().print(made)
+    tables.show(screen(), made)
 
 
 def _headers(place: Path, name: str) -> dict[str, Any]:

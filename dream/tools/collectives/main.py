@@ -140,7 +140,7 @@ def main(asked: Selection, settings: TimingSettings) -> None:
         for row in _measured(framework, reductions, settings, console)
     ]
     machine = watch.seen()
-    report.show(rows, settings, machine, screen(200))
+    report.show(rows, settings, machine, screen())
     if asked.json is not None:
         write_json(asked.json, report.document(rows, settings, machine))
     if asked.plot is not None:

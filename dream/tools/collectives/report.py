@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dream._errors import ConfigurationError, NotInstalled
-from dream.tools import sizes, support
+from dream.tools import sizes, support, tables
 from dream.tools.collectives.figures import Timing, TimingSettings
 from dream.tools.machine import Machine
 from dream.tools.tables import note, table
@@ -32,12 +32,12 @@ def show(
     """Print everything on `console`."""
     for framework in dict.fromkeys(row.framework for row in rows):
         console.print(Text(f"{framework}, {settings.n} ranks", style="bold"))
-        console.print(_times([row for row in rows if row.framework == framework]))
+        tables.show(console, _times([row for row in rows if row.framework == framework]), 3)
         console.print()
     algorithms = [row for row in rows if row.is_algorithm]
     if algorithms:
         console.print(Text("Bytes sent in one all_reduce", style="bold"))
-        console.print(_bytes(algorithms))
+        tables.show(console, _bytes(algorithms))
         console.print()
     for sentence in notes(settings, machine):
         note(console, sentence)

@@ -134,7 +134,7 @@ def main(
     machine = watch.seen()
     rows = _judged(outcomes, settings)
     settings = replace(settings, rounds=_rounds(rows))
-    console = screen(200)
+    console = screen()
     report.show(rows, settings, machine, console)
     figures = document.build(rows, settings, machine)
     if json is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from dream.tools.compare.judge import Row, RowVerdict
 from dream.tools.compare.outcome import Finished, RoundSpread, number
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
-from dream.tools.tables import note, table
+from dream.tools.tables import note, parts, table
 
 _STYLES = {
     RowVerdict.ORACLE: "bold",
@@ -60,7 +59,6 @@ _PROOF: list[Column] = [
 _WORDS = {"framework", "strategy", "reduction", "verdict"}
 _FOLDED = {"framework", "strategy"}
 """What gives way on a narrow console; figures never do."""
-_ANY_WIDTH = 1000
 
 
 def against_single(row: Row) -> str:
@@ -98,15 +96,14 @@ def start_up(done: Finished) -> float:
 
 
 def tables(rows: Sequence[Row], console: Console, unit: str = "samples/s") -> list[Table]:
-    """One table where the console is wide enough, else the speed and the proof one below the
-    other. unit: of speeds."""
+    """One table where the console is wide enough, else the proof and the speed one below the
+    other, in as many parts as fit. unit: of speeds."""
     speed = [(unit if header == "speed" else header, show) for header, show in _SPEED]
-    whole = _table(_NAMES + speed + _PROOF, rows)
-    if Measurement.get(console, console.options.update(width=_ANY_WIDTH), whole).maximum <= (
-        console.width
-    ):
-        return [whole]
-    return [_table(_NAMES + speed, rows), _table(_NAMES + _PROOF, rows)]
+    whole = parts(console, _table(_NAMES + speed + _PROOF, rows), len(_NAMES))
+    if len(whole) == 1:
+        return whole
+    cut = (parts(console, _table(_NAMES + each, rows), len(_NAMES)) for each in (_PROOF, speed))
+    return [part for each in cut for part in each]
 
 
 def loss_table(curves: Mapping[str, Sequence[float]]) -> Table:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dream.launch.environment import cores
+from dream.tools import tables
 from dream.tools.output import screen
 from dream.tools.plan.forecast import Forecast
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
@@ -24,15 +25,15 @@ def show(plan: ModelPlan, runs: Sequence[Measured] = (), console: Console | None
     """Print everything; stdout, where no console is given."""
     console = console or screen()
     console.print(Text(_headline(plan), style="bold"), soft_wrap=True)
-    console.print(_strategies(plan.forecasts))
+    tables.show(console, _strategies(plan.forecasts))
     console.print()
     if plan.points:
         console.print(Text("Simulated, not measured: as many samples on each device", style="bold"))
-        console.print(_points(plan.points))
+        tables.show(console, _points(plan.points), 2)
         console.print()
     if runs:
         console.print(Text("Forecast and measured on this machine", style="bold"))
-        console.print(_runs(runs))
+        tables.show(console, _runs(runs), 2)
         console.print()
     for line in (*notes(plan, several=plan.devices > 1 or bool(runs)), *_about(runs)):
         note(console, line)
@@ -115,8 +116,8 @@ def _points(points: Sequence[Point]) -> Table:
 
 def _runs(runs: Sequence[Measured]) -> Table:
     shown = table(
-        "strategy", "ranks", "peak", "measured", "error", "given", "measured", "step", "measured",
-        "error", words=["strategy"],
+        "strategy", "ranks", "peak", "peak\nmeasured", "error", "given", "given,\nmeasured", "step",
+        "step\nmeasured", "error", words=["strategy"],
     )  # fmt: skip
     for run in runs:
         one = run.forecast

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream.tools import tables
 from dream.tools.output import finite, screen
 from dream.tools.port_check.match import Setting
 from dream.tools.port_check.verdict import (
@@ -25,7 +26,7 @@ from dream.tools.tables import note, table
 def show(report: PortReport, console: Console | None = None) -> None:
     """Print everything; stdout, where no console is given."""
     console = console or screen()
-    console.print(_table(report))
+    tables.show(console, _table(report), 3)
     console.print()
     for line in lines(report):
         note(console, line, "")

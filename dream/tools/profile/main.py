@@ -23,7 +23,6 @@ from dream.tools.profile.spans import ProfileRequest, RankProfile
 from dream.tools.record import NO_BLOCK
 
 _TIMELINE = "HOROVOD_TIMELINE"
-_WIDTH = 80
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
             raise WorkerFailed(explain(ended))
         profiles = _checked(spans.read(folder), given.script, given.n)
         written = _write(given, profiles, folder)
-    report.show(profiles, screen(_WIDTH))
+    report.show(profiles, screen())
     for path in written:
         say.print(Text(f"written: {path}"), soft_wrap=True)
     return 0

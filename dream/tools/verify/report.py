@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream.tools import support
+from dream.tools import support, tables
 from dream.tools.output import finite
 from dream.tools.tables import note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
@@ -23,7 +23,7 @@ Causes = Mapping[str, Sequence[Diagnosis]]
 
 def show(rows: Sequence[Judged], single: Ran, causes: Causes, console: Console) -> None:
     """The table, what is allowed, and what went wrong."""
-    console.print(_table(rows))
+    tables.show(console, _table(rows))
     console.print()
     note(console, caption(single))
     for row in rows:
@@ -130,9 +130,9 @@ def conclusion(rows: Sequence[Judged]) -> str:
 
 def _table(rows: Sequence[Judged]) -> Table:
     shown = table(
-        "strategy", "replicas", "reduction", "steps", "largest\nloss difference",
-        "largest\nparameter difference", "verdict", words=("strategy", "verdict"),
-        folded=["strategy"],
+        "strategy", "replicas", "reduction", "steps", "largest loss\ndifference",
+        "largest param-\neter difference", "verdict", words=("strategy", "verdict"),
+        folded=["strategy"], gap=1,
     )  # fmt: skip
     for row in rows:
         shown.add_row(*_cells(row))

@@ -20,7 +20,6 @@ from dream.tools.tables import note, table
 from dream.tools.where import find
 from dream.tools.where.find import RankView, RunningJob
 
-_WIDTH = 80
 _MOST_LINES = 24
 
 
@@ -41,9 +40,9 @@ def main(number: int | None, *, json: bool = False) -> int:
     if json:
         print(json_text.dumps([_document(*each) for each in looked], indent=2))
     elif looked:
-        _show(screen(_WIDTH), *looked[0])
+        _show(screen(), *looked[0])
     else:
-        _list(screen(_WIDTH), found)
+        _list(screen(), found)
     return 0
 
 

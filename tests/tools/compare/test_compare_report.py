@@ -15,6 +15,7 @@ from dream.tools.compare.judge import judge
 from dream.tools.compare.outcome import Skipped
 from dream.tools.compare.settings import Settings, TaskJob
 from dream.tools.machine import Machine
+from dream.tools.output import screen
 from dream.tools.verify.runs import Broken
 
 SETTINGS = Settings(TaskJob(epochs=2, batch_size=64), {}, 60)
@@ -125,3 +126,15 @@ def test_what_is_not_a_number_is_null():
     figures = document.build(judge(made), SETTINGS, Machine(2, 0.5))
     assert figures["cells"][1]["losses"] == [None, 1.0]
     assert not figures["good"]
+
+
+def test_a_file_gets_lines_that_a_screen_can_show(capsys, monkeypatch):
+    """stdout is no terminal here: no table is wider than a screen by default."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    report.show(judge(cells()), SETTINGS, Machine(2, 0.5), screen())
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith("torch") and " mirrored " in line]
+    assert len(rows) > 1
+    for figure in ("2,000", "1,900 to 2,100", "0.25x", "0.5000", "0.9375", "301", "equal"):
+        assert sum(figure in row for row in rows) == 1

@@ -23,6 +23,7 @@ from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlace
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
 from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
+from dream.adapters.tensorflow.private import without_memory_pass
 from dream.adapters.tensorflow.tracing import spec_of
 
 _STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
@@ -131,7 +132,8 @@ class Traced:
             _check_captured(traced.graph)
             traced.set_external_captures([*map(self._placement.constant, traced.captured_inputs)])
             self._graphs[key] = graph
-        return self._graphs[key](*laid)
+        with without_memory_pass():
+            return self._graphs[key](*laid)
 
     def _trace(self, *batch: Any) -> Any:
         token = stepping.set(True)
