@@ -88,6 +88,14 @@ def test_a_variable_that_a_script_sets_counts(line: str, again: bool, tmp_path: 
     assert (told in ended.stderr) == again
 
 
+def test_what_scikit_learn_sets_as_it_is_imported_counts_for_nothing(tmp_path: Path) -> None:
+    """It is for libraries that are loaded after it: the block may be open by then."""
+    lines = "import os; os.environ.update(KMP_DUPLICATE_LIB_OK='True', KMP_INIT_AT_FORK='FALSE')\n"
+    ended = run(write(tmp_path, lines + "import rich"), DREAM_FORK_IMPORTS="rich")
+    assert ended.stderr.count("is forked from") == 2
+    assert "begins again" not in ended.stderr
+
+
 def test_a_file_of_the_name_of_what_frameworks_import_counts(tmp_path: Path) -> None:
     """Python's own among them."""
     (tmp_path / "queue.py").write_text("mine = True\nQueue = SimpleQueue = Empty = Full = int\n")

@@ -22,6 +22,9 @@ from types import ModuleType
 from typing import Any, NoReturn, final
 
 _SEEDED_AT_IMPORT = {"numpy.random", "torch"}
+_OF_LATER_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+"""What scikit-learn sets as it is imported: each library of OpenMP's reads them as it is loaded, so
+they are for those that come after it."""
 
 
 def _package(name: str) -> str:
@@ -211,6 +214,7 @@ class HiddenModules(MetaPathFinder, Loader):
             now, then = os.environ.get(variable), self._environ.get(variable)
             if (
                 now != then
+                and variable not in _OF_LATER_LIBRARIES
                 and self._reads(variable)
                 and now not in set_by_imports.get(variable, ())
             ):
