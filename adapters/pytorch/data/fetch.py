@@ -172,6 +172,12 @@ def cut_batch(batch: Any, cut: slice, total: int) -> Any:
     return _cut(batch, cut, total)
 
 
+def rows(batch: torch.Tensor, cut: Any) -> torch.Tensor:
+    """Take rows, laid out as a batch of their number would be: models call `view`."""
+    part = batch[cut]
+    return part.contiguous() if batch.is_contiguous() else part
+
+
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         yield batch
@@ -187,7 +193,7 @@ def _cut(batch: Any, cut: slice, total: int) -> Any:
     if isinstance(batch, torch.Tensor):
         if not batch.dim():
             return batch
-        return batch[cut] if len(batch) == total else batch[:, cut]
+        return rows(batch, cut) if len(batch) == total else rows(batch, (slice(None), cut))
     if isinstance(batch, Mapping):
         made: Any = type(batch)
         return made({key: _cut(value, cut, total) for key, value in batch.items()})

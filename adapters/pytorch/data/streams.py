@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.drawn import DrawnOrder
+from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.randomness.current import current
@@ -118,7 +119,7 @@ def samples_in(batch: Any) -> int:
 
 def sliced(batch: Any, cut: slice) -> Any:
     if isinstance(batch, torch.Tensor):
-        return batch[cut]
+        return rows(batch, cut)
     if isinstance(batch, dict):
         return type(batch)({key: sliced(value, cut) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
