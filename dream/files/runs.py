@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, final
 
@@ -24,9 +25,9 @@ _WANDB, _MLFLOW = "wandb", "mlflow"
 _READS = ("get_", "search_", "list_", "load_")
 _ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
 _STORES = (
-    ("mlflow.tracking._tracking_service", "TrackingStoreRegistry", "mlflow.store.tracking"),
-    ("mlflow.tracking._model_registry", "ModelRegistryStoreRegistry", "mlflow.store.model_registry"),
-)  # fmt: skip
+    ("tracking._tracking_service", "TrackingStoreRegistry", "store.tracking"),
+    ("tracking._model_registry", "ModelRegistryStoreRegistry", "store.model_registry"),
+)
 """Where mlflow keeps its stores, who gives them out, and where its stores of files are."""
 
 
@@ -84,8 +85,8 @@ def _set_mlflow_aside() -> None:
         )
     folder = tempfile.TemporaryDirectory(prefix="dream-mlflow-")
     for home, registry, files in _STORES:
-        kind = getattr(sys.modules[f"{home}.registry"], registry)
-        kind.get_store = _aside(kind.get_store, f"{files}.file_store", folder)
+        kind = getattr(sys.modules[f"mlflow.{home}.registry"], registry)
+        kind.get_store = _aside(kind.get_store, f"mlflow.{files}.file_store", folder)
 
 
 def _aside(
@@ -137,11 +138,19 @@ class AsideStore:
     def _elsewhere(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Of an experiment or a run that the job's store holds, or nobody."""
         if name == "create_run":
-            kwargs = {**kwargs, "experiment_id": "0"} if not args else kwargs
-            return self._own.create_run(*(("0", *args[1:]) if args else ()), **kwargs)
+            kwargs = self._own_experiment(args, kwargs)
+            return self._own.create_run(**kwargs)
         if name.startswith(_READS):
             return getattr(self._jobs, name)(*args, **kwargs)
         return None
+
+    def _own_experiment(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a run, for an experiment of this store."""
+        given = signature(self._own.create_run).bind(*args, **kwargs).arguments
+        name = f"of the job: {given['experiment_id']}"
+        found = self._own.get_experiment_by_name(name)
+        own = self._own.create_experiment(name) if found is None else found.experiment_id
+        return {**given, "experiment_id": own}
 
 
 @contextmanager

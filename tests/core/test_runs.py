@@ -42,6 +42,7 @@ left.log({"loss": 1.0})
 left.finish()
 """
 
+
 def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(script)
     done = subprocess.run(
@@ -102,9 +103,7 @@ mlflow.end_run()
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
-def test_a_run_of_mlflow_is_begun_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_mlflow_is_begun_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is begun, one that is gone on with, and one that ends after the block."""
     import mlflow
     import torch

@@ -145,6 +145,7 @@ ROWS: list[Row] = [
     Row("siamese_pairs", sample=("mirrored",)),
     Row("speech_ctc"),
     Row("stochastic_weight_averaging"),
+    Row("stream_masked_by_collate", sample=("mirrored",)),
     Row("stream_of_samples"),
     Row(
         "style_transfer",

@@ -55,7 +55,6 @@ class Fetch:
         self._found = torch.zeros(1, dtype=torch.int64)
         if loader.num_workers:
             self._found.share_memory_()
-        self._custom = loader.collate_fn is not default_collate
         self._collate: Callable[[Any], Any] = default_collate
 
     @contextmanager
@@ -104,11 +103,11 @@ class Fetch:
         start = digests()
         part = self._collate(given[cut] or given[:1])
         mixes = digests() != start
-        varies = self._custom and len({repr(_signature(sample)) for sample in given}) > 1
+        varying = varies(given, self._collate)
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
-        if not (drew or mixes or varies):
+        if not (drew or mixes or varying):
             self._found[0] = _SHARE
             return part
         take(before, _ALL)
@@ -161,6 +160,12 @@ class _Dataset:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.dream_own, name, value)
+
+
+def varies(samples: Sequence[Any], collate: Callable[[Any], Any]) -> bool:
+    """Whether a collate function may pad samples of several shapes to the longest."""
+    custom = collate is not default_collate
+    return custom and len({repr(_signature(sample)) for sample in samples}) > 1
 
 
 def cut_batch(batch: Any, cut: slice, total: int) -> Any:

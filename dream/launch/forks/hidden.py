@@ -173,10 +173,13 @@ class HiddenModules(MetaPathFinder, Loader):
 
     def _tell_of(self, why: str) -> None:
         """Of what comes too late for a new start: the other ranks wait for this one by now."""
-        if why and why not in self._told:
-            self._told.add(why)
+        cause = why.partition(" ")[0]
+        if why and cause not in self._told:
+            self._told.add(cause)
             remedy = "set it above the block, or start by --no-warm"
-            text = f"dream run: {why}, in a block that is open: it does not count for that; {remedy}"
+            text = (
+                f"dream run: {why}, in a block that is open: it does not count for that; {remedy}"
+            )
             os.write(2, f"{text}.\n".encode())
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

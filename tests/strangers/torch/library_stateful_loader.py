@@ -1,4 +1,4 @@
-"""`torchdata`'s StatefulDataLoader: saved in the middle of an epoch, and gone on with by another."""
+"""`torchdata`'s StatefulDataLoader: saved in mid-epoch, and gone on with by another."""
 
 import torch
 from torch import nn

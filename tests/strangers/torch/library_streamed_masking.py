@@ -34,9 +34,13 @@ collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
 loader = DataLoader(table, batch_size=8, collate_fn=collator)
 model = BertForMaskedLM(
     BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 history = []
