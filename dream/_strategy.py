@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dream.checkpoint.background import Saving
     from dream.checkpoint.training import TrainingCheckpoints
     from dream.files.opened import Watch
+    from dream.files.runs import Runs
     from dream.progress.loop import Progress
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -95,6 +96,7 @@ class Strategy:
         self._token: Token[Strategy | None] | None = None
         self._awaited: _framework.FirstUse | None = None
         self._files: Watch | None = None
+        self._runs: Runs | None = None
         self._refusal = Refusal(self.name)
         self._last_value: Any = None
         self._checkpoints: TrainingCheckpoints | None = None
@@ -161,6 +163,7 @@ class Strategy:
         self._look_at_files()
         if not self._place.alone:
             self._refusal.begin()
+            self._silence_runs()
         self._framework = self._framework or _framework.imported()
         if self._framework is None:
             self._awaited = _framework.FirstUse(self._decided)
@@ -189,8 +192,19 @@ class Strategy:
 
             self._files = opened.watch(self._place)
 
+    def _silence_runs(self) -> None:
+        """Those that trackers begin on every rank: rank 0's is the job's."""
+        if self._place.rank:
+            from dream.files.runs import Runs  # on use: `import dream` stays quick
+
+            self._runs = Runs()
+            self._runs.begin()
+
     def _leave(self) -> None:
         self._refusal.end()
+        if self._runs is not None:
+            self._runs.end()
+        self._runs = None
         if self._files is not None:
             self._files.rest()
         self._files = None

@@ -16,6 +16,7 @@ from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.checkpoint import UnsavedTraining
+from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.foreign.metrics import Metrics
@@ -159,7 +160,7 @@ class TorchAdapter(Adapter):
         """Rows of this rank, marked with their share as those of a loader are."""
         rank, total = self.parallelism.dealt.rank, rows_of_all(tensors)
         share = self.parallelism.divided.now.share(total, rank)
-        own = tuple(x[share.cut] for x in tensors)
+        own = tuple(_rows_of(x, share.cut) for x in tensors)
         self.parallelism.shares.share_out((x for x in own if isinstance(x, torch.Tensor)), share)
         return own
 
@@ -178,6 +179,10 @@ class TorchAdapter(Adapter):
     def _refuse_keras(self, item: Any) -> None:
         if self._keras is None:
             refuse_keras(item, self.parallelism.name)
+
+
+def _rows_of(x: Any, cut: slice) -> Any:
+    return rows(x, cut) if isinstance(x, torch.Tensor) else x[cut]
 
 
 def _keras_of(own: Parallelism) -> KerasEntry | None:

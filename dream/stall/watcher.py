@@ -58,6 +58,11 @@ def watch(place: Cluster) -> None:
         _watch(place)
 
 
+def begun() -> bool:
+    """Whether this process's waits are watched: it is in the job by then."""
+    return bool(_watchers)
+
+
 @cache
 def _watch(place: Cluster) -> None:
     if not place.alone:

@@ -97,6 +97,33 @@ def test_scikit_learn_costs_no_second_start(tmp_path: Path) -> None:
     assert "begins again" not in ended.stderr
 
 
+def test_what_scikit_learn_sets_as_it_is_imported_counts_for_nothing(tmp_path: Path) -> None:
+    """It is for libraries that are loaded after it: the block may be open by then."""
+    lines = "import os; os.environ.update(KMP_DUPLICATE_LIB_OK='True', KMP_INIT_AT_FORK='FALSE')\n"
+    ended = run(write(tmp_path, lines + "import rich"), DREAM_FORK_IMPORTS="rich")
+    assert ended.stderr.count("is forked from") == 2
+    assert "begins again" not in ended.stderr
+
+
+LATE = """
+import os, sys, torch, dream
+with dream.strategy("mirrored") as strategy:
+    open(f"{sys.argv[1]}/begun{strategy.topology.rank}", "a").write("x")
+    os.environ.update(TO_HEAR="this")
+    import rich
+    strategy.communicator.barrier()
+print("through")
+"""
+
+
+def test_a_rank_that_has_joined_the_others_does_not_begin_again(tmp_path: Path) -> None:
+    """They would wait for it in vain. gymnasium and its like set variables as they are imported."""
+    ended = run(write(tmp_path, LATE), str(tmp_path), DREAM_FORK_IMPORTS="torch,rich")
+    assert sorted(ended.stdout.splitlines()) == ["[0] through", "[1] through"]
+    assert [file.read_text() for file in sorted(tmp_path.glob("begun*"))] == ["x", "x"]
+    assert "TO_HEAR was set before `import rich`, in a block that is open" in ended.stderr
+
+
 def test_a_file_of_the_name_of_what_frameworks_import_counts(tmp_path: Path) -> None:
     """Python's own among them."""
     (tmp_path / "queue.py").write_text("mine = True\nQueue = SimpleQueue = Empty = Full = int\n")

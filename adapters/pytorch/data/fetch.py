@@ -55,7 +55,6 @@ class Fetch:
         self._found = torch.zeros(1, dtype=torch.int64)
         if loader.num_workers:
             self._found.share_memory_()
-        self._custom = loader.collate_fn is not default_collate
         self._collate: Callable[[Any], Any] = default_collate
 
     @contextmanager
@@ -104,11 +103,11 @@ class Fetch:
         start = digests()
         part = self._collate(given[cut] or given[:1])
         mixes = digests() != start
-        varies = self._custom and len({repr(_signature(sample)) for sample in given}) > 1
+        varying = varies(given, self._collate)
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
-        if not (drew or mixes or varies):
+        if not (drew or mixes or varying):
             self._found[0] = _SHARE
             return part
         take(before, _ALL)
@@ -163,6 +162,12 @@ class _Dataset:
         setattr(self.dream_own, name, value)
 
 
+def varies(samples: Sequence[Any], collate: Callable[[Any], Any]) -> bool:
+    """Whether a collate function may pad samples of several shapes to the longest."""
+    custom = collate is not default_collate
+    return custom and len({repr(_signature(sample)) for sample in samples}) > 1
+
+
 def cut_batch(batch: Any, cut: slice, total: int) -> Any:
     """Take the rows of a collated batch; None where it does not say which are whose: a tensor has
     neither as many rows as the batch samples, nor as many columns."""
@@ -170,6 +175,12 @@ def cut_batch(batch: Any, cut: slice, total: int) -> Any:
     if not sizes or any(total not in x.shape[:2] for x in sizes):
         return None
     return _cut(batch, cut, total)
+
+
+def rows(batch: torch.Tensor, cut: Any) -> torch.Tensor:
+    """Take rows, laid out as a batch of their number would be: models call `view`."""
+    part = batch[cut]
+    return part.contiguous() if batch.is_contiguous() else part
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -187,7 +198,7 @@ def _cut(batch: Any, cut: slice, total: int) -> Any:
     if isinstance(batch, torch.Tensor):
         if not batch.dim():
             return batch
-        return batch[cut] if len(batch) == total else batch[:, cut]
+        return rows(batch, cut) if len(batch) == total else rows(batch, (slice(None), cut))
     if isinstance(batch, Mapping):
         made: Any = type(batch)
         return made({key: _cut(value, cut, total) for key, value in batch.items()})

@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.drawn import DrawnOrder
+from dream.adapters.pytorch.data.fetch import cut_batch, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.generators import digests
 from dream.collectives import Communicator
 from dream.data.partition import Division, Share, micro_shares
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
@@ -55,7 +57,9 @@ Dealt = tuple[int, int, list[Any]]
 
 @final
 class DealtCollate:
-    """A collate function that collates this rank's part of a batch.
+    """A collate function that collates this rank's part of a batch; or the batch, of which it keeps
+    its rows, where what a row becomes depends on the others: by random draws, or by padding to the
+    longest. It finds out with the first batch, of which every rank has all samples.
 
     batched: whether it is given a list of samples, else a batch that the stream made.
     """
@@ -68,6 +72,7 @@ class DealtCollate:
         self._division = division
         self._batched = batched
         self._micros = torch.zeros(1, dtype=torch.int64)
+        self._whole: bool | None = None
 
     def share_memory(self) -> None:
         """Have workers see what is set later."""
@@ -83,16 +88,44 @@ class DealtCollate:
         micros = int(self._micros)
         if micros == 0:
             return total, 0, [self._collate(given)]
+        divided = self._division.parts * micros > 1 or not self._batched
+        whole = self._collated(given) if divided else None
         parts = []
         for part in micro_shares(self._division.share(total, self._rank), micros):
             # A collate function needs a sample to show its shape; the loader drops it again.
-            parts.append(self._part(given, part.cut if part.count else slice(0, 1)))
+            parts.append(self._part(given, whole, part.cut if part.count else slice(0, 1)))
         return total, digest_of(given), parts
 
-    def _part(self, given: Any, cut: slice) -> Any:
-        if self._batched:
-            return self._collate(given[cut])
-        return sliced(self._collate(given), cut)
+    def _collated(self, given: Any) -> Any:
+        """The whole batch; None where a rank's samples are enough."""
+        if not self._batched:
+            return self._collate(given)
+        if self._whole is False:
+            return None
+        before = digests()
+        whole = self._collate(list(given))
+        if self._whole is None:
+            drew = digests() != before
+            self._whole = drew or varies(given, self._collate)
+            if self._whole and cut_batch(whole, slice(None), len(given)) is None:
+                self._whole = False
+                _check_drawn(drew)
+        return whole if self._whole else None
+
+    def _part(self, given: Any, whole: Any, cut: slice) -> Any:
+        if not self._batched:
+            return sliced(whole, cut)
+        part = None if whole is None else cut_batch(whole, cut, len(given))
+        return self._collate(given[cut]) if part is None else part
+
+
+def _check_drawn(drew: bool) -> None:
+    if drew:
+        raise Unsupported(
+            "A collate function that draws random numbers draws them for a global batch, of which "
+            "a rank keeps its rows. Received: a batch of a stream whose tensors have not a row for "
+            "each sample. Draw in the loop or in the stream, or give each sample a row."
+        )
 
 
 def samples_in(batch: Any) -> int:
@@ -109,7 +142,7 @@ def samples_in(batch: Any) -> int:
 
 def sliced(batch: Any, cut: slice) -> Any:
     if isinstance(batch, torch.Tensor):
-        return batch[cut]
+        return rows(batch, cut)
     if isinstance(batch, dict):
         return type(batch)({key: sliced(value, cut) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -60,7 +60,8 @@ class Earlier:
                 self._own.training.take(optimizer)
                 self._own.adopt(optimizer)
         for loader in loaders:
-            if type(loader).__iter__ is not DataLoader.__iter__ and dealt_of(loader) is None:
+            own = type(loader).__iter__ is not DataLoader.__iter__ and dealt_of(loader) is None
+            if own and not hasattr(loader, "load_state_dict"):  # torchdata's keeps its own place
                 self._sharder.deal(loader)  # its own __iter__ would be gone through twice
 
     def _meet(self, module: nn.Module, *, top: bool) -> None:

@@ -107,6 +107,7 @@ class HiddenModules(MetaPathFinder, Loader):
         self._environ: dict[str, str] = {}
         self._reads: Callable[[str], bool] = bool
         self._path = list(sys.path)
+        self._told: set[str] = set()
         self._hide(before)
         sys.meta_path.insert(0, self)
         for name in names:
@@ -161,10 +162,22 @@ class HiddenModules(MetaPathFinder, Loader):
             return None
         if self._start_fresh is not None and _package(fullname) != "dream":
             why = self._changed(fullname)  # of dream's modules only those it imports read any
-            if why:
+            if why and not _joined():
                 self._start_fresh(why)
+            self._tell_of(why)
         self._specs[fullname] = getattr(self._hidden[fullname], "__spec__", None)
         return ModuleSpec(fullname, self)
+
+    def _tell_of(self, why: str) -> None:
+        """Of what comes too late for a new start: the other ranks wait for this one by now."""
+        cause = why.partition(" ")[0]
+        if why and cause not in self._told:
+            self._told.add(cause)
+            remedy = "set it above the block, or start by --no-warm"
+            text = (
+                f"dream run: {why}, in a block that is open: it does not count for that; {remedy}"
+            )
+            os.write(2, f"{text}.\n".encode())
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._hidden[spec.name]
@@ -232,6 +245,12 @@ class HiddenModules(MetaPathFinder, Loader):
                     module.set_bit_generator(module.MT19937())
         if "multiprocessing.process" in sys.modules:
             sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+
+
+def _joined() -> bool:
+    """Whether this rank has come to the others, who would not meet it again."""
+    watcher = sys.modules.get("dream.stall.watcher")
+    return watcher is not None and watcher.begun()
 
 
 def _foreign(name: str) -> bool:

@@ -110,3 +110,20 @@ def test_another_number_of_ranks_goes_on(kind: str, before: int, ranks: int) -> 
 def test_what_would_lose_samples_is_refused(fault: str, said: str) -> None:
     for rank in faults():
         assert rank[fault].startswith(said), rank[fault]
+
+
+@pytest.mark.parametrize("cut", [slice(0, None, 2), slice(1, None, 2)])
+def test_a_part_of_a_batch_is_laid_out_as_a_batch(cut: slice) -> None:
+    """Models call `view`, as those of transformers do of masked words."""
+    import torch
+
+    from dream.adapters.pytorch.data.fetch import cut_batch
+    from dream.adapters.pytorch.data.streams import sliced
+
+    for kind in (dict, list):
+        by_rows, by_columns = torch.zeros(5, 4, 2), torch.zeros(4, 5)
+        whole = {"a": by_rows, "b": by_columns} if kind is dict else [by_rows, by_columns]
+        part = cut_batch(whole, cut, 5)
+        for one in part.values() if kind is dict else part:
+            assert one.is_contiguous()
+    assert all(x.is_contiguous() for x in sliced([torch.zeros(5, 3)], cut))

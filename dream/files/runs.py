@@ -1,0 +1,175 @@
+"""Runs of wandb and mlflow that every rank of a script begins: one run a job, rank 0's.
+
+Other ranks get what takes the same calls: of wandb its own run that does nothing, of mlflow a store
+in a folder that goes when the rank ends. mlflow's stays after the block, since runs do.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache, wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, final
+
+from dream._bound import bound_to
+from dream._framework import ImportWatch
+from dream._log import logger
+
+_WANDB, _MLFLOW = "wandb", "mlflow"
+_READS = ("get_", "search_", "list_", "load_")
+_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
+_STORES = (
+    ("tracking._tracking_service", "TrackingStoreRegistry", "store.tracking"),
+    ("tracking._model_registry", "ModelRegistryStoreRegistry", "store.model_registry"),
+)
+"""Where mlflow keeps its stores, who gives them out, and where its stores of files are."""
+
+
+@final
+class Runs:
+    """On a rank other than 0, while a block is open."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._watches: list[ImportWatch] = []
+
+    def begin(self) -> None:
+        for library, change in ((_WANDB, self._silence_wandb), (_MLFLOW, _set_mlflow_aside)):
+            if library in sys.modules:
+                change()
+            else:
+                watch = ImportWatch(change, (library,))
+                watch.install()
+                self._watches.append(watch)
+
+    def end(self) -> None:
+        """What was begun in the block stays as it is."""
+        for watch in self._watches:
+            watch.remove()
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+        self._watches = []
+
+    def _silence_wandb(self) -> None:
+        wandb = sys.modules[_WANDB]
+        if getattr(wandb, "run", None) is not None:
+            logger.warning(
+                "wandb.init was called before the block, so every rank has a run of its own: call "
+                "it in the block, or on rank 0 alone"
+            )
+        init = wandb.init
+
+        @wraps(init)
+        def silent(*args: Any, **kwargs: Any) -> Any:
+            return init(*args, **{**kwargs, "mode": "disabled"})
+
+        for owner, name in ((wandb, "init"), *bound_to([init], _WANDB)[id(init)]):
+            self._originals.append((owner, name, init))
+            setattr(owner, name, silent)
+
+
+@cache
+def _set_mlflow_aside() -> None:
+    """Once a process, for good."""
+    if sys.modules[_MLFLOW].active_run() is not None:
+        logger.warning(
+            "mlflow.start_run was called before the block, so every rank has a run of its own, of "
+            "which rank 0's alone goes on: call it in the block, or on rank 0 alone"
+        )
+    folder = tempfile.TemporaryDirectory(prefix="dream-mlflow-")
+    for home, registry, files in _STORES:
+        kind = getattr(sys.modules[f"mlflow.{home}.registry"], registry)
+        kind.get_store = _aside(kind.get_store, f"mlflow.{files}.file_store", folder)
+
+
+def _aside(
+    get_store: Callable[..., Any], module: str, folder: tempfile.TemporaryDirectory[str]
+) -> Callable[..., Any]:
+    """Return what stands for a registry's `get_store`. folder: kept as long as it is."""
+
+    @cache
+    def own() -> Any:
+        from importlib import import_module
+
+        with _files_allowed():
+            return import_module(module).FileStore(str(Path(folder.name).absolute()))
+
+    @wraps(get_store)
+    def get(*args: Any, **kwargs: Any) -> AsideStore:
+        return AsideStore(own(), get_store(*args, **kwargs))
+
+    return get
+
+
+@final
+class AsideStore:
+    """Keeps what is written, and answers for what it does not hold from the job's store, into which
+    nothing is written: what belongs to a run of that is left out."""
+
+    def __init__(self, own: Any, jobs: Any) -> None:
+        self._own, self._jobs = own, jobs
+        remote = "Rest" in "".join(kind.__name__ for kind in type(jobs).__mro__)
+        self._drawing = _undrawn if remote else nullcontext
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._own, name)
+        if not callable(own):
+            return own
+
+        @wraps(own)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with self._drawing(), _files_allowed():
+                    return own(*args, **kwargs)
+            except Exception as error:
+                if getattr(error, "error_code", "") != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                return self._elsewhere(name, args, kwargs)
+
+        return call
+
+    def _elsewhere(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Of an experiment or a run that the job's store holds, or nobody."""
+        if name == "create_run":
+            kwargs = self._own_experiment(args, kwargs)
+            return self._own.create_run(**kwargs)
+        if name.startswith(_READS):
+            return getattr(self._jobs, name)(*args, **kwargs)
+        return None
+
+    def _own_experiment(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a run, for an experiment of this store."""
+        given = signature(self._own.create_run).bind(*args, **kwargs).arguments
+        name = f"of the job: {given['experiment_id']}"
+        found = self._own.get_experiment_by_name(name)
+        own = self._own.create_experiment(name) if found is None else found.experiment_id
+        return {**given, "experiment_id": own}
+
+
+@contextmanager
+def _undrawn() -> Iterator[None]:
+    """A server draws the names of runs itself, so on rank 0 no generator of Python's moves."""
+    state = random.getstate()
+    yield
+    random.setstate(state)
+
+
+@contextmanager
+def _files_allowed() -> Iterator[None]:
+    """mlflow 3.17 refuses stores of files to those who do not say that they want one."""
+    before = os.environ.get(_ALLOWED)
+    os.environ[_ALLOWED] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ALLOWED]
+        else:
+            os.environ[_ALLOWED] = before
