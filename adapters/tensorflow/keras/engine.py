@@ -60,13 +60,15 @@ class ProcessEngine(TensorFlowEngine):
         tf.debugging.assert_equal(digests, alike, message=DIFFER, summarize=self.parts)
 
     def arrays(self, source: Arrays) -> Any:
-        return data.of_arrays(source, [self.rank], self.parts)
+        if self.parts == 1:
+            return data.Dealt(source, data.whole_arrays(source))
+        return data.Dealt(source, data.of_arrays(source, [self.rank], self.parts))
 
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:
-            return data.whole_batches(source)
+            return data.Dealt(source, data.whole_batches(source))
         digest_of = data.common_digest if self.mixed else data.own_digest
-        return data.of_batches(source, [self.rank], self.parts, digest_of)
+        return data.Dealt(source, data.of_batches(source, [self.rank], self.parts, digest_of))
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()
