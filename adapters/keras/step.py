@@ -150,7 +150,8 @@ class _GlobalSums:
         # Keras counts a batch of unknown length as one: each part's counts for its share of it.
         once = [] if _length(batch) is not None else _output_loss_states(self._model)
         counted_once = {id(v) for v in once}
-        states = []
+        states: list[Any] = []
+        kept: list[int] = []
         for variable, before in zip(self._metrics, self._before, strict=True):
             state = variable.value
             if id(variable) in counted_once:
@@ -163,8 +164,10 @@ class _GlobalSums:
             elif engine.pooled:
                 state = keras.ops.where(share.count > 0, state, before)
             else:
-                (state,) = engine.keep(share, [state])
+                kept.append(len(states))
             states.append(state)
+        for place, state in zip(kept, engine.keep(share, [states[i] for i in kept]), strict=True):
+            states[place] = state
         if engine.pooled:
             for variable, state in zip(self._metrics, states, strict=True):
                 variable.assign(state)

@@ -65,12 +65,11 @@ def whole_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
 
 def of_arrays(source: Arrays, ranks: Sequence[int], parts: int) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks`, a global batch an element: {PARTS: a share each}, or
-    the share where it is of one rank. Where a rank has no sample, the first one stands in and
-    weighs nothing."""
+    the share where it is of one rank."""
     inputs, places = _inputs(source), _places(source)
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
-        total = tf.size(at, tf.int64)
+        total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, parts) for rank in ranks])
 
     return lambda left_out: _plain(
@@ -130,10 +129,16 @@ def _left_out(batches: tf.data.Dataset, number: int) -> tf.data.Dataset:
 
 
 def _part(at: tf.Tensor, whole: Any, rank: int, total: tf.Tensor, parts: int) -> dict[str, Any]:
-    count = (total - rank + parts - 1) // parts
-    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), 0.0])
-    mine = at[tf.where(count > 0, tf.constant(rank, tf.int64), 0) :: parts]
-    return {BATCH: _gathered(of_any_length(mine), whole), SHARE: share}
+    mine = at[tf.minimum(rank, total - 1) :: parts]
+    share = _share(rank, parts, total)
+    return {BATCH: _gathered(of_any_length(mine), whole), SHARE: tf.cast(share, tf.float32)}
+
+
+def _share(rank: int, parts: int, total: tf.Tensor) -> tf.Tensor:
+    """Return the three numbers of a share without a digest. A rank without samples is shown one
+    that weighs nothing."""
+    count = tf.maximum(0, (total + (parts - 1 - rank)) // parts)
+    return tf.stack([count, total, 0])
 
 
 def _gathered(at: tf.Tensor, whole: Any) -> Any:
