@@ -21,8 +21,9 @@ from dream.update.update import Knobs
 
 SHARE = "dream.share"
 BATCH = "dream.batch"
+PARTS = "dream.parts"
 """Keys of a dealt element: {SHARE: a `BatchShare` or its three numbers, BATCH: what the model is
-given}."""
+given}; or {PARTS: such an element for each part that is here}."""
 
 
 @final
@@ -231,6 +232,12 @@ class Engine(ABC):
 
     def placed(self, elements: Sequence[Any]) -> Any:
         """Return dealt elements, one for each part that is here, as a step takes them."""
+        (only,) = elements
+        return only
+
+    def mine(self, elements: Sequence[Any]) -> Any:
+        """Return the element of the part that takes the step, of those for each part that is
+        here."""
         (only,) = elements
         return only
 

@@ -15,7 +15,7 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
-from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
+from dream.adapters.keras.engine import BATCH, PARTS, SHARE, BatchShare, Engine
 from dream.adapters.keras.update import batch_norm
 
 
@@ -83,6 +83,8 @@ def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     if isinstance(element, tuple) and isinstance(element[0], dict) and SHARE in element[0]:
         given = element[0]  # to train_on_batch
         element = {SHARE: given[SHARE], BATCH: engine.of_any_length(given[BATCH])}
+    if isinstance(element, dict) and PARTS in element:
+        element = engine.mine(element[PARTS])
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         return element[BATCH], BatchShare(share[0], share[1], share[2])
@@ -148,7 +150,8 @@ class _GlobalSums:
         # Keras counts a batch of unknown length as one: each part's counts for its share of it.
         once = [] if _length(batch) is not None else _output_loss_states(self._model)
         counted_once = {id(v) for v in once}
-        states = []
+        states: list[Any] = []
+        kept: list[int] = []
         for variable, before in zip(self._metrics, self._before, strict=True):
             state = variable.value
             if id(variable) in counted_once:
@@ -161,8 +164,10 @@ class _GlobalSums:
             elif engine.pooled:
                 state = keras.ops.where(share.count > 0, state, before)
             else:
-                (state,) = engine.keep(share, [state])
+                kept.append(len(states))
             states.append(state)
+        for place, state in zip(kept, engine.keep(share, [states[i] for i in kept]), strict=True):
+            states[place] = state
         if engine.pooled:
             for variable, state in zip(self._metrics, states, strict=True):
                 variable.assign(state)

@@ -33,7 +33,8 @@ class TensorFlowEngine(Engine):
         return [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in dense]
 
     def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
-        return [tf.where(share[0] > 0, t, tf.zeros_like(t)) for t in tensors]
+        there = share[0] > 0
+        return [tf.where(there, t, tf.zeros_like(t)) for t in tensors]
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [tf.identity(tf.convert_to_tensor(v.value)) for v in variables]
@@ -155,8 +156,8 @@ def explained() -> Iterator[None]:
 
 def _digests_in(said: str) -> list[int]:
     """Return each rank's digest, which an assertion of `DIFFER` tells."""
-    found = re.search(r"\[x \([^)]*\) = \] \[([^\]]*)\]", said)
-    return [int(float(each)) for each in found[1].split()] if found else []
+    found = re.search(rf"{DIFFER}\D*([\d, ]+)", said)
+    return [int(each) for each in re.findall(r"\d+", found[1])] if found else []
 
 
 def of_any_length(rows: tf.Tensor) -> tf.Tensor:

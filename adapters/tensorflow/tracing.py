@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import tensorflow as tf
 
 from dream.adapters.keras import private
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def as_it_stands(function: Function) -> Function:
+    """Have TensorFlow trace a function of dream's own without a rewrite of its source by AutoGraph,
+    which takes longer than the trace. Not for what calls a user's function, whose `if` may be on
+    tensors."""
+    kept: Function = tf.autograph.experimental.do_not_convert(function)
+    return kept
 
 
 @final

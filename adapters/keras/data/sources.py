@@ -53,8 +53,8 @@ class Arrays:
     """Arrays alike in their first dim.
 
     inputs: x, (x, y) or (x, y, weight), each nested. shuffle: True, False or "batch" (inside each
-    batch only). places: Keras's own adapter over the places of the samples, which draws the order
-    where no seed fixes it.
+    batch only). whole: Keras's own adapter over them. places: the same over the places of the
+    samples, which draws the order where no seed fixes it.
     """
 
     inputs: Any
@@ -62,6 +62,7 @@ class Arrays:
     batch_size: int
     shuffle: Any
     passes: Passes
+    whole: Any
     places: Any
     fixed = True
 
@@ -179,7 +180,7 @@ def find(
         inputs, samples, size, shuffle = private.array_facts(adapter)
         check_batch_size(size, parts)
         places = private.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
-        return Arrays(inputs, samples, size, shuffle, passes, places)
+        return Arrays(inputs, samples, size, shuffle, passes, adapter, places)
     return Batches(adapter, passes, ordered, fixed)
 
 

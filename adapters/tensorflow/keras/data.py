@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
@@ -12,116 +13,159 @@ from keras import tree
 from dream.adapters.keras import private
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BATCH, SHARE
+from dream.adapters.keras.engine import BATCH, PARTS, SHARE
 from dream.adapters.tensorflow.engine import of_any_length
+from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.data.partition import Division
 
 
-def of_arrays(source: Arrays, ranks: Sequence[int], division: Division) -> tf.data.Dataset:
-    """Return the shares of `ranks` in turn, global batch after global batch. One part has no share
-    to speak of: its elements are the bare batches."""
-    inputs = tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
-    data = tf.data.Dataset.from_tensors(inputs).repeat()
+@final
+class Dealt(tf.distribute.DistributedDataset):  # type: ignore[misc]  # TensorFlow is untyped
+    """A source's elements, pass after pass. Keras takes it as one that is placed already.
 
-    def gather(at: tf.Tensor, share: tf.Tensor, whole: Any) -> Any:
-        if division.parts > 1:
-            at = of_any_length(at)
-        batch = tree.map_structure(
-            lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole
+    A pass that goes on leaves its first batches out, which is known once it begins: it reads a
+    dataset of its own, so that the passes before and after it pay nothing.
+    """
+
+    def __init__(
+        self,
+        source: Arrays | Batches,
+        elements: Callable[[int], tf.data.Dataset],
+        place: Callable[[tf.data.Dataset], Any] = lambda elements: elements,
+    ) -> None:
+        """elements: gives the dataset without so many first batches. place: what is iterated over
+        in its stead."""
+        self._passes = source.passes
+        self._goes_on = source.fixed
+        self._make: Callable[[int], Any] = lambda left_out: place(elements(left_out))
+        self._whole = self._make(0)
+
+    def __iter__(self) -> Iterator[Any]:
+        left_out = self._passes.left_out if self._goes_on else 0
+        found: Iterator[Any] = iter(self._make(left_out) if left_out else self._whole)
+        return found
+
+    @property
+    def element_spec(self) -> Any:
+        return self._whole.element_spec
+
+
+def whole_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the global batches of arrays, as one part takes them: Keras's own, save
+    where the seed's order is asked for."""
+    if source.in_own_order:
+        return partial(_left_out, source.whole.get_tf_dataset())
+    inputs, places = _inputs(source), _places(source)
+    return lambda left_out: _plain(
+        _zipped(_left_out(places, left_out), inputs).map(
+            as_it_stands(_gathered),
+            num_parallel_calls=tf.data.AUTOTUNE,
         )
-        return batch if division.parts == 1 else {BATCH: batch, SHARE: share}
+    ).prefetch(tf.data.AUTOTUNE)
 
-    places = _dealt(_places(source), ranks, division)
-    elements = tf.data.Dataset.zip((places, data)).map(
-        lambda place, whole: gather(place[0], place[1], whole), num_parallel_calls=tf.data.AUTOTUNE
-    )
-    return _plain(elements).prefetch(tf.data.AUTOTUNE)
+
+def of_arrays(
+    source: Arrays, ranks: Sequence[int], division: Division
+) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the shares of `ranks`, a global batch an element: {PARTS: a share each}, or
+    the share where it is of one rank."""
+    inputs, places = _inputs(source), _places(source)
+
+    def deal(at: tf.Tensor, whole: Any) -> Any:
+        total = tf.size(at)
+        return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
+
+    return lambda left_out: _plain(
+        _zipped(_left_out(places, left_out), inputs).map(
+            as_it_stands(deal), num_parallel_calls=tf.data.AUTOTUNE
+        )
+    ).prefetch(tf.data.AUTOTUNE)
+
+
+def by_turns(element: Any) -> tf.data.Dataset:
+    """Return the elements in one that has one for each part."""
+    first, *others = [tf.data.Dataset.from_tensors(each) for each in element[PARTS]]
+    for other in others:
+        first = first.concatenate(other)
+    return first
+
+
+def _of_ranks(shares: Sequence[Any]) -> Any:
+    return {PARTS: tuple(shares)} if len(shares) > 1 else shares[0]
+
+
+def _inputs(source: Arrays) -> Any:
+    return tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
+
+
+def _zipped(places: tf.data.Dataset, inputs: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.zip((places, tf.data.Dataset.from_tensors(inputs).repeat()))
 
 
 def _places(source: Arrays) -> tf.data.Dataset:
     """Return the places in the arrays of every global batch of a pass, in Keras's own order or in
-    the seed's, without those that the pass leaves out."""
+    the seed's."""
     if source.in_own_order:
-        return _without_left_out(source.places.get_tf_dataset(), source)
+        return source.places.get_tf_dataset()
 
+    @as_it_stands
     def draw(_: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(tf.numpy_function(source.order, [], tf.int64), [source.samples])
 
     size = source.batch_size
     full, rest = divmod(source.samples, size)
 
+    @as_it_stands
     def cut(order: tf.Tensor) -> tf.data.Dataset:
         whole = tf.reshape(order[: full * size], [full, size])
         batches = tf.data.Dataset.from_tensor_slices(whole)
         last = tf.data.Dataset.from_tensors(order[full * size :])
         return batches.concatenate(last) if rest else batches
 
-    return _without_left_out(tf.data.Dataset.range(1).map(draw).flat_map(cut), source)
+    return tf.data.Dataset.range(1).map(draw).flat_map(cut)
 
 
-def _without_left_out(batches: tf.data.Dataset, source: Arrays | Batches) -> tf.data.Dataset:
-    """Leave out the first batches of a pass that goes on, as many as are said when it begins. What
-    they are drawn by stays outermost, for a dataset in another's function is made anew with it."""
-
-    def ask(_: tf.Tensor) -> tf.Tensor:
-        left_out = tf.numpy_function(lambda: np.int64(source.passes.left_out), [], tf.int64)
-        return tf.ensure_shape(left_out, [])
-
-    asked = tf.data.Dataset.range(1).map(ask)
-    left_out = asked.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
-    numbered = tf.data.Dataset.zip((batches.enumerate(), left_out))
-    kept = numbered.filter(lambda batch, number: batch[0] >= number)
-    return kept.map(lambda batch, _: batch[1])
-
-
-def _dealt(batches: tf.data.Dataset, ranks: Sequence[int], division: Division) -> tf.data.Dataset:
-    """Return (places, share) of each rank in turn, batch after batch. Where a rank has no sample,
-    the first one stands in and weighs nothing."""
-
-    def deal(places: tf.Tensor) -> tf.data.Dataset:
-        total = tf.size(places, tf.int64)
-        of_ranks = tf.data.Dataset.from_tensor_slices(tf.constant(list(ranks), tf.int64))
-        return of_ranks.map(lambda rank: _part(places, rank, total, division))
-
-    if len(ranks) > 1:
-        return batches.flat_map(deal)
-    rank = tf.constant(ranks[0], tf.int64)
-    return batches.map(lambda places: _part(places, rank, tf.size(places, tf.int64), division))
+def _left_out(batches: tf.data.Dataset, number: int) -> tf.data.Dataset:
+    """Leave out so many first batches. They are drawn all the same, and what draws stays as it
+    is."""
+    return batches.skip(number) if number else batches
 
 
 def _part(
-    places: tf.Tensor, rank: tf.Tensor, total: tf.Tensor, division: Division
-) -> tuple[tf.Tensor, tf.Tensor]:
-    if division.parts == 1:
-        return places, tf.zeros([3])
-    first, stop, step = bounds(division, total, rank)
-    count = (stop - first + step - 1) // step
-    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), 0.0])
-    first, stop = tf.where(count > 0, first, 0), tf.where(count > 0, stop, 1)
-    return places[first:stop:step], share
+    at: tf.Tensor, whole: Any, rank: int, total: tf.Tensor, division: Division
+) -> dict[str, Any]:
+    cut, count = _share(rank, division, total)
+    share = tf.cast(tf.stack([count, total, 0]), tf.float32)  # without a digest
+    return {BATCH: _gathered(of_any_length(at[cut]), whole), SHARE: share}
 
 
-def bounds(division: Division, total: tf.Tensor, part: tf.Tensor) -> tuple[Any, Any, Any]:
-    """Return the first, the stop and the step of a part's places in a global batch, in a graph.
-    total, part: whole numbers of one type."""
+def _share(rank: int, division: Division, total: tf.Tensor) -> tuple[slice, tf.Tensor]:
+    """Return where a rank's samples are in a global batch, and how many it has. One without samples
+    is shown one that weighs nothing."""
     if division.weights is None:
-        return part, total, division.parts
-    edges = tf.constant(division.edges, total.dtype)
-    first, stop = (total * tf.gather(edges, part + more) // edges[-1] for more in (0, 1))
-    return first, stop, 1
+        parts = division.parts
+        count = tf.maximum(0, (total + (parts - 1 - rank)) // parts)
+        return slice(tf.minimum(rank, total - 1), None, parts), count
+    begin, end = run(division, total, rank)
+    first = tf.minimum(begin, total - 1)
+    return slice(first, tf.maximum(end, first + 1)), end - begin
 
 
-def _concatenated(datasets: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    first, *others = datasets
-    for other in others:
-        first = first.concatenate(other)
-    return first
+def run(division: Division, total: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return where the run of a part begins and ends in a global batch. total, part: whole numbers,
+    of int32."""
+    edges = tf.constant(division.edges, tf.int32)
+    begin, end = (total * tf.gather(edges, part + more) // edges[-1] for more in (0, 1))
+    return begin, end
 
 
-def whole_batches(source: Batches) -> tf.data.Dataset:
-    """Return the global batches of a source, without those that a pass leaves out."""
-    batches = source.adapter.get_tf_dataset()
-    return _without_left_out(batches, source) if source.fixed else batches
+def _gathered(at: tf.Tensor, whole: Any) -> Any:
+    return tree.map_structure(lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole)
+
+
+def whole_batches(source: Batches) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the global batches of a source."""
+    return partial(_left_out, source.adapter.get_tf_dataset())
 
 
 Digest = Callable[[Any], tf.Tensor]
@@ -130,37 +174,30 @@ Digest = Callable[[Any], tf.Tensor]
 
 def of_batches(
     source: Batches, ranks: Sequence[int], division: Division, digest_of: Digest
-) -> tf.data.Dataset:
-    """Return the shares of `ranks` in turn of global batches that a source yields, each with the
+) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the shares of `ranks` of global batches that a source yields, each with the
     digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
     draws from may be drawn from elsewhere."""
     batches = whole_batches(source)
     ahead = None if private.is_generator(source.adapter) else tf.data.AUTOTUNE
 
-    def cut(*batch: Any) -> list[dict[str, Any]]:
+    @as_it_stands
+    def cut(*batch: Any) -> Any:
         whole = batch[0] if len(batch) == 1 else batch
         number = digest_of(whole)
-        return [_cut(whole, rank, division, number) for rank in ranks]
+        return _of_ranks([_cut(whole, rank, division, number) for rank in ranks])
 
-    def in_turn(*batch: Any) -> tf.data.Dataset:
-        return _concatenated([tf.data.Dataset.from_tensors(share) for share in cut(*batch)])
+    def elements(left_out: int) -> tf.data.Dataset:
+        shares = _plain(batches(left_out).map(cut, num_parallel_calls=ahead))
+        return shares if ahead is None else shares.prefetch(ahead)
 
-    shares = (
-        batches.map(lambda *batch: cut(*batch)[0], num_parallel_calls=ahead)
-        if len(ranks) == 1
-        else batches.flat_map(in_turn)
-    )
-    return _plain(shares) if ahead is None else _plain(shares).prefetch(ahead)
+    return elements
 
 
 def _cut(whole: Any, rank: int, division: Division, number: tf.Tensor) -> dict[str, Any]:
     total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
-    first, stop, step = bounds(division, total, tf.constant(rank))
-    count = tf.maximum(0, (stop - first + step - 1) // step)
-    # a part without samples is shown one that weighs nothing
-    first = tf.minimum(first, total - 1)
-    stop = tf.maximum(stop, first + 1)
-    batch = tf.nest.map_structure(lambda x: x[first:stop:step], whole)
+    cut, count = _share(rank, division, total)
+    batch = tf.nest.map_structure(lambda x: x[cut], whole)
     share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), number])
     return {BATCH: batch, SHARE: share}
 

@@ -12,7 +12,7 @@ from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import Rows, once
 from dream.adapters.tensorflow import private
-from dream.adapters.tensorflow.keras.data import bounds
+from dream.adapters.tensorflow.keras.data import run
 from dream.data.partition import Division
 
 
@@ -38,9 +38,9 @@ class GraphRows(Rows):
     def __init__(self, share: BatchShare, part: tf.Tensor, division: Division) -> None:
         total = tf.cast(share.total, tf.int32)
         self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
-        first, _, step = bounds(division, total, part)
+        first = part if division.weights is None else run(division, total, part)[0]
         self._first = tf.where(total > 0, first, 0)
-        self._step = tf.where(total > 0, step, 1)
+        self._step = tf.where(total > 0, division.parts, 1) if division.weights is None else 1
         self._total = tf.where(total > 0, total, self._count)
 
     def dims(self, shape: Any) -> Sequence[Any]:

@@ -56,17 +56,20 @@ class ProcessEngine(TensorFlowEngine):
         return [tf.one_hot(self.rank, self.parts) * share.digest]
 
     def check_digests(self, share: BatchShare, digests: Any) -> None:
-        alike = tf.fill([self.parts], digests[0])
-        tf.debugging.assert_equal(digests, alike, message=DIFFER, summarize=self.parts)
+        alike = tf.reduce_all(tf.equal(digests, digests[0]))
+        told = tf.cast(digests, tf.int32)  # of floats TensorFlow would make a branch, to copy them
+        tf.debugging.Assert(alike, [DIFFER, told], summarize=self.parts)
 
     def arrays(self, source: Arrays) -> Any:
-        return data.of_arrays(source, [self.rank], self.division)
+        if self.parts == 1:
+            return data.Dealt(source, data.whole_arrays(source))
+        return data.Dealt(source, data.of_arrays(source, [self.rank], self.division))
 
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:
-            return data.whole_batches(source)
+            return data.Dealt(source, data.whole_batches(source))
         digest_of = data.common_digest if self.mixed else data.own_digest
-        return data.of_batches(source, [self.rank], self.division, digest_of)
+        return data.Dealt(source, data.of_batches(source, [self.rank], self.division, digest_of))
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()

@@ -18,6 +18,7 @@ from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.private import read_as_number
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
+from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.collectives import Communicator
 from dream.collectives.composed import Pack
 from dream.collectives.tensors import CARRIED
@@ -56,12 +57,11 @@ class MirroredEngine(TensorFlowEngine):
         """One process reads one source."""
 
     def arrays(self, source: Arrays) -> Any:
-        return self._placed(data.of_arrays(source, range(self.parts), self.division))
+        return self._dealt(source, data.of_arrays(source, range(self.parts), self.division))
 
     def batches(self, source: Batches) -> Any:
-        return self._placed(
-            data.of_batches(source, range(self.parts), self.division, data.no_digest)
-        )
+        parts = range(self.parts)
+        return self._dealt(source, data.of_batches(source, parts, self.division, data.no_digest))
 
     def placed(self, elements: Sequence[Any]) -> Any:
         self._shared_seed = private.shared_seed()
@@ -71,10 +71,24 @@ class MirroredEngine(TensorFlowEngine):
             )
         )
 
+    def mine(self, elements: Sequence[Any]) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return elements[int(tf.get_static_value(replica))]
+
+    def _dealt(self, source: Arrays | Batches, elements: Callable[[int], tf.data.Dataset]) -> Any:
+        self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads
+        return data.Dealt(source, elements, self._placed if self._ahead else lambda found: found)
+
+    @property
+    def _ahead(self) -> bool:
+        """Whether shares are brought to the devices before their step. On CPUs they are there, and
+        TensorFlow's iterator over devices costs more than the step of a small model."""
+        return any("CPU" not in device for device in self._distribution.extended.worker_devices)
+
     def _placed(self, dataset: tf.data.Dataset) -> Any:
         """Place elements by turns on the devices, as they come."""
-        self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads
-        return self._distribution.distribute_datasets_from_function(lambda _: dataset)
+        by_turns = dataset.flat_map(as_it_stands(data.by_turns))
+        return self._distribution.distribute_datasets_from_function(lambda _: by_turns)
 
     def creating(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self._distribution.scope()
