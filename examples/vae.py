@@ -1,4 +1,4 @@
-"""A variational autoencoder of digits: a summed loss (reconstruction and divergence, as the tutorials
+"""A variational autoencoder of digits: a summed loss (reconstruction and divergence, as tutorials
 add them up) and noise that is drawn inside the model, equal on any number of ranks.
 
 python examples/vae.py                           one process
