@@ -1,5 +1,5 @@
-"""A variational autoencoder of digits: a summed loss (reconstruction and divergence, as the
-tutorials add them up) and noise that is drawn inside the model, equal on any number of ranks.
+"""A variational autoencoder of digits: a summed loss (reconstruction and divergence, as tutorials
+add them up) and noise that is drawn inside the model, equal on any number of ranks.
 
 python examples/vae.py                           one process
 dream run -n 2 examples/vae.py                   the same figures

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,10 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+WHOLE = "# runs as it stands\n"
+CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [(page, code) for page in PAGES for code in CODE.findall(page.read_text())]
 
 
 def anchors(page: Path) -> set[str]:
@@ -63,3 +71,33 @@ def test_every_page_stands_in_the_index() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 250
+
+
+@pytest.mark.parametrize(("page", "code"), BLOCKS, ids=lambda it: getattr(it, "name", ""))
+def test_code_on_a_page_is_python(page: Path, code: str) -> None:
+    """A block that ends with its head, as where only the options are shown, is taken for one."""
+    ast.parse(code + "    ...\n" if code.rstrip().endswith(":") else code, str(page))
+
+
+def test_whole_scripts_are_found() -> None:
+    assert any(code.startswith(WHOLE) for _, code in BLOCKS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [pair for pair in BLOCKS if pair[1].startswith(WHOLE)],
+    ids=lambda it: getattr(it, "name", ""),
+)
+def test_whole_scripts_print_the_same_on_two_ranks(page: Path, code: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(code)
+    told = []
+    for start in ([], ["-m", "dream", "run", "-n", "2"]):
+        done = subprocess.run(
+            [sys.executable, *start, str(script)], env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    assert told[0] == told[1] != ""
