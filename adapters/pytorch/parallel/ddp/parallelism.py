@@ -24,6 +24,7 @@ from dream.adapters.pytorch.compression.exchanges import exchange_of
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.differentiate import Differentiated
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
@@ -176,6 +177,8 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+            if self.world.world_size > 1:
+                hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
 
     def opened(self) -> None:
         self._backward.installed = self.distributes
