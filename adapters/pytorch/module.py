@@ -13,11 +13,10 @@ from torch.nn.parameter import UninitializedParameter
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.keras.entry import is_keras
-from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws

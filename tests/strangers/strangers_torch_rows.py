@@ -73,6 +73,11 @@ ROWS: list[Row] = [
     ),
     Row("gradient_penalty"),
     Row("graph_full_batch"),
+    Row(
+        "hardest_samples",
+        expect="TopkBackward0",
+        reason="which samples are the hardest is a matter of the whole batch",
+    ),
     Row("infinite_loader"),
     Row("k_fold"),
     Row("lbfgs_batches", tolerance=6e-5, reason=CURVATURE + "; by 2e-5, alone, in halves"),
@@ -97,6 +102,7 @@ ROWS: list[Row] = [
     Row("library_streamed_masking", needs=("datasets", "transformers")),
     Row("library_summaries", needs=("transformers",)),
     Row("library_tables", needs=("sklearn", "pandas", "tqdm")),
+    Row("losses_weighed_by_uncertainty"),
     Row("masked_mean_by_hand", sample=("mirrored",)),
     Row("masked_words"),
     Row(
@@ -163,5 +169,10 @@ ROWS: list[Row] = [
     Row("vae_summed_loss", sample=("mirrored",)),
     Row("vector_quantiser", expect="codebook", reason="a buffer follows the batch"),
     Row("vision_transformer_drop_path"),
+    Row(
+        "weight_from_gradients",
+        but={"sharded": "appears to not have been used in the graph"},
+        reason="the graph holds the gathered weight, and torch says that the shard is not in it",
+    ),
     Row("weighted_sampler"),
 ]

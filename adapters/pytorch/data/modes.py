@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from dream.adapters.pytorch.module_set import ModuleSet
+from dream.adapters.pytorch.call_hook import ModuleSet
 
 
 @final

@@ -37,8 +37,8 @@ from dream.adapters.pytorch.loss.message import (
 from dream.adapters.pytorch.loss.reach import bearers_of
 from dream.adapters.pytorch.loss.reads import number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Reading, Recipe
-from dream.adapters.pytorch.loss.scaling import in_parts, scaled, stops, value_of
-from dream.adapters.pytorch.loss.terms import count_by_hand, terms_of
+from dream.adapters.pytorch.loss.scaling import agree, in_parts, scaled, stops, value_of
+from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
 from dream.adapters.pytorch.loss.words import say, tell_once
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
@@ -116,6 +116,31 @@ class WeighedBackward:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
             tell_once(_WHOLE, self._said)
+
+    @property
+    def cut(self) -> bool:
+        """Whether several micro-batches make one update."""
+        return self._updates is not None
+
+    def bearers(self) -> list[Bearer]:
+        """Those that were called in training, and whose backward has not come."""
+        return [] if self._running else [bearer for bearer in self._calls if bearer.waits]
+
+    def read_at_once(self, roots: list[Any]) -> tuple[list[list[Term]], Weighed]:
+        """What losses are, and factors to which no late one is to come."""
+        armed = [call for bearer in self.bearers() for call in self._calls[bearer]]
+        terms = [terms_of(root, armed) for root in roots]
+        listed = [term for each in terms for term in each]
+        weighed = self._factors.weigh(listed, fresh=False, cut=False)
+        agree(weighed)
+        say(weighed.terms, self._said, strict=self._strict)
+        return terms, weighed
+
+    def taken_elsewhere(self) -> None:
+        """The calls that wait have had their gradients taken, averaged, by no backward pass."""
+        for bearer in self.bearers():
+            bearer.taken_elsewhere()
+        self._clear()
 
     def around(self, run: Run) -> Run:
         """What an explicit step calls: `run`, weighed unless it is already."""
@@ -288,6 +313,7 @@ class WeighedBackward:
         listed = [term for each in terms for term in each]
         cut = self._updates is not None
         weighed = self._factors.weigh(listed, fresh=not any(map(_begun, bearers)), cut=cut)
+        agree(weighed)
         say(weighed.terms, self._said, strict=self._strict)
         reading = Reading(bearers, terms, weighed)
         if len(armed) == 1 and len(roots) == 1 and not cut:

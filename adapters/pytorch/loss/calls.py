@@ -70,6 +70,9 @@ class Bearer(ABC):
         """Backward has ended: where it completes, have parameters reduced too that it did not come
         to. run: backward."""
 
+    def taken_elsewhere(self) -> None:  # noqa: B027
+        """No backward pass will come: its gradients were taken, and averaged, without one."""
+
     @abstractmethod
     def received(self) -> Numbers:
         """After backward: the mean over the ranks of what was sent, or rode. Shape (SIZE,)."""

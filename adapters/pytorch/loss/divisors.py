@@ -32,7 +32,8 @@ UNLIKE = (
     "above a floor by anything but clamp(min=...) or maximum(count, 1), is there once for each "
     "rank. If that is not so, say strategy.weigh(loss, count)"
 )
-FIGURES = 5
+_LITTLE = 1e-3
+FIGURES = 6
 """Numbers that a rank tells of each divisor."""
 
 
@@ -61,8 +62,9 @@ class Floor:
 class Divided:
     """What this rank's sum is divided by. over: the sum, ragged where it is of as many elements as
     the data say. counts: whether it is how many samples, or elements, this rank adds up; None where
-    nobody has looked. all_samples: whether it is the size of the global batch. weights: sums of
-    what the sum's elements are multiplied by, or chosen by."""
+    nobody has looked. all_samples: whether it is the size of the global batch. whole: whether it is
+    a tensor of whole numbers, as a sum of a mask is. weights: sums of what the sum's elements are
+    multiplied by, or chosen by; and whether by the script, else by the loss's own targets."""
 
     by: torch.Tensor | float
     over: Reduction
@@ -70,7 +72,8 @@ class Divided:
     ragged: bool
     counts: bool | None = None
     all_samples: bool = False
-    weights: Callable[[], Iterable[float]] = tuple
+    whole: bool = False
+    weights: Callable[[], Iterable[tuple[float, bool]]] = tuple
 
     def read(self) -> tuple[Literal["count", "mean", "sum"], float | None, str]:
         """What a sum over numbers is by their sizes alone: (kind, count, what is noticed)."""
@@ -87,16 +90,19 @@ class Divided:
 
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether
-        nothing tells that it is a count]."""
+        nothing tells that it is a count, whether it may be a constant that only happens to be one
+        ]."""
         tensor = isinstance(self.by, torch.Tensor)
         if not self.share.count or self.nothing:
-            return [-inf, -inf, 0.0, float(tensor), 0.0]
+            return [-inf, -inf, 0.0, float(tensor), 0.0, 0.0]
         by = float(self.by)
         counts = self.counts
         if counts is None:
             counts = _is_count(by, self.over, self.share) or by in _sizes(self.over, self.share)
-        known = counts or any(abs(by - each) <= 1e-6 * abs(by) for each in self.weights())
-        return [by, -by, float(not counts), float(tensor), float(not known)]
+        told = [given for each, given in self.weights() if _is_sum(by, each)]
+        known = counts or bool(told)
+        sure = any(told) or (known and self.whole)
+        return [by, -by, float(not counts), float(tensor), float(not known), float(not sure)]
 
 
 @final
@@ -125,6 +131,8 @@ class Verdict:
             return cls(False, greatest, _noticed_of_number(greatest, share))
         if figures[2] and share is not None and greatest == share.total:
             return cls(False, greatest, CONSTANT, of_tensor=True)
+        if not figures[5]:
+            return cls(True, of_tensor=True)
         return cls(
             True,
             noticed=f"divided by a tensor that is {greatest:g} on every rank: each rank's counts "
@@ -198,6 +206,12 @@ def _noticed_of_number(number: float, share: Share | None) -> str:
     if number == share.total:
         return CONSTANT
     return "" if number % share.count else "divided by a number that every rank has, a constant"
+
+
+def _is_sum(divisor: float, weights: float) -> bool:
+    """Whether a divisor is the sum of some weights, be there a little more against a division by
+    nothing."""
+    return abs(divisor - weights) <= (_LITTLE if weights == 0.0 else 1e-6 * abs(divisor))
 
 
 def _sizes(over: Reduction, share: Share) -> set[int]:

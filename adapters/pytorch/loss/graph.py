@@ -33,6 +33,8 @@ RAGGED = {"IndexBackward0", "MaskedSelectBackward0", "IndexSelectBackward0"}
 """What takes as many as the data say."""
 SUMS, MEANS = {"SumBackward0", "SumBackward1"}, {"MeanBackward0", "MeanBackward1"}
 SCALE = {"MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"}
+LINEAR = PASS | {"MulBackward0", "MulBackward1", "DivBackward1"}
+"""What losses in one tensor may go through to their sum, each by itself."""
 PRODUCTS = {
     "MmBackward0", "AddmmBackward0", "BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0",
     "MvBackward0", "AddmvBackward0", "DotBackward0", "ConvolutionBackward0", "MulBackward0",
@@ -58,9 +60,19 @@ _OVER_DIMS = {
     "AmaxBackward0", "AminBackward0", "StdBackward0", "VarBackward0", "ProdBackward1",
     "NormBackward1", "LinalgVectorNormBackward0", "CumsumBackward0", "CumprodBackward0",
     "LogcumsumexpBackward0", "SoftmaxBackward0", "LogSoftmaxBackward0", "SortBackward0",
-    "VarMeanBackward0", "StdMeanBackward0", "RollBackward0", "FlipBackward0",
+    "VarMeanBackward0", "StdMeanBackward0", "RollBackward0", "FlipBackward0", "TopkBackward0",
+    "KthvalueBackward0", "MedianBackward1", "NanmedianBackward1", "ModeBackward0",
+    "NansumBackward0", "AminmaxBackward0",
 }  # fmt: skip
-_OVER_ALL = {"SumBackward0", "MeanBackward0", "MaxBackward1", "MinBackward1", "ProdBackward0"}
+_ORDERS = {
+    "CumsumBackward0", "SortBackward0", "TopkBackward0", "KthvalueBackward0", "MedianBackward1",
+    "NanmedianBackward1", "ModeBackward0",
+}  # fmt: skip
+"""What of samples in a row makes samples in a row, or picks some: not only a reduction to one."""
+_OVER_ALL = {
+    "SumBackward0", "MeanBackward0", "MaxBackward1", "MinBackward1", "ProdBackward0",
+    "MedianBackward0",
+}  # fmt: skip
 _COUPLES = {"CdistBackward0", "EuclideanDistBackward0", "PdistBackward0"}
 
 
@@ -103,6 +115,29 @@ def weight_at(node: Any, name: str) -> torch.Tensor | None:
     return None
 
 
+def smoothed_at(node: Any) -> bool:
+    """Whether this adds up the two parts of a cross entropy with smoothed labels: the mean of the
+    classes' losses, and of all classes' a sum over that mean's divisor."""
+    after = operands(node)
+    if node.name() != "AddBackward0" or any(each.name() != "MulBackward1" for each in after):
+        return False
+    ends = [_under(each, PASS | {"MulBackward1"}) for each in after]
+    if len(ends) != 2 or weight_at(ends[0], ends[0].name()) is None:
+        return False
+    if ends[1].name() != "DivBackward0" or len(operands(ends[1])) != 1:
+        return False
+    over_classes = {"SumBackward0", "SumBackward1", "MaskedFillBackward0", "MulBackward0"} | PASS
+    bottoms = [_under(ends[0], PASS | {ends[0].name()}), _under(ends[1], {"DivBackward0"})]
+    return bottoms[0] is _under(bottoms[1], over_classes) and bottoms[0].name().startswith("LogS")
+
+
+def _under(node: Any, passed: set[str]) -> Any:
+    """The first node down, from one operand to the next, that is none of these."""
+    while node.name() in passed and len(operands(node)) == 1:
+        node = operands(node)[0]
+    return node
+
+
 def divisor_at(node: Any, name: str) -> torch.Tensor | float | None:
     """The constant that a node divides its one operand by: a number, or a tensor that the script
     computed; None where there is none, or one for each element."""
@@ -120,11 +155,15 @@ def divisor_at(node: Any, name: str) -> torch.Tensor | float | None:
     return other if name[0] == "D" else None
 
 
-def weights_below(node: Any) -> list[float]:
-    """The sums of what a number's elements are multiplied by, or chosen by, where it is a sum."""
-    found = []
+def weights_below(node: Any) -> list[tuple[float, bool]]:
+    """The sums of what a number's elements are multiplied by, or chosen by, where it is a sum; of a
+    sum of classes' losses, what is not ignored, times its class's weight. Each with whether it is
+    the script's own."""
+    found: list[tuple[float, bool]] = []
     for _ in range(_FEW):
         name, after = node.name(), operands(node)
+        if name.startswith("NllLoss"):
+            return [*found, (float(saved(node, "total_weight")), False)]
         if len(after) != 1:
             break
         mask = None
@@ -135,7 +174,7 @@ def weights_below(node: Any) -> list[float]:
         elif name == "MaskedFillBackward0":
             mask = saved(node, "mask").logical_not()
         if isinstance(mask, torch.Tensor) and mask.numel() > 1:
-            found.append(float(mask.sum()))
+            found.append((float(mask.sum()), True))
         elif name not in PASS | SELECT | SUMS | SCALE:
             break
         node = after[0]
@@ -144,23 +183,27 @@ def weights_below(node: Any) -> list[float]:
 
 def may_couple(name: str) -> bool:
     """Whether a node of this name may make samples depend on each other."""
-    return name in _OVER_DIMS or name in _OVER_ALL or name in _COUPLES
+    return name in _OVER_DIMS or name in _OVER_ALL or name in _COUPLES or _is_loss(name)
+
+
+def _is_loss(name: str) -> bool:
+    return "Loss" in name or name.startswith("BinaryCrossEntropy")
 
 
 def couples(node: Any, name: str, rows: int) -> bool:
     """Whether what a node makes of one sample depends on the others, as far as sizes tell. rows:
     samples that there are."""
-    if name in _COUPLES:
+    if name in _COUPLES or name in _OVER_ALL:
         return True
-    if name in _OVER_ALL:
-        return True
+    if _is_loss(name):  # a sum or a mean of losses, of which something else is made
+        return saved(node, "reduction") in (1, 2)
     if name not in _OVER_DIMS or not rows:
         return False
     whole = saved(node, "self")
     given = saved(node, "result") if whole is None else whole
     sizes = tuple(given.shape) if isinstance(given, torch.Tensor) else saved(node, "self_sym_sizes")
-    if not sizes or (len(sizes) < 2 and name not in ("CumsumBackward0", "SortBackward0")):
-        return bool(sizes) and sizes[0] == rows
+    if not sizes or len(sizes) < 2:
+        return bool(sizes) and (sizes[0] == rows or name in _ORDERS)
     dims = saved(node, "dim")
     return 0 in _dims(saved(node, "dims") if dims is None else dims, len(sizes)) and (
         sizes[0] % rows == 0

@@ -23,12 +23,30 @@ def scaled(
         if given is None:
             return _full(root, first), []
         return given * first, []
-    hooks = [
-        term.node.register_prehook(_times(factor))
-        for term, factor in zip(terms, factors, strict=True)
-        if not (isinstance(factor, float) and factor == 1.0)
-    ]
+    hooks, known = [], set()
+    for term, factor in zip(terms, factors, strict=True):
+        if (isinstance(factor, float) and factor == 1.0) or (term.node, term.place) in known:
+            continue
+        known.add((term.node, term.place))
+        hooks.append(term.node.register_prehook(_times(factor, term.place)))
     return given, hooks
+
+
+def agree(weighed: Weighed) -> None:
+    """Have the terms of one product with what parameters give, whose gradient is multiplied as a
+    whole, count alike; where they do not, as means over samples, which is said."""
+    products: dict[Any, list[int]] = {}
+    for index, term in enumerate(weighed.terms):
+        if not term.plain:
+            products.setdefault((term.node, term.place), []).append(index)
+    for together in products.values():
+        first = weighed.factors[together[0]]
+        if all(_same(weighed.factors[index], first) for index in together):
+            continue
+        for index in together:
+            term = weighed.terms[index]
+            term.unknown = "MulBackward0"
+            weighed.factors[index] = 1.0 if term.share is None else term.share.weight
 
 
 def _full(root: torch.Tensor, factor: Factor) -> torch.Tensor:
@@ -37,11 +55,20 @@ def _full(root: torch.Tensor, factor: Factor) -> torch.Tensor:
     return torch.full_like(root, factor, requires_grad=False)
 
 
-def _times(factor: Factor) -> Callable[[Any], Any]:
+def _times(factor: Factor, place: int | None) -> Callable[[Any], Any]:
     def hook(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(None if g is None else g * factor for g in gradients)
+        return tuple(None if g is None else g * _at(g, factor, place) for g in gradients)
 
     return hook
+
+
+def _at(gradient: torch.Tensor, factor: Factor, place: int | None) -> Factor:
+    """A factor, of one element alone where there is a place."""
+    if place is None:
+        return factor
+    factors = torch.ones_like(gradient)
+    factors.view(-1)[place] = factor
+    return factors
 
 
 def stops(weighed: Weighed) -> list[Any]:
@@ -77,6 +104,10 @@ def in_parts(weighed: Weighed) -> bool:
         return True
     first = data[0] if data else 1.0
     return any(each is not first and not _close(each, first) for each in data)
+
+
+def _same(one: Factor, other: Factor) -> bool:
+    return one is other or _close(one, other)
 
 
 def _close(one: Factor, other: Factor) -> bool:

@@ -11,8 +11,10 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Call, call_at
 from dream.adapters.pytorch.loss.divisors import Divided, Floor, divided_by_numbers, floor_of
+from dream.adapters.pytorch.loss.look import FAR, NEAR, Look
 from dream.adapters.pytorch.loss.reach import bearers_of
-from dream.adapters.pytorch.private import note, saved
+from dream.adapters.pytorch.loss.stacked import Part, parts_of
+from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 
 Kind = Literal["mean", "sum", "count", "once"]
@@ -22,9 +24,6 @@ alike, as a penalty on parameters or a whole batch."""
 _COUNTED = "dream.counted"
 """A key of a node's metadata: what the user says that the loss is a mean over."""
 _CLOSE = 6
-_FAR, _NEAR = 2048, 48
-"""Nodes that are looked at between a loss and the outputs it comes from; and within a model that
-returns its loss."""
 
 
 @dataclass(slots=True)
@@ -36,7 +35,8 @@ class Term:
     over, -1 where it is known to be over samples. divided: what a sum is divided by; None where it
     is no sum, or divided by nothing. floor: the least that the count may be. zeroed: where to stop
     what is not finite if nothing counts. unknown: the operation that was not understood, so that it
-    counts as a mean over samples. noticed: what was taken for granted.
+    counts as a mean over samples. noticed: what was taken for granted. place: the one element
+    of the gradient there that is the term's.
     """
 
     node: Any
@@ -51,6 +51,7 @@ class Term:
     zeroed: list[Any] = field(default_factory=list)
     unknown: str = ""
     noticed: str = ""
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +83,10 @@ def terms_of(root: torch.Tensor, armed: list[Call]) -> list[Term]:
 
 
 @final
-class _Seen:
-    """What lies below a node: the calls whose outputs are reached, and whether it is of parameters
-    alone."""
-
-    __slots__ = ("calls", "couples", "data", "marked", "ragged")
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.marked: list[Any] = []
-        self.data = self.ragged = False
-        self.couples = ""
-
-
-@final
 class _Reader:
     def __init__(self, armed: list[Call]) -> None:
         self._armed = armed
+        self._look = Look(armed).below
         self.terms: list[Term] = []
 
     def near(self, top: Any) -> Term | None:
@@ -149,11 +137,13 @@ class _Reader:
             after = graph.operands(node)
             if name in graph.ADD and len(after) == 2:
                 for part in after:
-                    self.split(part, part, call, divisors, plain=plain)
+                    self.split(part, part if plain else top, call, divisors, plain=plain)
+                if graph.smoothed_at(node):
+                    _count_alike(self.terms[-2], self.terms[-1])
                 return
-            if _stacks(node, name, after):
-                for part in graph.operands(after[0]):
-                    self.split(part, part, call, divisors, plain=plain)
+            parts = parts_of(node, name, self._of_parameters)
+            if parts:
+                self._add_up(parts, top, call, divisors, plain=plain)
                 return
             if name in graph.SCALE and len(after) == 2:
                 rest = self._besides_parameters(node, name, after, call)
@@ -169,11 +159,34 @@ class _Reader:
             node = after[0]
         self.terms.append(self._term(node, name, top, call, divisors, plain=plain))
 
+    def _add_up(
+        self,
+        parts: list[Part],
+        top: Any,
+        call: Call | None,
+        divisors: list[Divisor],
+        *,
+        plain: bool,
+    ) -> None:
+        """The terms of losses in one tensor."""
+        for part in parts:
+            alone = plain and part.product is None
+            start = part.node if alone else part.product if plain else top
+            before = len(self.terms)
+            self.split(part.node, start, call, divisors, plain=alone)
+            if plain and not alone:
+                for term in self.terms[before:]:
+                    term.place = part.place
+
+    def _of_parameters(self, sides: list[Any], call: Call | None = None) -> list[bool]:
+        """Whether each is computed from parameters alone."""
+        seen = [self._look(side, call, NEAR) for side in sides]
+        return [not (each.data or each.calls) for each in seen]
+
     def _besides_parameters(self, node: Any, name: str, after: list[Any], call: Call | None) -> Any:
         """Of a product with a number that parameters alone give, or a quotient by one: the other
         side."""
-        seen = [self.look(side, call, _NEAR) for side in after]
-        own = [not (each.data or each.calls) for each in seen]
+        own = self._of_parameters(after, call)
         if own[1] and not own[0]:
             return after[0]
         return after[1] if own[0] and not own[1] and name[0] == "M" else None
@@ -191,7 +204,7 @@ class _Reader:
         """What a number that is no sum of others is."""
         reduction = graph.reduction_at(node, name)
         chain, below = self._chain(node, name, reduction, divisors)
-        seen = self.look(node, call, _NEAR if call else _FAR, skip=chain)
+        seen = self._look(node, call, NEAR if call else FAR, skip=chain)
         calls = seen.calls
         if call is not None and (seen.data or name not in graph.OF_PARAMETERS):
             calls = [call]
@@ -220,7 +233,7 @@ class _Reader:
 
     def unknown(self, node: Any, name: str) -> Term:
         """A term that counts as a mean over samples."""
-        seen = self.look(node, None, _FAR)
+        seen = self._look(node, None, FAR)
         calls = seen.calls or self._armed
         shares = [each.share for each in calls if each.share is not None]
         term = Term(node, "once", calls, share=shares[0] if shares else None, zeroed=seen.marked)
@@ -231,7 +244,7 @@ class _Reader:
         return term
 
     def _counted(self, node: Any, top: Any, count: float) -> Term:
-        seen = self.look(node, None, _FAR)
+        seen = self._look(node, None, FAR)
         calls = seen.calls or self._armed
         shares = [each.share for each in calls if each.share is not None]
         return Term(
@@ -247,7 +260,7 @@ class _Reader:
         way: set[Any] = set()
         found: list[graph.Reduction] = []
         reduction = first
-        for _ in range(_NEAR):
+        for _ in range(NEAR):
             if reduction is not None:
                 found.append(reduction)
             elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
@@ -306,61 +319,6 @@ class _Reader:
             term.divided = divided_by_numbers(numbers, over, term.share, ragged=ragged)
             term.kind, term.count, term.noticed = term.divided.read()
 
-    def look(self, start: Any, call: Call | None, most: int, skip: set[Any] | None = None) -> _Seen:
-        """Look below a node, as far as outputs of calls. call: whose inside this is."""
-        seen, known = _Seen(), {start}
-        left = [start]
-        reduced: list[tuple[Any, str]] = []
-        for _ in range(most):
-            if not left:
-                break
-            node = left.pop()
-            name = node.name()
-            if call is None and (found := call_at(node)) is not None:
-                seen.marked.append(node)
-                if found not in seen.calls:
-                    seen.calls.append(found)
-                continue
-            after = [each for each, _ in node.next_functions]
-            if name not in graph.OF_PARAMETERS or (
-                name in graph.PRODUCTS and _times_data(node, name)
-            ):
-                seen.data = True
-            if name == graph.LEAF and not self._is_trained(node.variable):
-                seen.data = True
-            seen.ragged |= name in graph.RAGGED
-            coupling = graph.may_couple(name) and (skip is None or node not in skip)
-            if coupling or (name == "MmBackward0" and None not in after):
-                reduced.append((node, name))
-            for each in after:
-                if each is not None and each not in known:
-                    known.add(each)
-                    left.append(each)
-        else:
-            seen.data = True
-        if reduced and call is None and seen.calls and skip is not None:
-            seen.couples = self._coupling(reduced, seen.calls)
-        return seen
-
-    def _is_trained(self, leaf: torch.Tensor) -> bool:
-        """Whether a leaf is a parameter, be it of no module."""
-        if isinstance(leaf, torch.nn.Parameter):
-            return True
-        return any(leaf is p for call in self._armed if call.bearer for p in call.bearer.trained)
-
-    def _coupling(self, reduced: list[tuple[Any, str]], calls: list[Call]) -> str:
-        """The operation that makes samples depend on each other; nothing where none does."""
-        rows = next((each.share.count for each in calls if each.share is not None), 0)
-        for node, name in reduced:
-            if name == "MmBackward0":
-                sides = [self.look(side, None, _FAR).calls for side in graph.operands(node)]
-                gathered = any(call.bearer is None for calls in sides for call in calls)
-                if all(sides) and not gathered:
-                    return name
-            elif graph.couples(node, name, rows) and self.look(node, None, _FAR).calls:
-                return name
-        return ""
-
 
 def _of_the_one(divisor: torch.Tensor | float, found: list[graph.Reduction]) -> bool:
     """Whether what a share of one sample is divided by is that sample's own, as a length is: other
@@ -370,25 +328,10 @@ def _of_the_one(divisor: torch.Tensor | float, found: list[graph.Reduction]) -> 
     return found[-1].sizes[:1] == divisor.shape[:1]
 
 
-def _stacks(node: Any, name: str, after: list[Any]) -> bool:
-    """Whether this adds up numbers that were put into one tensor."""
-    if name not in graph.SUMS | graph.MEANS or len(after) != 1:
-        return False
-    if after[0].name() not in graph.STACK or call_at(after[0]) is not None:
-        return False
-    return len(after[0].next_functions) == saved(node, "self_sym_sizes")[0] and (
-        len(saved(node, "self_sym_sizes")) == 1
-    )
-
-
-def _times_data(node: Any, name: str) -> bool:
-    """Whether one side of a product is no parameter's, nor a number."""
-    if name != "MulBackward0":
-        return any(after is None for after, _ in node.next_functions[-2:])
-    if len(graph.operands(node)) == 2:
-        return False
-    other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
-    return isinstance(other, torch.Tensor) and other.numel() != 1
+def _count_alike(first: Term, second: Term) -> None:
+    """Two means over the same things, which are counted in one way only."""
+    if first.kind == second.kind == "count" and second.divided is not None:
+        second.count, second.divided = first.count, None
 
 
 def _over_samples(chain: list[graph.Reduction], rows: int) -> graph.Reduction:

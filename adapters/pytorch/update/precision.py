@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dream.adapters.pytorch.module_set import ModuleSet
+from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.private import BatchNorm, tables, to_local, tree_map, version_of
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import Precision as Row

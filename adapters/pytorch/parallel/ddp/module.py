@@ -243,6 +243,9 @@ class DdpModule(DistributedModule, Bearer):
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
+    def taken_elsewhere(self) -> None:
+        self.backwards.averaged()
+
     def received(self) -> Numbers:
         if self._riders is not None:
             means: Sequence[float] = self._riders.means

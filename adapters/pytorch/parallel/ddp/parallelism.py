@@ -25,6 +25,7 @@ from dream.adapters.pytorch.data.pace import Pace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.differentiate import Differentiated
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
@@ -177,6 +178,8 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+            if self.world.world_size > 1:
+                hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
         if self.world.world_size > 1 and self.plan.options.get("shares") == "auto":
             self._follow_speeds(hooks)
 

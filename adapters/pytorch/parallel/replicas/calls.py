@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from dream._log import logger
-from dream.adapters.pytorch.call_hook import CallHook
+from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
 from dream.adapters.pytorch.data.shares import Shares, rows_of
 from dream.adapters.pytorch.loss import MicroWeights
-from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
     called_by_user,

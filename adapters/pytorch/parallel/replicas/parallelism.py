@@ -11,9 +11,8 @@ from torch.nn.parameter import Parameter
 
 from dream._adapter import Metric, Plan
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook, wrap_compile
+from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook, wrap_compile
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
 from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
 from dream.adapters.pytorch.parallel.replicas.train import (

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.call_hook import set_hook
+from dream.adapters.pytorch.call_hook import ModuleSet, set_hook
 from dream.adapters.pytorch.data.shares import rows_of
 from dream.adapters.pytorch.loss import count_of
-from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises

@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream import stall
 from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.module import ModuleRegistry
-from dream.adapters.pytorch.module_set import ModuleSet
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
 

@@ -120,6 +120,17 @@ def label_smoothing() -> Trained:
     return loop(mlp(), lambda m, b: F.cross_entropy(m(b[0]), b[1], label_smoothing=0.1))
 
 
+def label_smoothing_of_some() -> Trained:
+    """Weights of classes, and targets that are ignored: both parts are over the same weights."""
+    weight = torch.tensor([0.2, 1.0, 3.0, 0.5])
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        target = torch.where(b[2] > 0.5, -100, b[1])
+        return F.cross_entropy(m(b[0]), target, weight=weight, label_smoothing=0.1)
+
+    return loop(mlp(), loss)
+
+
 def soft_targets() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         return F.cross_entropy(m(b[0]), F.softmax(b[0][:, :CLASSES], 1))
@@ -201,6 +212,36 @@ def over_a_count_or_a_tensor() -> Trained:
         return each.sum() / torch.maximum(many, one) + each.sum() / one.maximum(many)
 
     return loop(mlp(1), loss, rate=0.01)
+
+
+def over_a_count_and_a_little() -> Trained:
+    """Against a division by nothing, which some rank has."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > 1.0).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / (mask.sum() + 1e-8)
+
+    return loop(mlp(), loss)
+
+
+def over_a_full_mask() -> Trained:
+    """The same number on every rank, and a count."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = (b[2] > -100.0).float()
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / mask.sum()
+
+    return loop(mlp(), loss)
+
+
+def tokens_over_their_number() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        scores = m(b[0], b[1]).view(-1, 11)
+        return F.cross_entropy(scores, b[1].view(-1), reduction="sum") / (b[1] != -100).sum()
+
+    return loop(Tokens(), loss, texts())
 
 
 def over_a_count_and_one() -> Trained:
@@ -494,6 +535,99 @@ def learnt_weight() -> Trained:
     return loop(Both(), loss)
 
 
+class Uncertain(nn.Module):
+    """Two tasks, and how sure of them it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.spread = nn.Linear(WIDTH, CLASSES + 1), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.body(x)
+        return out[:, :CLASSES], out[:, CLASSES]
+
+
+def stacked_losses() -> Trained:
+    """Put into one tensor, weighed there, and added up."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        losses = torch.stack([F.cross_entropy(out, b[1]), out.square().mean()])
+        return (torch.tensor([0.7, 0.3]) * losses).sum()
+
+    return loop(mlp(), loss)
+
+
+def stacked_learnt_weights() -> Trained:
+    """The same, weighed by parameters that learn from each loss's size."""
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        kinds, number = m(b[0])
+        losses = torch.stack([F.cross_entropy(kinds, b[1]), F.mse_loss(number, b[2])])
+        return (torch.exp(-m.spread) * losses + m.spread).sum()
+
+    return loop(Uncertain(), loss)
+
+
+def learnt_weight_of_a_sum() -> Trained:
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        kinds, number = m(b[0])
+        first, second = F.cross_entropy(kinds, b[1]), F.mse_loss(number, b[2])
+        weights = torch.exp(-m.spread)
+        return weights[0] * (first + 0.1 * second) + weights[1] * second + m.spread.sum()
+
+    return loop(Uncertain(), loss)
+
+
+def differentiated_by_hand() -> Trained:
+    """No backward pass, and a last batch of one sample, of which a rank has none."""
+    model, printed = mlp(), []
+    data = TensorDataset(numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3))
+    for x, y in DataLoader(data, batch_size=9):
+        weight = torch.tensor([0.2, 1.0, 3.0, 0.5])
+        penalty = sum(p.square().sum() for p in model.parameters())
+        loss = F.cross_entropy(model(x), y, weight=weight) + 0.01 * penalty
+        slopes = torch.autograd.grad(loss, [*model.parameters()])
+        with torch.no_grad():
+            for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                parameter -= 0.05 * slope
+        printed.append(loss.item())
+    return trained(model, printed)
+
+
+def projected_gradients() -> Trained:
+    """Of two losses that pull apart, set for an optimizer."""
+    model = mlp()
+    parameters = [*model.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    for x, y, _ in classes():
+        out = model(x)
+        first = torch.autograd.grad(F.cross_entropy(out, y), parameters, retain_graph=True)
+        second = torch.autograd.grad(-out.mean(), parameters)
+        along = sum((a * b).sum() for a, b in zip(first, second, strict=True))
+        size = sum(b.square().sum() for b in second)
+        for parameter, a, b in zip(parameters, first, second, strict=True):
+            parameter.grad = a + b - min(along, 0.0) / size * b
+        optimizer.step()
+    return trained(model, [])
+
+
+def ratio_of_gradients() -> Trained:
+    """A loss is weighed by what its gradient is to another's, at the last layer."""
+    model = mlp()
+    last = model[2].weight
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        first, second = F.cross_entropy(out, b[1]), out.square().mean()
+        (one,) = torch.autograd.grad(first, last, retain_graph=True)
+        (other,) = torch.autograd.grad(second, last, retain_graph=True)
+        return first + 0.5 * (one.norm() / other.norm()).detach() * second
+
+    return loop(model, loss)
+
+
 def whole_batches() -> Trained:
     """No loader: every batch is cut from the data by hand."""
     model, x, y = mlp(), numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3)
@@ -587,6 +721,34 @@ def spread_over_samples() -> Trained:
     return loop(mlp(), lambda m, b: m(b[0]).var(0).mean())
 
 
+def hardest_half() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return each.topk(max(1, len(each) // 2)).values.mean()
+
+    return loop(mlp(), loss)
+
+
+def squares_of_losses() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kinds, number = m(b[0])
+        losses = torch.stack([F.cross_entropy(kinds, b[1]), F.mse_loss(number, b[2])])
+        return losses.square().sum()
+
+    return loop(Uncertain(), loss)
+
+
+def one_weight_of_two_counts() -> Trained:
+    """What the parameter learns is of a sum whose parts count differently."""
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        kinds, number = m(b[0])
+        first = F.cross_entropy(kinds, b[1], weight=torch.tensor([0.2, 1.0, 3.0, 0.5]))
+        return torch.exp(-m.spread[0]) * (first + F.mse_loss(number, b[2])) + m.spread.sum()
+
+    return loop(Uncertain(), loss)
+
+
 def structures_in_turn() -> Trained:
     """Losses that begin with the same operation, and differ in all that it keeps."""
     turn = itertools.count()
@@ -658,11 +820,23 @@ def bare_penalty() -> Trained:
     )
 
 
+QUIET: dict[str, Callable[[], Trained]] = {
+    each.__name__: each
+    for each in (
+        masked_mean, label_smoothing, label_smoothing_of_some, over_a_count_and_a_little,
+        over_a_full_mask, tokens_over_their_number, stacked_losses,
+    )
+}  # fmt: skip
+"""What these divide by is known: nothing is said of them."""
+
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "dice": (dice, "DivBackward0"),
     "root_of_mean": (root_of_mean, "SqrtBackward0"),
     "own_negatives": (own_negatives, "MmBackward0"),
     "spread_over_samples": (spread_over_samples, "VarBackward0"),
+    "hardest_half": (hardest_half, "TopkBackward0"),
+    "squares_of_losses": (squares_of_losses, "MseLossBackward0"),
+    "one_weight_of_two_counts": (one_weight_of_two_counts, "MulBackward0"),
 }
 """These count as means over samples, and the operation is named."""
 
@@ -671,13 +845,17 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
     for each in (
         mean, summed, sum_over_batch_size, sum_over_rows, mean_of_means, mean_then_sum,
         over_its_own_length,
-        class_weights, label_smoothing, soft_targets, batchmean, masked_mean, boolean_mask,
+        class_weights, label_smoothing, label_smoothing_of_some, soft_targets, batchmean,
+        masked_mean, boolean_mask,
         half_a_sum_of_some, sum_of_some_over_their_number,
         over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
-        over_a_count_as_a_number,
+        over_a_count_as_a_number, over_a_count_and_a_little, over_a_full_mask,
+        tokens_over_their_number,
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
+        stacked_losses, stacked_learnt_weights, learnt_weight_of_a_sum,
+        differentiated_by_hand, projected_gradients, ratio_of_gradients,
         whole_batches, structures_in_turn,
         bare_mean_by_hand, bare_sum, bare_sum_by_hand, bare_penalty,
     )

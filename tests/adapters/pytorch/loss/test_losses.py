@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from loss_scripts import BY_HAND, NOT_UNDERSTOOD, SCRIPTS
+from loss_scripts import BY_HAND, NOT_UNDERSTOOD, QUIET, SCRIPTS
 
 JOB = Path(__file__).with_name("loss_job.py")
 NEAR = {"penalty_on_sum", "two_kinds", "zipped"}
@@ -70,4 +70,10 @@ def test_what_is_taken_for_granted_is_said(ran: Ran, line: str) -> None:
 def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
     line = "a tensor that is not the same on every rank, and no count of what the loss adds up"
     assert line in str(ran.said["said by over_a_count_and_one"])
-    assert line not in str(ran.said["said by masked_mean"])
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_of_a_divisor_that_is_known_nothing_is_said(ran: Ran, name: str) -> None:
+    said = str(ran.said[f"said by {name}"])
+    assert "the loss is a sum" not in said
+    assert "count differently" not in said

@@ -1,0 +1,129 @@
+"""`torch.autograd.grad` of a loss with respect to parameters, which is no backward pass: what it
+returns is the gradient of the loss over the global batch, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.factors import Factor
+from dream.adapters.pytorch.loss.scaling import scaled, stops, value_of
+from dream.adapters.pytorch.loss.words import tell_once
+from dream.adapters.pytorch.private import current_backward, recomputing
+from dream.collectives import Communicator
+
+_OWN = (
+    "gradients by parameters that torch.autograd.grad returns for further differentiation, or of "
+    "one of an update's micro-batches, are of this rank's samples alone; what is computed from "
+    "them is then no gradient of the global batch. Average them where that matters, by "
+    "strategy.communicator.all_reduce"
+)
+
+
+@final
+class Differentiated:
+    """Stands for `torch.autograd.grad` while a block is open."""
+
+    def __init__(self, weighed: WeighedBackward, among: Communicator) -> None:
+        self._weighed, self._among = weighed, among
+        self._said: set[str] = set()
+
+    def wrap(self, grad: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(grad)
+        def differentiated(
+            outputs: Any,
+            inputs: Any,
+            grad_outputs: Any = None,
+            retain_graph: bool | None = None,
+            create_graph: bool = False,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+            if not self._concerns(wanted):
+                return grad(
+                    outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs
+                )
+            roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+            if create_graph or self._weighed.cut or kwargs.get("is_grads_batched"):
+                tell_once(_OWN, self._said)
+                return grad(
+                    outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs
+                )
+            given = [grad_outputs] if _is_one(grad_outputs) else list(grad_outputs)
+            given = given * len(roots) if given == [None] else given
+
+            def run(starts: list[Any]) -> Sequence[Any]:
+                found: Sequence[Any] = grad(
+                    roots, wanted, starts, retain_graph, create_graph, *args, **kwargs
+                )
+                return found
+
+            return self._global(run, roots, given, wanted, keep=bool(retain_graph))
+
+        return differentiated
+
+    def _concerns(self, wanted: Sequence[Any]) -> bool:
+        """Whether some of these are parameters of modules that were called, and no backward pass
+        runs."""
+        if not any(isinstance(x, nn.Parameter) for x in wanted):
+            return False
+        if recomputing() or current_backward() != -1:
+            return False
+        trained = {id(p) for bearer in self._weighed.bearers() for p in bearer.trained}
+        return any(id(x) in trained for x in wanted)
+
+    def _global(
+        self,
+        run: Callable[[list[Any]], Sequence[Any]],
+        roots: list[Any],
+        given: list[Any],
+        wanted: list[Any],
+        *,
+        keep: bool,
+    ) -> tuple[Any, ...]:
+        terms, weighed = self._weighed.read_at_once(roots)
+        handles, starts, at = stops(weighed), [], 0
+        value: Factor = 0.0
+        for root, each, start in zip(roots, terms, given, strict=True):
+            own = weighed.factors[at : at + len(each)]
+            at += len(each)
+            first, more = scaled(root, start, each, own)
+            starts.append(first)
+            handles += more
+            value = value_of(root, each, own)
+        try:
+            found = run(starts)
+        finally:
+            for handle in handles:
+                handle.remove()
+        gradients, told = self._mean(found, wanted, value)
+        if not keep:
+            self._weighed.taken_elsewhere()
+            if len(roots) == 1 and roots[0].numel() == 1:
+                roots[0].data.fill_(told)
+        return gradients
+
+    @torch.no_grad()
+    def _mean(
+        self, found: Sequence[Any], wanted: list[Any], value: Any
+    ) -> tuple[tuple[Any, ...], torch.Tensor]:
+        """In one call: which there are, the loss, and the gradients, each a mean over the ranks."""
+        some = torch.tensor([float(each is not None) for each in found])
+        own = [
+            torch.zeros_like(x) if each is None else each.to_dense()
+            for each, x in zip(found, wanted, strict=True)
+        ]
+        number = torch.as_tensor(value, dtype=torch.float64)
+        there, told, *means = self._among.all_reduce([some, number, *own])
+        pairs = zip(there.tolist(), means, strict=True)
+        return tuple(mean if any_has else None for any_has, mean in pairs), told
+
+
+def _is_one(given: Any) -> bool:
+    return given is None or isinstance(given, torch.Tensor)

@@ -1,0 +1,102 @@
+"""What lies below a node of a loss's graph."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.private import saved
+
+FAR, NEAR = 2048, 48
+"""Nodes that are looked at between a loss and the outputs it comes from; and within a model that
+returns its loss."""
+
+
+@final
+class Seen:
+    """What lies below a node: the calls whose outputs are reached, and whether it is of parameters
+    alone."""
+
+    __slots__ = ("calls", "couples", "data", "marked", "ragged")
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.marked: list[Any] = []
+        self.data = self.ragged = False
+        self.couples = ""
+
+
+@final
+class Look:
+    """armed: the calls since the last backward, whose parameters are known for such."""
+
+    def __init__(self, armed: list[Call]) -> None:
+        self._armed = armed
+
+    def below(self, start: Any, call: Call | None, most: int, skip: set[Any] | None = None) -> Seen:
+        """Look below a node, as far as outputs of calls. call: whose inside this is."""
+        seen, known = Seen(), {start}
+        left = [start]
+        reduced: list[tuple[Any, str]] = []
+        for _ in range(most):
+            if not left:
+                break
+            node = left.pop()
+            name = node.name()
+            if call is None and (found := call_at(node)) is not None:
+                seen.marked.append(node)
+                if found not in seen.calls:
+                    seen.calls.append(found)
+                continue
+            after = [each for each, _ in node.next_functions]
+            if name not in graph.OF_PARAMETERS or (
+                name in graph.PRODUCTS and _times_data(node, name)
+            ):
+                seen.data = True
+            if name == graph.LEAF and not self._is_trained(node.variable):
+                seen.data = True
+            seen.ragged |= name in graph.RAGGED
+            coupling = graph.may_couple(name) and (skip is None or node not in skip)
+            if coupling or (name == "MmBackward0" and None not in after):
+                reduced.append((node, name))
+            for each in after:
+                if each is not None and each not in known:
+                    known.add(each)
+                    left.append(each)
+        else:
+            seen.data = True
+        if reduced and call is None and seen.calls and skip is not None:
+            seen.couples = self._coupling(reduced, seen.calls)
+        return seen
+
+    def _is_trained(self, leaf: torch.Tensor) -> bool:
+        """Whether a leaf is a parameter, be it of no module."""
+        if isinstance(leaf, torch.nn.Parameter):
+            return True
+        return any(leaf is p for call in self._armed if call.bearer for p in call.bearer.trained)
+
+    def _coupling(self, reduced: list[tuple[Any, str]], calls: list[Call]) -> str:
+        """The operation that makes samples depend on each other; nothing where none does."""
+        rows = next((each.share.count for each in calls if each.share is not None), 0)
+        for node, name in reduced:
+            if name == "MmBackward0":
+                sides = [self.below(side, None, FAR).calls for side in graph.operands(node)]
+                gathered = any(call.bearer is None for calls in sides for call in calls)
+                if all(sides) and not gathered:
+                    return name
+            elif graph.couples(node, name, rows) and self.below(node, None, FAR).calls:
+                return name
+        return ""
+
+
+def _times_data(node: Any, name: str) -> bool:
+    """Whether one side of a product is no parameter's, nor a number."""
+    if name != "MulBackward0":
+        return any(after is None for after, _ in node.next_functions[-2:])
+    if len(graph.operands(node)) == 2:
+        return False
+    other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+    return isinstance(other, torch.Tensor) and other.numel() != 1
