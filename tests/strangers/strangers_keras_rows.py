@@ -147,6 +147,7 @@ EXACT = (
     "two_fits",
     "unet",
     "vae_add_loss",
+    "vae_add_loss_summed",
     "vit",
 )
 
