@@ -177,7 +177,7 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def _tried_alone(engine: Engine) -> Iterator[None]:
-    """Inside, a loss is tried outside of the step: nothing is weighed, and draws are of no batch."""
+    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch."""
     with engine.outside(), weighed(engine, None), drawn_by(None):
         yield
 
