@@ -20,7 +20,7 @@ from keras import ops, tree
 from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
-from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.randomness.draws import drawn_by, once
 
 Kind = Literal["mean", "sum", "unknown"]
 _CUTS = (4, 2)
@@ -117,7 +117,7 @@ class _Weighed:
             return value
         if self._calls_itself or self._gives_number:
             if self._kind is None:
-                with place.engine.outside(), weighed(place.engine, None):
+                with _tried_alone(place.engine):
                     self._kind = self._tried(y_true, y_pred, sample_weight)
             return place.as_sum(value) if self._kind == "sum" else value
         mask, reduction = private.mask_of(y_pred), self._loss.reduction
@@ -175,11 +175,18 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
     return value
 
 
+@contextmanager
+def _tried_alone(engine: Engine) -> Iterator[None]:
+    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch."""
+    with engine.outside(), weighed(engine, None), drawn_by(None):
+        yield
+
+
 def _kinds_once(
     model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: Any
 ) -> list[Kind]:
     if model not in _kinds:
-        with engine.outside(), weighed(engine, None), private.rehearsal(model):
+        with _tried_alone(engine), private.rehearsal(model):
             _kinds[model] = kinds_of(function, like)
         if "unknown" in _kinds[model]:
             say(what, engine.knobs.strict)

@@ -66,14 +66,24 @@ ON_A_MESH = {
     "logs_in_files": "This callback reads weights on the rank that writes",
     "tabular": "cannot split this operation over a mesh",
     "siamese": "cannot split this operation over a mesh",
-    **dict.fromkeys(("masked_tagging", "seq2seq", "shared_layers", "text_lstm"), MESH_TIME),
+    "unet": "cannot split this operation over a mesh",
+    "tf_jit": "XLA cannot compile a step that is split",
+    "resume_by_epoch": "This callback reads weights on the rank that writes",
+    **dict.fromkeys(
+        (
+            "masked_tagging", "seq2seq", "shared_layers", "text_lstm", "timeseries",
+            "token_weights",
+        ),
+        MESH_TIME,
+    ),
     **dict.fromkeys(
         (
             "class_weight", "early_stopping", "evaluating_callback", "fine_tuning",
             "hyperparameters", "kfold", "mini_gpt", "mnist_dropout", "noise_layers",
             "one_then_another", "pseudo_labels", "reduce_lr", "save_load", "subclassed",
             "text_from_raw", "tf_diffusion", "tf_steps_per_execution", "transformer_classifier",
-            "two_fits", "vit",
+            "two_fits", "vit", "mixup", "tf_own_trackers", "tf_vae", "vae_add_loss",
+            "vae_add_loss_summed",
         ),
         MESH_DRAWS,
     ),
@@ -147,6 +157,7 @@ EXACT = (
     "two_fits",
     "unet",
     "vae_add_loss",
+    "vae_add_loss_summed",
     "vit",
 )
 

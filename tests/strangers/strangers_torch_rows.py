@@ -96,7 +96,12 @@ ROWS: list[Row] = [
     Row("library_mapped_table", needs=("datasets",)),
     Row("library_masking_collator", needs=("transformers",)),
     Row("library_patches", needs=("einops",)),
-    Row("library_pictures", needs=("torchvision",)),
+    Row(
+        "library_pictures",
+        tolerance=2e-4,
+        reason="alone, from weights that differ by a 1e-7th, it ends 4e-5 away",
+        needs=("torchvision",),
+    ),
     Row("library_stateful_loader", needs=("torchdata",)),
     Row("library_streamed_rows", needs=("datasets",)),
     Row("library_streamed_masking", needs=("datasets", "transformers")),
