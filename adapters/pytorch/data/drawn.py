@@ -43,10 +43,7 @@ class DrawnOrder:
     """A loader's order, as torch's generator and those of its own draw it."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        held = [loader.generator, getattr(loader.sampler, "generator", None)]
-        held.append(getattr(loader.batch_sampler, "generator", None))
-        own = {id(x): x for x in held if isinstance(x, torch.Generator)}
-        self._generators = [torch.default_generator, *own.values()]
+        self._generators = [torch.default_generator, *_own(loader)]
         self._kept = _Kept()
         self._again: _Kept | None = None
 
@@ -98,6 +95,18 @@ class DrawnOrder:
     def _set(self, states: States) -> None:
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
+
+
+def _own(loader: DataLoader[Any]) -> list[torch.Generator]:
+    held = [loader.generator, getattr(loader.sampler, "generator", None)]
+    held.append(getattr(loader.batch_sampler, "generator", None))
+    return [*{id(x): x for x in held if isinstance(x, torch.Generator)}.values()]
+
+
+def kept_with(data: Any) -> list[torch.Generator]:
+    """Return the generators of loaders' own, whose states are kept with their place."""
+    loaders = data.values() if isinstance(data, Mapping) else [data]
+    return [own for each in loaders if isinstance(each, DataLoader) for own in _own(each)]
 
 
 def _written(state: torch.Tensor) -> str:
