@@ -43,8 +43,8 @@ _WITHIN = (
 )
 _UNKEPT = (
     "{} trains on beside what the checkpoint holds, and begins anew where training goes on: that "
-    "is another model. Give load and save all models, optimizers and schedules (and scalers), several "
-    "as dicts; and draw from torch's, NumPy's or Python's own generator, which are kept"
+    "is another model. Give load and save all models, optimizers, schedules and scalers, several "
+    "of a kind as a dict; and draw from torch's, NumPy's or Python's own generator, which are kept"
 )
 _IN_MID_PASS = (
     "training goes on in epoch %d with %d batches of it behind: what the loop counts by itself, as "
