@@ -17,10 +17,11 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_bytes, array_of
+from dream.adapters.pytorch.unkept import Unkept
 from dream.checkpoint import generators, layers
 from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.array_files import check_arrays
-from dream.checkpoint.checkpointer import Checkpointer, Named
+from dream.checkpoint.checkpointer import Checkpointer, Named, Parts
 from dream.checkpoint.content import (
     Arrays,
     OptimizerState,
@@ -113,6 +114,9 @@ class TorchCheckpointer(Checkpointer):
 
     def count_updates(self, optimizer: Optimizer, updated: Callable[[], None]) -> None:
         optimizer.register_step_post_hook(lambda *_: updated())
+
+    def unkept(self, parts: Parts) -> Callable[[], list[str]]:
+        return Unkept(parts).names
 
     def random(self, models: Named) -> dict[str, Any]:
         del models  # torch's layers draw from its one generator

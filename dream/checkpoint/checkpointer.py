@@ -64,6 +64,12 @@ class Checkpointer(ABC):
             f"{type(optimizer).__name__}. Give fit callbacks=[dream.keras.Checkpoint(folder)]."
         )
 
+    def unkept(self, parts: Parts) -> Callable[[], list[str]]:
+        """Return what names, when it is called, that which trains on beside these parts, and would
+        begin anew where training goes on."""
+        del parts
+        return list
+
     @abstractmethod
     def random(self, models: Named) -> dict[str, Any]:
         """Say where the generators stand, those of the models among them."""

@@ -52,10 +52,19 @@ class Checkpoint:
     def epoch(self) -> int:
         """Return the pass over the data that training goes on in, from 0; of several loaders, over
         the first."""
+        return int(self._first["epoch"])
+
+    @property
+    def batch(self) -> int:
+        """Return how many batches of that pass were handed out before: what a loop that counts them
+        goes on from, `enumerate(loader, at.batch if epoch == at.epoch else 0)`."""
+        return int(self._first["batches"])
+
+    @property
+    def _first(self) -> Mapping[str, Any]:
         if self.data is None:
-            return 0
-        first = self.data if "epoch" in self.data else next(iter(self.data.values()))
-        return int(first["epoch"])
+            return {"epoch": 0, "batches": 0}
+        return self.data if "epoch" in self.data else next(iter(self.data.values()))
 
 
 def named_in(model: str, name: str) -> str:

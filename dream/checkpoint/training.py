@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +36,21 @@ _CUT = (
     "that goes on reads the rest of that pass first. Where a loop ends so in every epoch, give it "
     "no more than it reads (a Subset, or a sampler with num_samples=)"
 )
+_WITHIN = (
+    "a loader has ended within the pass of another, and has not begun anew: where the loop goes on "
+    "with copies of its batches, as itertools.cycle does, those of a training that goes on are "
+    "others. Begin it anew instead: while True: yield from loader"
+)
+_UNKEPT = (
+    "{} trains on beside what the checkpoint holds, and begins anew where training goes on: that "
+    "is another model. Give load and save all models, optimizers, schedules and scalers, several "
+    "of a kind as a dict; and draw from torch's, NumPy's or Python's own generator, which are kept"
+)
+_IN_MID_PASS = (
+    "training goes on in epoch %d with %d batches of it behind: what the loop counts by itself, as "
+    "an index or a mean that a schedule goes by, begins anew. Count on from load(...).batch, as in "
+    "enumerate(loader, at.batch if epoch == at.epoch else 0)"
+)
 FolderPath = str | os.PathLike[str]
 
 
@@ -59,10 +75,12 @@ class TrainingCheckpoints:
         self._parts: Parts | None = None  # those that are saved by themselves
         self._step = 0
         self._updated = False
+        self._handed = 0
         self._tracks: list[Track] = []
         self._leaves = False
         self._said: set[str] = set()
         self._read: Mapping[Tracked, int] = {}
+        self._unkept: Callable[[], list[str]] = list
 
     def save(
         self, path: FolderPath, parts: Parts, step: int, *,
@@ -88,6 +106,9 @@ class TrainingCheckpoints:
         if path is None:
             self._keep(parts, found.step if found else 0)
         self._read = tracked.read_so_far()
+        self._unkept = held.unkept(parts)
+        if found is not None and parts.data is not None and found.batch:
+            logger.info(_IN_MID_PASS, found.epoch, found.batch)
         return found
 
     def rest(self, *, failed: bool) -> None:
@@ -135,14 +156,18 @@ class TrainingCheckpoints:
     def _has_updated(self) -> None:
         self._step += 1
         self._updated = True
+        self._handed = sum(track.handed for track in self._tracks)
 
     def _step_ended(self) -> None:
-        """A batch is asked for: where an update came before it, all of that step is done. Where
-        one of several loaders is at its end, the next step is waited for: others of them may not
-        be asked for theirs in the pass that would be gone on with, and not begin their next."""
-        several = len(self._tracks) > 1
-        if not self._updated or (several and any(track.at_end for track in self._tracks)):
+        """A batch is asked for: where an update came before it, all of that step is done. Of
+        several loaders none may be at its end, as others of them may not be asked for theirs in
+        the pass that would be gone on with; nor may one have handed out the next step's."""
+        if not self._updated:
             return
+        if len(self._tracks) > 1:
+            self._tell_of_ended()
+            if self._within_a_step:
+                return
         self._updated = False
         agreed = self._ends.came()
         if agreed is None or not (agreed.leaves or agreed.due):
@@ -153,11 +178,19 @@ class TrainingCheckpoints:
         if agreed.leaves:
             leave(self._notice, saving.wait())
 
+    @property
+    def _within_a_step(self) -> bool:
+        handed = sum(track.handed for track in self._tracks)
+        return handed != self._handed or any(track.at_end for track in self._tracks)
+
     def _write(
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
     ) -> Saving:  # fmt: skip
         self._tell_of_data(parts.data)
+        if beside := self._unkept():
+            self._tell_once(_UNKEPT.format(", ".join(beside)))
+        self._unkept = list  # looked at once: it goes through all objects
         held, facts = self._held(parts.first_model), self._facts
         return self._saves.save(
             path, parts, step, held, extra=extra, facts=facts, keep=keep, best=best
@@ -174,6 +207,13 @@ class TrainingCheckpoints:
             self._tell_once(_OTHERS)
         if any(track.cut for track in kept):
             self._tell_once(_CUT)
+
+    def _tell_of_ended(self) -> None:
+        if _WITHIN in self._said:
+            return
+        pairs = itertools.permutations(self._tracks, 2)
+        if any(one.ended_within(other) for one, other in pairs):
+            self._tell_once(_WITHIN)
 
     def _tell_once(self, words: str) -> None:
         if words not in self._said:

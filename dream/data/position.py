@@ -3,15 +3,19 @@ that another number of them can go on from there."""
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol, Self, final
 
 from dream._errors import ConfigurationError
 from dream.data import tracked
 from dream.data.partition import Share
+
+_moments = itertools.count(1)
+"""By which passes are told to come before one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +129,17 @@ class Track:
 
     def began(self, last: Pass) -> None:
         """A pass has been asked for its first batch."""
+        last.began = next(_moments)
         self._last, self._start, self._begun = last, None, False
 
     def state(self) -> dict[str, Any]:
+        return self.state_beside(())
+
+    def state_beside(self, others: Sequence[Any]) -> dict[str, Any]:
         position = self._start or (self._last and self._last.position) or Position(self.epoch)
+        if any(isinstance(each, Track) and self._waits_for(each) for each in others):
+            assert self._last is not None
+            position = self._last.whole
         kept = {} if self._drawn is None else self._drawn.state(begun=self._begun)
         return {**position.state(self._facts()), **kept}
 
@@ -136,6 +147,36 @@ class Track:
     def at_end(self) -> bool:
         """Whether all of a pass is handed out, and its end has not been met."""
         return self._start is None and self._last is not None and self._last.at_end
+
+    def ended_within(self, other: Track) -> bool:
+        """Whether its pass has ended within one of `other`, and none has begun since: the loop may
+        go on with copies of its batches, as `itertools.cycle` does."""
+        last, theirs = self._last, other._last
+        if not self._rests or theirs is None or other._start is not None:
+            return False
+        assert last is not None
+        return not (theirs.over or theirs.cut) and theirs.began < last.over
+
+    @property
+    def _rests(self) -> bool:
+        """Whether its last pass is over, and the next one is not asked for."""
+        over = self._last is not None and self._last.over
+        return bool(over) and self._start is None and not self._begun
+
+    def _waits_for(self, other: Track) -> bool:
+        """Whether a loop that goes through one loader after the other is in `other` now: what goes
+        on goes through both again, and this one has nothing left."""
+        if not self._rests:
+            return False
+        last, theirs = self._last, other._last
+        assert last is not None
+        if other._start is not None or other._begun:
+            epoch = (other._start or Position(other.epoch)).epoch
+        elif theirs is None or theirs.over or theirs.cut or theirs.began < last.over:
+            return False
+        else:
+            epoch = theirs.position.epoch
+        return epoch == last.whole.epoch
 
     @property
     def cut(self) -> bool:
@@ -156,7 +197,8 @@ class Pass:
 
     track: whose epoch it counts as one of; None where it counts for nothing. trains: whether it
     yields shares to train on. position: before the batch that comes next. length: in batches,
-    where it is known. cut: whether its iterator is gone, and had batches left.
+    where it is known. cut: whether its iterator is gone, and had batches left. began, over: when,
+    among all passes; 0 where it has not. whole: where it stood as it ended.
     """
 
     def __init__(
@@ -165,7 +207,9 @@ class Pass:
         self.length = length
         self.trains = trains
         self.position = start
-        self.cut = self._over = False
+        self.whole = start
+        self.cut = False
+        self.began = self.over = 0
         self._whole = start.batches + length if length else None
         self._track = track
         self._first = 1 if start.batches else 2
@@ -204,13 +248,13 @@ class Pass:
 
     def ended(self) -> None:
         """The epoch is over: what comes next is another."""
-        self._over = True
+        self.over, self.whole = next(_moments), self.position
         self.position = replace(Position(), epoch=self.position.epoch + 1)
 
     def left(self) -> None:
         """Its iterator is gone. One that was not asked whether anything is left, as by a zip that
         ended with another loader, has ended all the same where nothing is."""
-        if self._over or not self._asked:
+        if self.over or not self._asked:
             return
         if self.at_end:
             self.ended()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 from weakref import WeakSet
 
@@ -21,6 +21,12 @@ class Tracked(Protocol):
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class OneOfSeveral(Tracked, Protocol):
+    def state_beside(self, others: Sequence[Tracked]) -> dict[str, Any]:
+        """Return the state of a loader of a training that reads others too."""
 
 
 class Counted(Tracked, Protocol):
@@ -73,8 +79,15 @@ def tracks_of(data: Any) -> list[Tracked]:
 def state_of(data: Any) -> dict[str, Any]:
     """Say where training stands in an item, or by name in each of several."""
     if isinstance(data, Mapping):
-        return {name: track_of(each).state() for name, each in data.items()}
+        tracks = tracks_of(data)
+        return {name: _beside(track, tracks) for name, track in zip(data, tracks, strict=True)}
     return track_of(data).state()
+
+
+def _beside(track: Tracked, tracks: Sequence[Tracked]) -> dict[str, Any]:
+    if isinstance(track, OneOfSeveral):
+        return track.state_beside([other for other in tracks if other is not track])
+    return track.state()
 
 
 def load_into(data: Any, state: Mapping[str, Any]) -> None:

@@ -31,3 +31,12 @@ def test_a_pass_draws_what_it_drew_wherever_it_was_saved(seed: int | None, tmp_p
         checkpoint_left.begun, str(tmp_path), seed, n=1, framework="torch", timeout=300
     )[0]
     assert found == {"asked": 0.0, "handed": 0.0}
+
+
+def test_workers_that_stay_draw_once(tmp_path: Path) -> None:
+    """A loader whose workers stay seeds them in its first pass alone: where training went on they
+    were seeded once more, so later orders were others, or were refused."""
+    found = dream.launch(
+        checkpoint_left.lasting, str(tmp_path), n=1, framework="torch", timeout=300
+    )[0]
+    assert found == {"ended": 0.0, "asked": 0.0, "handed": 0.0}

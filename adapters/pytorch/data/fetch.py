@@ -19,7 +19,8 @@ _ALL = (True, True, True)
 _said: set[str] = set()
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Say a line once."""
     if line not in _said:
         _said.add(line)
         logger.info(line)
@@ -77,7 +78,7 @@ class Fetch:
         if found in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
         if found == _DRAWN_IN_WORKERS:
-            _say(
+            say(
                 "the loader's workers draw random numbers as they read samples: each rank's draw "
                 "for its own, so they are not those of one device (num_workers=0 reads the global "
                 "batch on every rank, and is)"
@@ -118,7 +119,7 @@ class Fetch:
         self._found[0] = _WHOLE
         why = "draws random numbers" if drew or mixes else "is padded to the longest"
         if get_worker_info() is None:
-            _say(
+            say(
                 f"a sample of this loader {why} as it is read, so every rank reads the global "
                 "batch and keeps its rows"
             )

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from dream._errors import Unsupported
 from dream.adapters.pytorch.data.agreement import Agreement, Order
 from dream.adapters.pytorch.data.alike import digest_of_dataset
-from dream.adapters.pytorch.data.fetch import Fetch
+from dream.adapters.pytorch.data.fetch import Fetch, say
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 
 _NAME = "dream_dealt"
+_WORKERS_ANEW = (
+    "a pass goes on in its midst, and the loader's workers draw anew: samples "
+    "that they draw for are not those of an undisturbed training (num_workers=0 goes on exactly)"
+)
 
 
 def mark(loader: Any, dealt: DealtBatches | DealtStream) -> None:
@@ -295,6 +299,8 @@ def _dealt_class(
             return inner
         if begun.trains:
             modes.pass_begins()
+            if begun.position.batches and self.num_workers:
+                say(_WORKERS_ANEW)
         iterator = _DealtIterator(inner, begun, shares)
         return compared(iterator) if begun.trains else iterator
 
