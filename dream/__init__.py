@@ -11,10 +11,11 @@ from dream._errors import (
     Unsupported,
     WorkerFailed,
 )
-from dream._strategy import Strategy, communicator, current, strategy
+from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
 from dream.collectives import Communicator, Handle
 from dream.launch.function import launch
+from dream.strategies.making import communicator
 
 if TYPE_CHECKING:
     from dream.files.first import rank_zero_first

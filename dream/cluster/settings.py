@@ -7,7 +7,8 @@ TensorFlow's and Horovod's names stand beside the code that reads them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,20 @@ def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
 def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return what `dream run --framework` asked for this rank, if anything."""
     return environ.get(FRAMEWORK) or None
+
+
+@contextmanager
+def variable_set(name: str, text: str) -> Iterator[None]:
+    """Have a variable of this process's set inside."""
+    before = os.environ.get(name)
+    os.environ[name] = text
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def started_by_dream(environ: Mapping[str, str] = os.environ) -> bool:

@@ -6,7 +6,6 @@ in a folder that goes when the rank ends. mlflow's stays after the block, since 
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import tempfile
@@ -20,10 +19,11 @@ from typing import Any, final
 from dream._bound import bound_to
 from dream._framework import ImportWatch
 from dream._log import logger
+from dream.cluster.settings import variable_set
 
 _WANDB, _MLFLOW = "wandb", "mlflow"
 _READS = ("get_", "search_", "list_", "load_")
-_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
+_FILES_ALLOWED = "MLFLOW_ALLOW_FILE_STORE", "true"
 _STORES = (
     ("tracking._tracking_service", "TrackingStoreRegistry", "store.tracking"),
     ("tracking._model_registry", "ModelRegistryStoreRegistry", "store.model_registry"),
@@ -98,7 +98,7 @@ def _aside(
     def own() -> Any:
         from importlib import import_module
 
-        with _files_allowed():
+        with variable_set(*_FILES_ALLOWED):
             return import_module(module).FileStore(str(Path(folder.name).absolute()))
 
     @wraps(get_store)
@@ -126,7 +126,7 @@ class AsideStore:
         @wraps(own)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                with self._drawing(), _files_allowed():
+                with self._drawing(), variable_set(*_FILES_ALLOWED):
                     return own(*args, **kwargs)
             except Exception as error:
                 if getattr(error, "error_code", "") != "RESOURCE_DOES_NOT_EXIST":
@@ -159,17 +159,3 @@ def _undrawn() -> Iterator[None]:
     state = random.getstate()
     yield
     random.setstate(state)
-
-
-@contextmanager
-def _files_allowed() -> Iterator[None]:
-    """mlflow 3.17 refuses stores of files to those who do not say that they want one."""
-    before = os.environ.get(_ALLOWED)
-    os.environ[_ALLOWED] = "true"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_ALLOWED]
-        else:
-            os.environ[_ALLOWED] = before

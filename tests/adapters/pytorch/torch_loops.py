@@ -290,6 +290,17 @@ def model_that_one_rank_forgets() -> torch.Tensor:
     return weights(model)
 
 
+def gradients_by_parameters() -> torch.Tensor:
+    model = net()
+    optimizer = momentum(model)
+    for x, y in epochs(loader(61)):
+        found = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    return weights(model)
+
+
 LOOPS: dict[str, Callable[[], torch.Tensor]] = {
     loop.__name__: loop
     for loop in (
@@ -311,6 +322,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         scaled_gradients,
         users_sampler,
         model_that_one_rank_forgets,
+        gradients_by_parameters,
     )
 }
 
@@ -347,9 +359,10 @@ def gradients_set_by_hand() -> None:
     model = net()
     optimizer = momentum(model)
     for x, y in loader(64):
-        found = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        loss = F.cross_entropy(model(x), y)
+        found = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
         for parameter, gradient in zip(model.parameters(), found, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient.detach()
         optimizer.step()
 
 

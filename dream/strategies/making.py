@@ -1,0 +1,80 @@
+"""Make what stands on the ranks of a job: a strategy's adapter, and a communicator to call."""
+
+from __future__ import annotations
+
+from dream import _framework, cluster, stall
+from dream._adapter import Adapter, Plan
+from dream._errors import ConfigurationError, Unsupported
+from dream._log import speak_as
+from dream._topology import Cluster
+from dream.collectives import Communicator, Loop, Members
+from dream.mixed import ranks
+from dream.strategies import choice as choices
+from dream.strategies import registry
+from dream.strategies.choice import Choice, Randomness
+from dream.strategies.spec import Framework
+
+
+def adapter(
+    choice: Choice, randomness: Randomness, place: Cluster, framework: Framework
+) -> Adapter:
+    """Return what a choice of strategy comes to in a framework, once the ranks have agreed on
+    it."""
+    spec, seed = choice.spec, randomness.seed
+    words = ranks.block_words(spec.name, choice.reduction, seed, choice.given)
+    everybody = ranks.frameworks(place, framework, words)
+    reduction = ranks.reduction(choice.reduction, everybody)
+    if ranks.is_mixed(everybody) and choice.given.get("shares", "equal") != "equal":
+        raise Unsupported(
+            "Ranks of two frameworks have equal shares. Received: "
+            f"shares={choice.given['shares']!r}. Leave it out."
+        )
+    for each in dict.fromkeys(everybody):
+        spec.check_framework(choice.given, each, reduction)
+    options = spec.resolve(choice.given)
+    plan = Plan(
+        spec=spec,
+        framework=framework,
+        cluster=place,
+        reduction=reduction,
+        devices=choice.devices,
+        seed=0 if seed is None and ranks.is_mixed(everybody) else seed,
+        randomness=randomness.draws,
+        options=options,
+        resyncs=ranks.resyncs(everybody, options),
+    )
+    stall.watch(place)
+    made = registry.strategy(framework, spec.name)(plan)
+    if isinstance(made, Adapter):
+        return made
+    found: Adapter = registry.load(registry.ADAPTERS[framework])(made)
+    return found
+
+
+def communicator(
+    reduction: str = "auto", *, framework: str | None = None, check: bool = True
+) -> Communicator:
+    """The ranks of this job, to call collectives on.
+
+    reduction: the transport: gloo, nccl or horovod with torch; grpc, nccl or horovod with
+        TensorFlow; "auto" takes what fits the tensors' device, and the ring where some ranks have
+        torch and others TensorFlow.
+    framework: "torch" or "tensorflow", which has the transport; None goes by what is imported.
+    check: whether the ranks compare what they are about to do before each call.
+    """
+    place = cluster.detect()
+    speak_as(place.rank)
+    chosen = choices.framework(framework) or _framework.of_script()
+    if chosen is None and _framework.several():
+        raise _framework.undecided(f"communicator({reduction!r})")
+    if chosen is None:
+        raise ConfigurationError(
+            "A communicator stands on a framework's transport. Received: framework=None, and "
+            "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
+        )
+    everybody = ranks.frameworks(place, chosen, f"communicator({reduction!r}, check={check})")
+    reduction = ranks.reduction(reduction, everybody)
+    connect = registry.reduction(chosen, reduction)
+    stall.watch(place)
+    wire = Loop() if place.alone else connect(place, reduction)
+    return Communicator(wire, registry.tensors(chosen), Members.all_of(place), check=check)
