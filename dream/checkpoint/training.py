@@ -41,6 +41,12 @@ _WITHIN = (
     "with copies of its batches, as itertools.cycle does, those of a training that goes on are "
     "others. Begin it anew instead: while True: yield from loader"
 )
+_NO_PLACE = (
+    "no checkpoint could be taken in %d updates, nor can a request to leave be met: between two of "
+    "them one of several loaders is always at its end, and others would not be read in the pass "
+    "that is gone on with. Read what fits into one batch before the loop, and not by a loader"
+)
+_MOST_WITHOUT = 100
 _UNKEPT = (
     "{} trains on beside what the checkpoint holds, and begins anew where training goes on: that "
     "is another model. Give load and save all models, optimizers, schedules and scalers, several "
@@ -73,7 +79,7 @@ class TrainingCheckpoints:
         self._saves = Saves(ranks)
         self._over = False
         self._parts: Parts | None = None  # those that are saved by themselves
-        self._step = 0
+        self._step = self._place = 0
         self._updated = False
         self._handed = 0
         self._tracks: list[Track] = []
@@ -145,7 +151,7 @@ class TrainingCheckpoints:
                 f"{self._folder}. Give load, and save, a folder of its own."
             )
         _taken.add(self._folder)
-        self._parts, self._step = parts, step
+        self._parts, self._step, self._place = parts, step, step
         stall.resumed(step)
         first = next(iter(parts.optimizers.values()))
         self._held(parts.first_model).count_updates(first, self._has_updated)
@@ -167,7 +173,10 @@ class TrainingCheckpoints:
         if len(self._tracks) > 1:
             self._tell_of_ended()
             if self._within_a_step:
+                if self._step - self._place >= _MOST_WITHOUT:
+                    self._tell_once(_NO_PLACE % _MOST_WITHOUT)
                 return
+        self._place = self._step
         self._updated = False
         agreed = self._ends.came()
         if agreed is None or not (agreed.leaves or agreed.due):

@@ -222,6 +222,44 @@ def test_another_training_and_another_loader_are_told(tmp_path: Path) -> None:
     assert ran.stderr.count("a loader is trained on whose place") == 1
 
 
+NO_PLACE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import dream
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 4))
+
+def forever(loader):
+    while True:
+        yield from loader
+
+with dream.strategy("single") as strategy:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    several, one = DataLoader(data, 4), DataLoader(data, 32)
+    strategy.load(model=model, optimizer=optimizer, data={"several": several, "one": one})
+    again = forever(one)
+    for _ in range(15):
+        for (x,) in several:
+            (z,) = next(again)
+            optimizer.zero_grad()
+            (model(x).square().mean() + model(z).square().mean()).backward()
+            optimizer.step()
+"""
+
+
+def test_a_training_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    """One loader has a single batch, so it is at its end whenever the other is asked."""
+    script = tmp_path / "no_place.py"
+    script.write_text(NO_PLACE)
+    arguments = [sys.executable, "-m", "dream", "run", "-n", "1", "--every", "0.001"]
+    arguments += ["--checkpoint", str(tmp_path / "run"), str(script)]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("no checkpoint could be taken in 100 updates") == 1
+
+
 UNSAVED = """
 import torch
 import dream
