@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial, wraps
 from typing import Any, NoReturn, final
@@ -27,6 +26,13 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
+from dream.adapters.pytorch.parallel.fsdp.units import (
+    Owned,
+    callable_itself,
+    gathers_of,
+    units_of,
+    unsharded,
+)
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
@@ -41,7 +47,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     shard_loaded,
 )
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.private import own_parameters, recomputing, tree_map
+from dream.adapters.pytorch.private import recomputing, tree_map
 from dream.collectives import Communicator
 
 
@@ -127,9 +133,6 @@ class FullySharded(Sharding):
             root.keep_gathered(keep)
 
 
-Owned = list[tuple[nn.Module, str]]
-
-
 @final
 class FullyShardedModule(ShardedModule):
     """reshard: whether gathered parameters are given up between forward and backward."""
@@ -158,7 +161,7 @@ class FullyShardedModule(ShardedModule):
         whole = not any(isinstance(part, FSDPModule) for part in self.module.modules())
         for unit in (*apart, *units_of(self.module)):
             self._shard(unit, reshard=self._reshard)
-        if callable_itself(self.module) and (whole or _unsharded(self.module)):
+        if callable_itself(self.module) and (whole or unsharded(self.module)):
             self._shard(self.module, reshard=None if self._reshard else False)
         _check_all_sharded(self.module)
         if initializer is not None:
@@ -166,6 +169,16 @@ class FullyShardedModule(ShardedModule):
             self.sharded = _by_id(self.module)
         if whole and isinstance(self.module, FSDPModule):
             private.know_root(self.module)
+
+    def run_submodule(
+        self, part: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call of a part by itself: what is gathered with a whole is gathered for it alone,
+        as where an encoder is called to write by its decoder."""
+        if not torch.is_grad_enabled():
+            for unit in gathers_of(part, self._units):
+                unit.unshard()
+        return super().run_submodule(part, forward, args, kwargs)
 
     def accumulate(self, *, fresh: bool, completes: bool) -> None:
         """Have whole gradients wait in what is gathered, until the update is complete."""
@@ -197,7 +210,7 @@ class FullyShardedModule(ShardedModule):
     def _shard(self, module: nn.Module, *, reshard: bool | None) -> None:
         if isinstance(module, FSDPModule):
             return
-        own = _unsharded(module)
+        own = unsharded(module)
         _make_whole(own)
         _check_dtypes(module, own)
         module.register_forward_hook(_without_views)  # before FSDP2's own
@@ -247,17 +260,6 @@ def _without_view(value: Any) -> Any:
 
 def _by_id(module: nn.Module) -> dict[int, nn.Parameter]:
     return {id(parameter): parameter for parameter in module.parameters()}
-
-
-def _unsharded(module: nn.Module) -> Owned:
-    """List (module, name) of each parameter that FSDP2 would shard with the module."""
-    return [(part, name) for part in _managed(module, module) for name, _ in own_parameters(part)]
-
-
-def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
-    if module is not top and isinstance(module, FSDPModule):
-        return []
-    return [module, *(part for child in module.children() for part in _managed(child, top))]
 
 
 def _make_whole(own: Owned) -> None:
@@ -319,60 +321,6 @@ def _check_all_sharded(module: nn.Module) -> None:
                 f"{name} of {type(module).__name__}. It must be in a module with a forward pass, "
                 "when that is split and not later; or use 'mirrored'."
             )
-
-
-def units_of(module: nn.Module) -> list[nn.Module]:
-    """Find the parts that are gathered by themselves: blocks of repeated layers where there are
-    any, else the direct children. What is in none of them is gathered with the whole.
-
-    A part that shares a parameter with another one is in none, since it is needed in both places.
-    """
-    found = _repeated(module) or _children(module)
-    return [unit for unit in found if not _shares(unit, found, module)]
-
-
-def callable_itself(module: nn.Module) -> bool:
-    """Tell whether the module has a forward pass: lists and dicts of modules have none."""
-    return type(module).forward is not nn.Module.forward
-
-
-def _repeated(module: nn.Module) -> list[nn.Module]:
-    """Find the blocks in lists and sequences of which at least two have layers of a kind."""
-    found: list[nn.Module] = []
-    for child in module.children():
-        blocks = [part for part in child.children() if _has_parameters(part)]
-        kinds = Counter(type(part) for part in blocks if any(part.children()))
-        listed = isinstance(child, (nn.ModuleList, nn.Sequential))
-        if listed and any(count > 1 for count in kinds.values()):
-            found += blocks
-        elif not (listed or _has_own(child)):
-            found += _repeated(child)
-    return found
-
-
-def _children(module: nn.Module) -> list[nn.Module]:
-    found: list[nn.Module] = []
-    for child in module.children():
-        if _has_parameters(child):
-            found += [child] if callable_itself(child) else _children(child)
-    return found
-
-
-def _shares(unit: nn.Module, units: list[nn.Module], module: nn.Module) -> bool:
-    own = {id(parameter) for parameter in unit.parameters()}
-    inside = {id(part) for part in unit.modules()}
-    outside = (part for part in module.modules() if id(part) not in inside)
-    return any(id(p) in own for part in outside for p in part.parameters(recurse=False)) or any(
-        unit is not other and id(unit) in {id(part) for part in other.modules()} for other in units
-    )
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
-
-
-def _has_own(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
 
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -333,6 +334,44 @@ def part_first(_: int) -> Figures:
     return found
 
 
+def part_for_itself(_: int) -> Figures:
+    """A part that holds what is gathered with the whole, called to evaluate."""
+    found: Figures = {}
+    plain = _front_of_a_trained(contextlib.nullcontext())
+    for zero in (2, 3):
+        ours = _front_of_a_trained(strategy("sharded", zero=zero))
+        found[f"zero={zero}"] = (ours - plain).abs().max().item()
+    return found
+
+
+def _front_of_a_trained(block: contextlib.AbstractContextManager[Any]) -> torch.Tensor:
+    torch.manual_seed(3)
+    inputs = torch.randn(4, 8)
+    with block:
+        model = _WithShared()
+        optimizer = momentum(model.parameters())
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            found: torch.Tensor = model.front(inputs)
+    return found
+
+
+class _WithShared(nn.Module):
+    """Two parts with one layer between them, which is gathered with the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Linear(8, 8)
+        self.front = nn.Sequential(shared, nn.ReLU(), nn.Linear(8, 8))
+        self.back = nn.Sequential(nn.Linear(8, 8), shared)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.back(self.front(x))
+        return found
+
+
 def penalties(_: int) -> Figures:
     """A penalty on the parameters beside the output, of which some are cut; its batches are uneven
     and leave a rank without a sample. Where a loss is weighed it is refused."""
@@ -585,8 +624,8 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-CASES = (clipped, on_meta, copies, saved, prepared, part_first, penalties, weighed_penalties,
-         changed_in_place, pieces, refusals, plans)  # fmt: skip
+CASES = (clipped, on_meta, copies, saved, prepared, part_first, part_for_itself, penalties,
+         weighed_penalties, changed_in_place, pieces, refusals, plans)  # fmt: skip
 
 
 def all_at_two() -> Figures:

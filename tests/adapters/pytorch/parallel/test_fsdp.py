@@ -49,3 +49,9 @@ def test_a_part_may_be_called_before_the_whole() -> None:
 def test_what_a_unit_gives_may_be_changed_in_place() -> None:
     for what, case in figures("changed_in_place"):
         assert max(case.values()) <= 1e-6, (what, case)
+
+
+def test_a_part_that_is_called_to_evaluate_has_what_is_gathered_with_the_whole() -> None:
+    """As an encoder whose embedding the decoder has too, when text is written."""
+    for zero, gap in figures("part_for_itself"):
+        assert gap <= 1e-6, zero

@@ -1,0 +1,91 @@
+"""Which parts of a model are gathered together, and what is gathered for a part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from dream.adapters.pytorch.private import own_parameters
+
+Owned = list[tuple[nn.Module, str]]
+
+
+def units_of(module: nn.Module) -> list[nn.Module]:
+    """Find the parts that are gathered by themselves: blocks of repeated layers where there are
+    any, else the direct children. What is in none of them is gathered with the whole.
+
+    A part that shares a parameter with another one is in none, since it is needed in both places.
+    """
+    found = _repeated(module) or _children(module)
+    return [unit for unit in found if not _shares(unit, found, module)]
+
+
+def callable_itself(module: nn.Module) -> bool:
+    """Tell whether the module has a forward pass: lists and dicts of modules have none."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _repeated(module: nn.Module) -> list[nn.Module]:
+    """Find the blocks in lists and sequences of which at least two have layers of a kind."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        blocks = [part for part in child.children() if _has_parameters(part)]
+        kinds = Counter(type(part) for part in blocks if any(part.children()))
+        listed = isinstance(child, (nn.ModuleList, nn.Sequential))
+        if listed and any(count > 1 for count in kinds.values()):
+            found += blocks
+        elif not (listed or _has_own(child)):
+            found += _repeated(child)
+    return found
+
+
+def _children(module: nn.Module) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for child in module.children():
+        if _has_parameters(child):
+            found += [child] if callable_itself(child) else _children(child)
+    return found
+
+
+def _shares(unit: nn.Module, units: list[nn.Module], module: nn.Module) -> bool:
+    own = {id(parameter) for parameter in unit.parameters()}
+    inside = {id(part) for part in unit.modules()}
+    outside = (part for part in module.modules() if id(part) not in inside)
+    return any(id(p) in own for part in outside for p in part.parameters(recurse=False)) or any(
+        unit is not other and id(unit) in {id(part) for part in other.modules()} for other in units
+    )
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_own(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
+def gathers_of(part: nn.Module, units: Sequence[FSDPModule]) -> list[FSDPModule]:
+    """Find the units around a part that hold parameters of its own modules: those are gathered as
+    the unit is called, and not as the part is."""
+    inside = {id(each) for each in part.modules()}
+    return [
+        unit
+        for unit in units
+        if id(unit) not in inside
+        and isinstance(unit, nn.Module)
+        and any(id(each) in inside for each in _managed(unit, unit))
+    ]
+
+
+def unsharded(module: nn.Module) -> Owned:
+    """List (module, name) of each parameter that FSDP2 would shard with the module."""
+    return [(part, name) for part in _managed(module, module) for name, _ in own_parameters(part)]
+
+
+def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
+    if module is not top and isinstance(module, FSDPModule):
+        return []
+    return [module, *(part for child in module.children() for part in _managed(child, top))]
