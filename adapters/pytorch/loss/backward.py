@@ -91,6 +91,8 @@ class WeighedBackward:
     ) -> Call:
         """A distributed module is called in training. share: of its inputs' batch."""
         call = Call.of(bearer, share, args, kwargs)
+        if not self._reader.settled:
+            call.keep()
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
         self._calls[bearer].append(call)

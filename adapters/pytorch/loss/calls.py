@@ -13,6 +13,7 @@ import torch
 from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
+_SMALL = 1 << 16
 CALL_AT = "dream.call"
 """A key of a graph node's metadata, which lives as long as the node does."""
 
@@ -118,12 +119,15 @@ class Call:
 
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
+    made: by node, small outputs, where `keep` was said: a graph keeps no targets that are
+    subtracted from them.
     """
 
-    __slots__ = ("bearer", "inputs", "share")
+    __slots__ = ("bearer", "inputs", "made", "share")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
+        self.made: dict[Any, torch.Tensor] | None = None
 
     @classmethod
     def of(
@@ -138,12 +142,18 @@ class Call:
                 nodes.append(x.grad_fn)
         return cls(bearer, share, [node for node in nodes if node is not None])
 
+    def keep(self) -> None:
+        """Have outputs be kept until backward."""
+        self.made = {}
+
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
             node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
             if node is not None:
                 node.metadata[CALL_AT] = self
+                if self.made is not None and x.numel() <= _SMALL:
+                    self.made[node] = x.detach()
 
 
 def call_at(node: Any) -> Call | None:

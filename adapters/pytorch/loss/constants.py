@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import call_at
+from dream.adapters.pytorch.loss.calls import Call, call_at
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
@@ -33,7 +33,7 @@ _SLOTS = 12
 """Constants of each sort that are told."""
 _FEWEST = 4
 """Rows that a share must have, for a form to be no chance."""
-_NEAR = 1e-4
+_NEAR, _EXACT = 1e-4, 1e-5
 _SUM, _MEAN, _SPREAD, _CENTRED = 1.0, 2.0, 3.0, 4.0
 _FORMS = {
     _SUM: ("has a sum of 1", 2),
@@ -47,6 +47,10 @@ _SIDES = {
     "DotBackward0": ("self", "tensor"), "MvBackward0": ("self", "vec"),
 }  # fmt: skip
 _TURNS = {"TransposeBackward0", "PermuteBackward0", "TBackward0"}
+_VIEWS = {
+    "SelectBackward0", "SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "ViewBackward0",
+    "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0",
+}  # fmt: skip
 _LAYERS = graph.PRODUCTS - {*_SIDES} | {"EmbeddingBackward0", "NativeLayerNormBackward0"}
 """Where a model that returns its loss has computed what its loss is made of."""
 
@@ -83,11 +87,13 @@ def constants_of(root: Any, share_rows: int, read: set[Any]) -> list[Constant]:
             where.setdefault(node, "unknown")
             continue
         shape = shape_of(node)
-        called = call_at(node) is not None
+        call = call_at(node)
+        called = call is not None
         inside = inside or (called and not shape)
         if (called and shape) or name == graph.LEAF or (inside and name in _LAYERS):
             trained = name == graph.LEAF and isinstance(node.variable, torch.nn.Parameter)
-            where[node] = "gone" if trained else _at(shape, share_rows)
+            gathered = call is not None and call.share is None
+            where[node] = "gone" if trained or gathered else _at(shape, share_rows)
             continue
         where[node] = "unknown"
         left.append((node, inside, True))
@@ -150,7 +156,7 @@ def _moved(node: Any, name: str, at: int, shape: Sequence[int], rows: int) -> At
 
 def _kept(node: Any, name: str, sizes: Sequence[int], at: At, rows: int) -> Iterable[Constant]:
     """The constants that a node keeps. sizes: of what it worked on, whose samples are at `at`."""
-    for value in _values(node, name):
+    for value in (*_values(node, name), *_subtracted(node, name)):
         if to_local(value) is not value or value.is_sparse or value.dtype == torch.bool:
             continue
         if not value.dtype.is_floating_point and value.dim():
@@ -188,6 +194,38 @@ def _values(node: Any, name: str) -> list[torch.Tensor]:
     return [each.detach() for each in kept if isinstance(each, torch.Tensor)]
 
 
+def _subtracted(node: Any, name: str) -> list[torch.Tensor]:
+    """Of an error by hand, the targets: what an output has more than the error."""
+    ways = graph.operands(node)
+    if name not in ("PowBackward0", "AbsBackward0", "MulBackward0") or not ways:
+        return []
+    difference = ways[0]
+    error, below = saved(node, "self"), graph.operands(difference)
+    if difference.name() not in ("SubBackward0", "RsubBackward1") or len(below) != 1:
+        return []
+    if not isinstance(error, torch.Tensor) or (len(ways) == 2 and ways[1] is not difference):
+        return []
+    views, at = [], below[0]
+    while (call := call_at(at)) is None:
+        if at.name() not in _VIEWS or len(graph.operands(at)) != 1:
+            return []
+        views.append(at)
+        at = graph.operands(at)[0]
+    output = None if call.made is None else call.made.get(at)
+    if output is None:
+        return []
+    for view in reversed(views):
+        if view.name() == "SelectBackward0":
+            dim, index = (graph.signed(saved(view, each)) for each in ("dim", "index"))
+            output = output.select(dim, index)
+        else:
+            output = output.reshape(shape_of(view))
+    if output.shape != error.shape or output.device != error.device:
+        return []
+    sign = 1.0 if difference.next_functions[0][0] is not None else -1.0
+    return [output - sign * error.detach()]
+
+
 def _digest(value: torch.Tensor) -> float:
     """A number that differs where values do."""
     given = value.to(device="cpu", dtype=torch.float64).reshape(-1)
@@ -199,11 +237,13 @@ def form_of(value: torch.Tensor, dim: int) -> float:
     """Which form of a whole batch's a constant has, over its rows; 0 for none, and -inf where it
     cannot tell: numbers such as masks, counts and signs have them by chance."""
     x = value.to(device="cpu", dtype=torch.float64).movedim(dim, 0)
-    if len(x) < _FEWEST or not bool(x.isfinite().all()) or bool((x == x.round()).all()):
+    if len(x) < _FEWEST or not bool(x.isfinite().all()):
+        return -inf
+    if float((x - x.round()).abs().max()) < _EXACT:
         return -inf
     rows = x.reshape(len(x), -1)
     sizes = rows.abs()
-    if float(sizes.max() - sizes.min()) == 0.0 and float(rows.min()) < 0.0:
+    if float(sizes.max() - sizes.min()) < _EXACT and float(rows.min()) < 0.0:
         return -inf
     whole = rows.reshape(-1, 1)
     for each in (rows, whole):
@@ -247,19 +287,22 @@ class Looks:
         if self._again <= _AGAIN:
             self._left = _LOOKS
 
-    def at(self, roots: Sequence[torch.Tensor], terms: Sequence[Term]) -> tuple[list[str], bool]:
+    def at(
+        self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[Call]
+    ) -> tuple[list[str], bool]:
         """What is found of losses and their terms; and whether this rank wants the others to look
-        again."""
-        shares = [term.share for term in terms if term.share is not None]
-        if not shares or (shares[0].parts == 1 and shares[0].micros == 1):
-            return [], False
-        key = (*(root.grad_fn.name() for root in roots if root.grad_fn is not None), len(terms))
-        new = key not in self._known
+        again. armed: the calls since the last backward, which every rank has."""
+        shares = [call.share for call in armed if call.share is not None]
+        parted = bool(shares) and (shares[0].parts > 1 or shares[0].micros > 1)
+        key = (*(root.grad_fn.name() for root in roots if root.grad_fn), len(terms), parted)
+        new = parted and key not in self._known
         self._known.add(key)
         if not self._left:
             return [], new and self._again < _AGAIN
         self._left -= 1
-        rows = shares[0].count if all(each.total == shares[0].total for each in shares) else 0
+        if not parted:
+            return [], False
+        rows = shares[0].count if all(each == shares[0] for each in shares) else 0
         read = {node for term in terms for node in term.read}
         starts = [root.grad_fn for root in roots] if rows else []
         found = [each for start in starts for each in constants_of(start, rows, read)]

@@ -217,5 +217,9 @@ def _dims(given: Any, many: int) -> tuple[int, ...]:
     listed = [given] if isinstance(given, int) else list(given)
     if not listed:
         return tuple(range(many))
-    signed = (dim - (1 << 64) if dim >= 1 << 63 else dim for dim in listed)
-    return tuple(dim % many if many else dim for dim in signed)
+    return tuple(dim % many if many else dim for dim in map(signed, listed))
+
+
+def signed(dim: int) -> int:
+    """A dim or an index as torch keeps it: a negative one as an unsigned number."""
+    return dim - (1 << 64) if dim >= 1 << 63 else dim

@@ -42,6 +42,11 @@ class Reader:
         self._factors, self._looks = Factors(among), Looks(among)
         self.said: set[str] = set()
 
+    @property
+    def settled(self) -> bool:
+        """Whether the ranks have nothing to find of constants any more."""
+        return self._looks.over
+
     def read(
         self,
         roots: list[Any],
@@ -58,10 +63,10 @@ class Reader:
         weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
         agree(weighed)
         say(weighed.terms, self.said, strict=self._strict)
-        found, asks = self._looks.at(roots, weighed.terms)
+        found, asks = self._looks.at(roots, weighed.terms, armed)
         say_coupled(found, self.said, strict=self._strict)
         told = float(weighed.overtaken) + _ASKS * asks
-        return Reading(bearers, terms, weighed, self._looks.over, told)
+        return Reading(bearers, terms, weighed, self.settled, told)
 
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""

@@ -66,6 +66,14 @@ def normalised_targets() -> Trained:
     return loop(mlp(1), lambda m, b: F.mse_loss(m(b[0]).squeeze(1), normalised(b[2])))
 
 
+def errors_by_hand() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, target = m(b[0]), normalised(b[2])
+        return (out[:, 0] - target).square().mean() + (target - out[:, 1]).abs().mean()
+
+    return loop(mlp(), loss)
+
+
 def weights_over_their_sum() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         weights = b[2].abs() + 0.1
@@ -147,6 +155,7 @@ COUPLED: dict[str, tuple[Callable[[], Trained], str]] = {
     "clipped_advantages": (clipped_advantages, "a mean of 0 and a deviation of 1"),
     "less_the_mean": (less_the_mean, "has a mean of 0 over"),
     "normalised_targets": (normalised_targets, "a mean of 0 and a deviation of 1"),
+    "errors_by_hand": (errors_by_hand, "a mean of 0 and a deviation of 1"),
     "weights_over_their_sum": (weights_over_their_sum, "a sum of 1"),
     "weights_that_sum_to_one": (weights_that_sum_to_one, "a sum of 1"),
     "weights_over_their_mean": (weights_over_their_mean, "a mean of 1"),
@@ -223,6 +232,15 @@ def each_sample_by_itself() -> Trained:
     return loop(mlp(), loss)
 
 
+def errors_of_signs_by_hand() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, signs = m(b[0]), torch.where(b[2] > 0, 1.0, -1.0)
+        errors = (out - F.one_hot(b[1], CLASSES)) ** 2
+        return (out[:, -1] - signs).abs().mean() + errors.mean() + (b[2] - out[:, 1]).pow(2).mean()
+
+    return loop(mlp(), loss)
+
+
 def masks_and_counts() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         mask, few = (b[2] > 0.3).float(), b[2] > 0.0
@@ -272,7 +290,8 @@ INNOCENT: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         signs_and_fixed_weights, one_hot_and_binary_targets, given_weights, ratios_near_one,
-        standard_targets, each_sample_by_itself, masks_and_counts, time_first, two_losses_in_turn,
+        standard_targets, each_sample_by_itself, errors_of_signs_by_hand, masks_and_counts,
+        time_first, two_losses_in_turn,
     )
 }  # fmt: skip
 """Nothing is said of these."""
