@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.calls import Bearer, Call
-from dream.adapters.pytorch.loss.message import SIZE
+from dream.adapters.pytorch.loss.calls import SIZE, Bearer, Call
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of

@@ -348,6 +348,12 @@ def saved(node: Any, name: str) -> Any:
     return getattr(node, "_saved_" + name, None)
 
 
+def shape_of(node: Any) -> tuple[int, ...]:
+    """The sizes of what a node of the autograd graph made."""
+    made = node._input_metadata
+    return tuple(made[0].shape) if made else ()
+
+
 def note(node: Any, key: str, value: object) -> None:
     """Leave a note on a node of the autograd graph, which lives as long as the node does."""
     node.metadata[key] = value

@@ -20,26 +20,27 @@ import torch
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
-from dream.adapters.pytorch.loss.calls import LATE, Bearer, Call
-from dream.adapters.pytorch.loss.factors import Factor, Factors, Weighed, late_factor
-from dream.adapters.pytorch.loss.message import (
+from dream.adapters.pytorch.loss.calls import (
     EXTRA,
+    LATE,
     OVERTAKEN,
     PARTS,
     SIZE,
     SQUARE,
     STAMP,
     VALUE,
+    Bearer,
+    Call,
     Numbers,
     Stamped,
     as_tensor,
 )
-from dream.adapters.pytorch.loss.reach import bearers_of
+from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
+from dream.adapters.pytorch.loss.reading import Reader, Reading, tell_once
 from dream.adapters.pytorch.loss.reads import number_of, numbers_of
-from dream.adapters.pytorch.loss.recipe import Reading, Recipe
-from dream.adapters.pytorch.loss.scaling import agree, in_parts, scaled, stops, value_of
-from dream.adapters.pytorch.loss.terms import Term, count_by_hand, terms_of
-from dream.adapters.pytorch.loss.words import say, tell_once
+from dream.adapters.pytorch.loss.recipe import Recipe
+from dream.adapters.pytorch.loss.scaling import in_parts, multiply, scaled, stops, value_of
+from dream.adapters.pytorch.loss.terms import Term, count_by_hand
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.collectives import Communicator
@@ -77,13 +78,12 @@ class WeighedBackward:
         lent: BackwardLent | None = None,
         within: Callable[[Run], Run] = lambda run: run,
     ) -> None:
-        self._factors = Factors(among)
-        self._among, self._updates, self._strict = among, updates, strict
+        self._reader = Reader(among, strict=strict)
+        self._among, self._updates = among, updates
         self._calls: dict[Bearer, deque[Call]] = {}
         self._lent, self._within = lent, within
         self.installed = self._running = False
         self.stamped: Stamped | None = None
-        self._said: set[str] = set()
         self._recipes: dict[str, Recipe | None] = {}
 
     def called(
@@ -91,6 +91,8 @@ class WeighedBackward:
     ) -> Call:
         """A distributed module is called in training. share: of its inputs' batch."""
         call = Call.of(bearer, share, args, kwargs)
+        if not self._reader.settled:
+            call.keep()
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
         self._calls[bearer].append(call)
@@ -112,10 +114,10 @@ class WeighedBackward:
 
     def tell_whole(self, inputs: Sequence[object]) -> None:
         """Say, once, that a batch is no loader's."""
-        if _WHOLE in self._said or self._among.world_size == 1:
+        if _WHOLE in self._reader.said or self._among.world_size == 1:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
-            tell_once(_WHOLE, self._said)
+            tell_once(_WHOLE, self._reader.said)
 
     @property
     def cut(self) -> bool:
@@ -129,12 +131,8 @@ class WeighedBackward:
     def read_at_once(self, roots: list[Any]) -> tuple[list[list[Term]], Weighed]:
         """What losses are, and factors to which no late one is to come."""
         armed = [call for bearer in self.bearers() for call in self._calls[bearer]]
-        terms = [terms_of(root, armed) for root in roots]
-        listed = [term for each in terms for term in each]
-        weighed = self._factors.weigh(listed, fresh=False, cut=False)
-        agree(weighed)
-        say(weighed.terms, self._said, strict=self._strict)
-        return terms, weighed
+        reading = self._reader.read(roots, armed, lambda _: False, cut=False)
+        return reading.terms, reading.weighed
 
     def taken_elsewhere(self) -> None:
         """The calls that wait have had their gradients taken, averaged, by no backward pass."""
@@ -212,8 +210,8 @@ class WeighedBackward:
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
         if type(root) is not torch.Tensor or root.is_cuda:
             value = value_of(root, recipe.terms[0], [factor])
-            message = self._message(root, value, weighed, last=completes)
-            reading = Reading([bearer], recipe.terms, weighed)
+            reading = Reading([bearer], recipe.terms, weighed, told=recipe.overtaken)
+            message = self._message(root, value, reading, last=completes)
             self._pass(run, [root], reading, message, [root], [given], {}, None)
             return
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
@@ -308,14 +306,8 @@ class WeighedBackward:
             self._finish(roots, reading, keep)
 
     def _read(self, roots: list[Any], armed: list[Call]) -> Reading:
-        terms = [terms_of(root, armed) for root in roots]
-        bearers = bearers_of([root.grad_fn for root in roots], armed)
-        listed = [term for each in terms for term in each]
         cut = self._updates is not None
-        weighed = self._factors.weigh(listed, fresh=not any(map(_begun, bearers)), cut=cut)
-        agree(weighed)
-        say(weighed.terms, self._said, strict=self._strict)
-        reading = Reading(bearers, terms, weighed)
+        reading = self._reader.read(roots, armed, lambda all_: not any(map(_begun, all_)), cut=cut)
         if len(armed) == 1 and len(roots) == 1 and not cut:
             name = roots[0].grad_fn.name()
             self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
@@ -337,17 +329,17 @@ class WeighedBackward:
             handles += more
             values.append(value_of(root, each, own))
         value = values[0] if len(values) == 1 else 0.0
-        return given, handles, self._message(roots[0], value, weighed, last=last)
+        return given, handles, self._message(roots[0], value, reading, last=last)
 
     def _message(
-        self, like: torch.Tensor, value: Factor, weighed: Weighed, *, last: bool
+        self, like: torch.Tensor, value: Factor, reading: Reading, *, last: bool
     ) -> Numbers:
+        weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
         parts = float(len(weighed.terms) > 1 and in_parts(weighed))
         if like.device.type == "cpu":  # nothing is waited for
             stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
-            overtaken = float(weighed.overtaken)
-            return float(value), float(sent), parts, overtaken, stamp, stamp * stamp
+            return float(value), float(sent), parts, reading.told, stamp, stamp * stamp
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
@@ -363,20 +355,20 @@ class WeighedBackward:
         late: Factor = 1.0
         if here:
             if message[OVERTAKEN]:
-                self._factors.look_again()
+                self._reader.hear(message[OVERTAKEN])
                 self._recipes.clear()  # who reads again meets the others
             if self.stamped is not None:
                 self.stamped.hear(message[STAMP], message[SQUARE])
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:
-                _multiply(bearers, late)
+                multiply(bearers, late)
                 if self._updates is not None:
                     self._updates.held.renote()
         if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
             return
         if len(weighed.terms) > 1 and here and message[PARTS]:
-            tell_once(_NEAR, self._said)
+            tell_once(_NEAR, self._reader.said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late
@@ -386,15 +378,6 @@ class WeighedBackward:
         else:
             told.fill_(value)
         be_whole(roots[0])
-
-
-def _multiply(bearers: list[Bearer], factor: Factor) -> None:
-    """What backward left in all of their gradients."""
-    trained = (p for bearer in bearers for p in bearer.trained)
-    gradients = [to_local(p.grad) for p in trained if p.grad is not None]
-    if gradients:
-        with torch.no_grad():
-            private.foreach_mul_(gradients, factor)
 
 
 def _starts(root: Any) -> bool:

@@ -1,19 +1,49 @@
-"""Which forward calls a loss came from: each training call leaves a mark on its outputs' nodes."""
+"""Which forward calls a loss came from: each training call leaves a mark on its outputs' nodes. And
+the few numbers that all ranks tell each other with the backward pass of what was called."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Protocol, final
 
+import numpy as np
 import torch
 
-from dream.adapters.pytorch.loss.message import Numbers
 from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
+_SMALL = 1 << 16
 CALL_AT = "dream.call"
 """A key of a graph node's metadata, which lives as long as the node does."""
+
+SIZE = 6
+"""Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
+parts count differently, whether a divisor is no longer what it was found to be, and a stamp of the
+optimizers' learning rates with its square."""
+VALUE, EXTRA, PARTS, OVERTAKEN, STAMP, SQUARE = range(SIZE)
+
+Numbers = Sequence[float] | torch.Tensor
+"""A message: a tensor, of shape (SIZE,), where its numbers are on a device that is not waited
+for."""
+
+
+class Stamped(Protocol):
+    """What sees by a message whether the ranks are alike."""
+
+    def stamp(self) -> int:
+        """Return a small number that is to be the same on every rank."""
+
+    def hear(self, stamps: float, squares: float) -> None:
+        """Be told the means over the ranks, of the numbers and of their squares."""
+
+
+def as_tensor(numbers: Numbers, like: torch.Tensor) -> torch.Tensor:
+    """A message as a tensor, of a dtype that its loss, `like`, goes into."""
+    if isinstance(numbers, torch.Tensor):
+        return numbers
+    dtype = np.float64 if like.dtype == torch.float64 else np.float32
+    return torch.from_numpy(np.array(numbers, dtype))  # in a third of torch.tensor's time
 
 
 @final
@@ -89,12 +119,15 @@ class Call:
 
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
+    made: by node, small outputs, where `keep` was said: a graph keeps no targets that are
+    subtracted from them.
     """
 
-    __slots__ = ("bearer", "inputs", "share")
+    __slots__ = ("bearer", "inputs", "made", "share")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
+        self.made: dict[Any, torch.Tensor] | None = None
 
     @classmethod
     def of(
@@ -109,12 +142,18 @@ class Call:
                 nodes.append(x.grad_fn)
         return cls(bearer, share, [node for node in nodes if node is not None])
 
+    def keep(self) -> None:
+        """Have outputs be kept until backward."""
+        self.made = {}
+
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
             node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
             if node is not None:
                 node.metadata[CALL_AT] = self
+                if self.made is not None and x.numel() <= _SMALL:
+                    self.made[node] = x.detach()
 
 
 def call_at(node: Any) -> Call | None:

@@ -12,8 +12,8 @@ from torch import nn
 
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.factors import Factor
+from dream.adapters.pytorch.loss.reading import tell_once
 from dream.adapters.pytorch.loss.scaling import scaled, stops, value_of
-from dream.adapters.pytorch.loss.words import tell_once
 from dream.adapters.pytorch.private import current_backward, recomputing
 from dream.collectives import Communicator
 

@@ -85,8 +85,11 @@ class Divided:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to add up, so that a divisor was made up."""
-        return self.ragged and not prod(self.over.sizes)
+        """Whether there is nothing to add up, so that a divisor was made up: all but the rows that
+        there are."""
+        if not self.ragged or prod(self.over.sizes) != 0:
+            return False
+        return isinstance(self.by, torch.Tensor) or self.by == 1.0 or self.by != self.share.count
 
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether

@@ -183,10 +183,10 @@ def weights_below(node: Any) -> list[tuple[float, bool]]:
 
 def may_couple(name: str) -> bool:
     """Whether a node of this name may make samples depend on each other."""
-    return name in _OVER_DIMS or name in _OVER_ALL or name in _COUPLES or _is_loss(name)
+    return name in _OVER_DIMS or name in _OVER_ALL or name in _COUPLES or is_loss(name)
 
 
-def _is_loss(name: str) -> bool:
+def is_loss(name: str) -> bool:
     return "Loss" in name or name.startswith("BinaryCrossEntropy")
 
 
@@ -195,7 +195,7 @@ def couples(node: Any, name: str, rows: int) -> bool:
     samples that there are."""
     if name in _COUPLES or name in _OVER_ALL:
         return True
-    if _is_loss(name):  # a sum or a mean of losses, of which something else is made
+    if is_loss(name):  # a sum or a mean of losses, of which something else is made
         return saved(node, "reduction") in (1, 2)
     if name not in _OVER_DIMS or not rows:
         return False
@@ -217,5 +217,9 @@ def _dims(given: Any, many: int) -> tuple[int, ...]:
     listed = [given] if isinstance(given, int) else list(given)
     if not listed:
         return tuple(range(many))
-    signed = (dim - (1 << 64) if dim >= 1 << 63 else dim for dim in listed)
-    return tuple(dim % many if many else dim for dim in signed)
+    return tuple(dim % many if many else dim for dim in map(signed, listed))
+
+
+def signed(dim: int) -> int:
+    """A dim or an index as torch keeps it: a negative one as an unsigned number."""
+    return dim - (1 << 64) if dim >= 1 << 63 else dim

@@ -3,14 +3,15 @@ model needs for a tenth of its step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import CALL_AT, Bearer, Call, call_at
+from dream.adapters.pytorch.loss.calls import CALL_AT, Call, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
+from dream.adapters.pytorch.loss.reading import Reading
 from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.loss.terms import Term
 from dream.adapters.pytorch.private import (
@@ -24,16 +25,6 @@ from dream.adapters.pytorch.private import (
 
 _CLOSE = 6
 """Nodes between a loss and an output."""
-
-
-@dataclass(slots=True)
-class Reading:
-    """What backward is to know of its roots. bearers: modules that the gradient comes to. terms: of
-    each root. weighed: all of them, with their factors."""
-
-    bearers: list[Bearer]
-    terms: list[list[Term]]
-    weighed: Weighed
 
 
 _Step = tuple[str, Any]
@@ -66,6 +57,8 @@ class Recipe:
     def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:
         """That of a loss that has just been read; None where it is not so simple."""
         term, factor = reading.weighed.terms[0], reading.weighed.factors[0]
+        if not reading.settled:
+            return None
         if len(reading.weighed.terms) != 1 or term.node is not root.grad_fn or not term.plain:
             return None
         if isinstance(factor, torch.Tensor) or not factor or len(reading.bearers) != 1:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.loss.factors import Factor, Weighed
 from dream.adapters.pytorch.loss.terms import Term
-from dream.adapters.pytorch.private import to_whole
+from dream.adapters.pytorch.private import foreach_mul_, to_local, to_whole
 
 
 def scaled(
@@ -128,3 +129,12 @@ def value_of(root: torch.Tensor, terms: list[Term], factors: list[Factor]) -> Fa
         return torch.where(factor == 0, torch.zeros_like(own), own * factor)
     value: Factor = own * factor if factor else 0.0
     return value
+
+
+def multiply(bearers: list[Bearer], factor: Factor) -> None:
+    """What backward left in all of their gradients."""
+    trained = (p for bearer in bearers for p in bearer.trained)
+    gradients = [to_local(p.grad) for p in trained if p.grad is not None]
+    if gradients:
+        with torch.no_grad():
+            foreach_mul_(gradients, factor)

@@ -11,8 +11,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Call, call_at
 from dream.adapters.pytorch.loss.divisors import Divided, Floor, divided_by_numbers, floor_of
-from dream.adapters.pytorch.loss.look import FAR, NEAR, Look
-from dream.adapters.pytorch.loss.reach import bearers_of
+from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
 from dream.adapters.pytorch.loss.stacked import Part, parts_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
@@ -21,7 +20,7 @@ Kind = Literal["mean", "sum", "count", "once"]
 """mean: over samples. sum: over them. count: over `count` things here. once: what every rank has
 alike, as a penalty on parameters or a whole batch."""
 
-_COUNTED = "dream.counted"
+COUNTED = "dream.counted"
 """A key of a node's metadata: what the user says that the loss is a mean over."""
 _CLOSE = 6
 
@@ -36,7 +35,7 @@ class Term:
     is no sum, or divided by nothing. floor: the least that the count may be. zeroed: where to stop
     what is not finite if nothing counts. unknown: the operation that was not understood, so that it
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
-    of the gradient there that is the term's.
+    of the gradient there that is the term's. read: nodes whose constant its divisor is.
     """
 
     node: Any
@@ -52,20 +51,22 @@ class Term:
     unknown: str = ""
     noticed: str = ""
     place: int | None = None
+    read: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Divisor:
-    """A constant that a term is divided by, and the node that is divided."""
+    """A constant that a term is divided by, the node that is divided, and the one that divides."""
 
     by: torch.Tensor | float
     of: Any
+    at: Any
 
 
 def count_by_hand(weighed: torch.Tensor, count: float) -> None:
     """Note what the user says that a loss is a mean over."""
     assert weighed.grad_fn is not None
-    note(weighed.grad_fn, _COUNTED, count)
+    note(weighed.grad_fn, COUNTED, count)
 
 
 def terms_of(root: torch.Tensor, armed: list[Call]) -> list[Term]:
@@ -94,7 +95,7 @@ class _Reader:
         other dims than the samples', between it and an output: what `split` finds, in fewer looks.
         None for any other."""
         name = top.name()
-        if name in graph.ADD or _COUNTED in top.metadata or call_at(top) is not None:
+        if name in graph.ADD or COUNTED in top.metadata or call_at(top) is not None:
             return None
         reduction = graph.reduction_at(top, name)
         node, way = top, []
@@ -107,7 +108,7 @@ class _Reader:
             if call is not None:
                 break
             below = node.name()
-            if below not in graph.SAMPLEWISE or _COUNTED in node.metadata:
+            if below not in graph.SAMPLEWISE or COUNTED in node.metadata:
                 return None
             way.append((node, below))
         else:
@@ -130,8 +131,8 @@ class _Reader:
         while True:
             name = node.name()
             metadata = node.metadata
-            if metadata and _COUNTED in metadata:
-                self.terms.append(self._counted(node, top, metadata[_COUNTED]))
+            if metadata and COUNTED in metadata:
+                self.terms.append(self._counted(node, top, metadata[COUNTED]))
                 return
             call = call or call_at(node)
             after = graph.operands(node)
@@ -155,7 +156,7 @@ class _Reader:
                 break
             divisor = graph.divisor_at(node, name)
             if divisor is not None:
-                divisors = [*divisors, Divisor(divisor, after[0])]
+                divisors = [*divisors, Divisor(divisor, after[0], node)]
             node = after[0]
         self.terms.append(self._term(node, name, top, call, divisors, plain=plain))
 
@@ -267,7 +268,7 @@ class _Reader:
                 break
             divisor = graph.divisor_at(node, name) if reduction is None else None
             if divisor is not None and not _of_the_one(divisor, found):
-                divisors += [Divisor(divisor, each) for each in graph.operands(node)]
+                divisors += [Divisor(divisor, each, node) for each in graph.operands(node)]
             way.add(node)
             after = graph.operands(node)
             if len(after) != 1 or call_at(after[0]) is not None:
@@ -302,6 +303,7 @@ class _Reader:
                 count = torch.as_tensor(each.by).detach() * count
             term.kind, term.count = "count", count * over.numel if over.mean else count
             term.zeroed = [each.of for each in tensors]
+            term.read = [each.at for each in tensors]
             if not over.mean:
                 term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
                 if term.floor is None:  # what is held above a floor is a count
@@ -315,6 +317,7 @@ class _Reader:
             return
         numbers = [each.by for each in divisors if not isinstance(each.by, torch.Tensor)]
         term.kind = "sum"
+        term.read = [each.at for each in divisors]
         if numbers:
             term.divided = divided_by_numbers(numbers, over, term.share, ragged=ragged)
             term.kind, term.count, term.noticed = term.divided.read()

@@ -275,3 +275,10 @@ def test_compiled_modules_are_known() -> None:
     layer = nn.Linear(1, 1)
     assert private.is_compiled(torch.compile(layer, backend="eager"))  # type: ignore[arg-type]
     assert not private.is_compiled(layer)
+
+
+def test_nodes_tell_the_sizes_of_what_they_made() -> None:
+    x = torch.ones(3, 2, requires_grad=True)
+    made = (x * 2).sum(0)
+    assert private.shape_of(made.grad_fn) == (2,)
+    assert private.shape_of(made.sum().grad_fn) == ()

@@ -18,8 +18,7 @@ from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.calls import Bearer, Message
-from dream.adapters.pytorch.loss.message import SIZE, Numbers
+from dream.adapters.pytorch.loss.calls import SIZE, Bearer, Message, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.private import recomputing

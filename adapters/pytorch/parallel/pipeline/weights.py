@@ -9,8 +9,8 @@ import torch
 
 from dream._topology import Microbatches
 from dream.adapters.pytorch.loss.calls import Bearer, Call
+from dream.adapters.pytorch.loss.reading import say
 from dream.adapters.pytorch.loss.terms import Term, terms_of
-from dream.adapters.pytorch.loss.words import say
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Weigh, nothing_of
 from dream.data.partition import Share
 

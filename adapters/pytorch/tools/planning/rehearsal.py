@@ -22,7 +22,7 @@ from dream._errors import Unsupported
 from dream._topology import Mesh
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.message import SIZE, VALUE
+from dream.adapters.pytorch.loss.calls import SIZE, VALUE
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.fsdp.parallelism import FullyShardedModule

@@ -30,28 +30,28 @@ def difference(plain: Trained, ours: Trained) -> list[float]:
     return [apart, max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)]
 
 
-def refused(name: str) -> str:
+def refused(script: Callable[[], Trained]) -> str:
     """What strict=True says."""
     try:
         with dream.strategy("mirrored", strict=True):
-            NOT_UNDERSTOOD[name][0]()
+            script()
     except dream.DreamError as error:
         return str(error)
     return ""
 
 
-def lines_of(script: Callable[[], Trained]) -> list[str]:
-    """What is said as a script trains."""
+def lines_of(script: Callable[[], Trained]) -> tuple[Trained, list[str]]:
+    """What a script trains, and what is said meanwhile."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
     try:
         with dream.strategy("mirrored"):
-            script()
+            made = script()
     finally:
         logging.getLogger("dream").removeHandler(handler)
-    return said
+    return made, said
 
 
 def main(names: list[str]) -> None:
@@ -67,11 +67,11 @@ def main(names: list[str]) -> None:
     with dream.strategy("mirrored") as strategy:
         pass
     for script in (*QUIET.values(), over_a_count_and_one):
-        tell(strategy, f"said by {script.__name__}", lines_of(script))
+        tell(strategy, f"said by {script.__name__}", lines_of(script)[1])
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:
             script()
-        tell(strategy, name, refused(name))
+        tell(strategy, name, refused(script))
 
 
 def tell(strategy: dream.Strategy, name: str, what: object) -> None:

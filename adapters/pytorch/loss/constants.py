@@ -1,0 +1,355 @@
+"""Constants of a loss that were computed from its batch, which no graph tells.
+
+Weights divided by their sum, advantages that are normalised, weights of classes that were counted:
+each couples the samples, and on a share of the batch is another number. What is not of this rank's
+rows is held against the other ranks'; what is, against the forms that a whole batch gives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any, Literal, final
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.loss.look import FAR
+from dream.adapters.pytorch.loss.terms import COUNTED, Term
+from dream.adapters.pytorch.private import saved, shape_of, to_local
+from dream.collectives import Communicator
+
+At = int | Literal["gone", "unknown"]
+"""The dim of the samples; gone where they were reduced."""
+
+_LOOKS = 8
+"""Backward passes that are looked at, from the first, and from each that has another structure."""
+_AGAIN = 8
+"""How often a structure that is new has them look again."""
+_SLOTS = 12
+"""Constants of each sort that are told."""
+_FEWEST = 4
+"""Rows that a share must have, for a form to be no chance."""
+_NEAR, _EXACT = 1e-4, 1e-5
+_SUM, _MEAN, _SPREAD, _CENTRED = 1.0, 2.0, 3.0, 4.0
+_FORMS = {
+    _SUM: ("has a sum of 1", 2),
+    _MEAN: ("has a mean of 1", 2),
+    _SPREAD: ("has a mean of 0 and a deviation of 1", 2),
+    _CENTRED: ("has a mean of 0", 3),
+}
+"""What a constant over rows is found to be; and in how many looks running."""
+_SIDES = {
+    "MulBackward0": ("self", "other"), "DivBackward0": ("self", "other"),
+    "DotBackward0": ("self", "tensor"), "MvBackward0": ("self", "vec"),
+}  # fmt: skip
+_TURNS = {"TransposeBackward0", "PermuteBackward0", "TBackward0"}
+_VIEWS = {
+    "SelectBackward0", "SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "ViewBackward0",
+    "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0",
+}  # fmt: skip
+_LAYERS = graph.PRODUCTS - {*_SIDES} | {"EmbeddingBackward0", "NativeLayerNormBackward0"}
+"""Where a model that returns its loss has computed what its loss is made of."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """What a node keeps that has no graph. rows: its dim of this rank's rows; None for none of
+    them; unknown where sizes do not tell."""
+
+    name: str
+    value: torch.Tensor
+    rows: int | Literal["unknown"] | None
+
+
+def constants_of(root: Any, share_rows: int, read: set[Any]) -> list[Constant]:
+    """The constants between a loss and the outputs it comes from. read: nodes whose divisor is
+    known for what it is."""
+    found: list[Constant] = []
+    where: dict[Any, At] = {}
+    left: list[tuple[Any, bool, bool]] = [(root, False, False)]
+    for _ in range(2 * FAR):
+        if not left:
+            break
+        node, inside, below = left.pop()
+        name = node.name()
+        if below:
+            before = [where[each] for each in graph.operands(node) if each in where]
+            where[node], worked, sizes = _samples(node, name, before, share_rows)
+            if node not in read:
+                found += _kept(node, name, sizes, worked, share_rows)
+            continue
+        if node in where or COUNTED in node.metadata:
+            where.setdefault(node, "unknown")
+            continue
+        shape = shape_of(node)
+        call = call_at(node)
+        called = call is not None
+        inside = inside or (called and not shape)
+        if (called and shape) or name == graph.LEAF or (inside and name in _LAYERS):
+            trained = name == graph.LEAF and isinstance(node.variable, torch.nn.Parameter)
+            gathered = call is not None and call.share is None
+            where[node] = "gone" if trained or gathered else _at(shape, share_rows)
+            continue
+        where[node] = "unknown"
+        left.append((node, inside, True))
+        left += [(each, inside, False) for each in graph.operands(node)]
+    return found
+
+
+def _at(shape: Sequence[int], rows: int) -> At:
+    """Where the samples are, as sizes tell."""
+    for dim, size in enumerate(shape):
+        if size == rows or (dim == 0 and size and size % rows == 0):
+            return dim
+    return "unknown"
+
+
+def _samples(node: Any, name: str, before: list[At], rows: int) -> tuple[At, At, Sequence[int]]:
+    """Where the samples are in what a node made, and in what it worked on; and the sizes of that.
+    before: where they are in its operands."""
+    shape = shape_of(node)
+    dims = [each for each in before if isinstance(each, int)]
+    at: At = "unknown" if not before or "unknown" in before else dims[0] if dims else "gone"
+    whole = _whole(node, name)
+    if whole is not None:
+        if isinstance(at, int) and at >= len(whole):
+            at = "unknown"
+        return ("gone" if not shape else at), at, whole
+    if not shape:
+        return "gone", "gone", shape
+    made = _moved(node, name, at, shape, rows) if isinstance(at, int) else at
+    return made, made, shape
+
+
+def _whole(node: Any, name: str) -> tuple[int, ...] | None:
+    """The sizes of what a node makes a loss, or a product, of; None for others."""
+    if saved(node, "reduction") is not None:
+        given = saved(node, "self")
+    elif name == "DotBackward0":
+        kept = _values(node, name)
+        given = kept[0] if kept else None
+    else:
+        return None
+    return tuple(given.shape) if isinstance(given, torch.Tensor) else None
+
+
+def _moved(node: Any, name: str, at: int, shape: Sequence[int], rows: int) -> At:
+    """Where the samples are in what a node made. at: where they were."""
+    reduction = graph.reduction_at(node, name)
+    if reduction is not None:
+        if at in reduction.dims:
+            return "gone"
+        kept = len(shape) == len(reduction.sizes)
+        return at if kept else at - sum(dim < at for dim in reduction.dims)
+    if name in _TURNS:
+        alike = [dim for dim, size in enumerate(shape) if size and size % rows == 0]
+        return alike[0] if len(alike) == 1 else "unknown"
+    taken = name == "SelectBackward0" and saved(node, "dim") == at
+    fits = at < len(shape) and shape[at] and shape[at] % rows == 0
+    return at if fits and not taken else "unknown"
+
+
+def _kept(node: Any, name: str, sizes: Sequence[int], at: At, rows: int) -> Iterable[Constant]:
+    """The constants that a node keeps. sizes: of what it worked on, whose samples are at `at`."""
+    for value in (*_values(node, name), *_subtracted(node, name)):
+        if to_local(value) is not value or value.is_sparse or value.dtype == torch.bool:
+            continue
+        if not value.dtype.is_floating_point and value.dim():
+            continue
+        dims = len(value.shape)
+        if not dims or at == "gone":
+            yield Constant(name, value, None)
+        elif at == "unknown" or name == "MvBackward0":
+            yield Constant(name, value, "unknown")
+        else:
+            dim = at - len(sizes) + dims
+            if dim >= 0 and (value.shape[dim] != 1 or rows == 1):
+                yield Constant(name, value, dim)
+            elif rows in value.shape and sizes[at] != rows:
+                yield Constant(name, value, "unknown")
+            else:
+                yield Constant(name, value, None)
+
+
+def _values(node: Any, name: str) -> list[torch.Tensor]:
+    ways = [after for after, _ in node.next_functions]
+    names: list[str] = []
+    if name in _SIDES:
+        if len(graph.operands(node)) == 1:
+            names = [each for each, way in zip(_SIDES[name], ways, strict=False) if way is None]
+    elif graph.is_loss(name):
+        names = [each for each, way in zip(("self", "target"), ways, strict=False) if way is None]
+        names += ["weight", "pos_weight"]
+        if len(ways) == 1:
+            names.append("target")
+    try:
+        kept = [saved(node, each) for each in names]
+    except RuntimeError:  # freed by a backward before
+        return []
+    return [each.detach() for each in kept if isinstance(each, torch.Tensor)]
+
+
+def _subtracted(node: Any, name: str) -> list[torch.Tensor]:
+    """Of an error by hand, the targets: what an output has more than the error."""
+    ways = graph.operands(node)
+    if name not in ("PowBackward0", "AbsBackward0", "MulBackward0") or not ways:
+        return []
+    difference = ways[0]
+    error, below = saved(node, "self"), graph.operands(difference)
+    if difference.name() not in ("SubBackward0", "RsubBackward1") or len(below) != 1:
+        return []
+    if not isinstance(error, torch.Tensor) or (len(ways) == 2 and ways[1] is not difference):
+        return []
+    views, at = [], below[0]
+    while (call := call_at(at)) is None:
+        if at.name() not in _VIEWS or len(graph.operands(at)) != 1:
+            return []
+        views.append(at)
+        at = graph.operands(at)[0]
+    output = None if call.made is None else call.made.get(at)
+    if output is None:
+        return []
+    for view in reversed(views):
+        if view.name() == "SelectBackward0":
+            dim, index = (graph.signed(saved(view, each)) for each in ("dim", "index"))
+            output = output.select(dim, index)
+        else:
+            output = output.reshape(shape_of(view))
+    if output.shape != error.shape or output.device != error.device:
+        return []
+    sign = 1.0 if difference.next_functions[0][0] is not None else -1.0
+    return [output - sign * error.detach()]
+
+
+def _digest(value: torch.Tensor) -> float:
+    """A number that differs where values do."""
+    given = value.to(device="cpu", dtype=torch.float64).reshape(-1)
+    made = float(given.dot(1.0 + 0.5 * torch.arange(1.0, len(given) + 1.0).double().cos()))
+    return made if isfinite(made) else -inf
+
+
+def form_of(value: torch.Tensor, dim: int) -> float:
+    """Which form of a whole batch's a constant has, over its rows; 0 for none, and -inf where it
+    cannot tell: numbers such as masks, counts and signs have them by chance."""
+    x = value.to(device="cpu", dtype=torch.float64).movedim(dim, 0)
+    if len(x) < _FEWEST or not bool(x.isfinite().all()):
+        return -inf
+    if float((x - x.round()).abs().max()) < _EXACT:
+        return -inf
+    rows = x.reshape(len(x), -1)
+    sizes = rows.abs()
+    if float(sizes.max() - sizes.min()) < _EXACT and float(rows.min()) < 0.0:
+        return -inf
+    whole = rows.reshape(-1, 1)
+    for each in (rows, whole):
+        if bool(((each.sum(0) - 1.0).abs() < _NEAR).all()):
+            return _SUM
+    if rows.shape[1] > 1 and _normalised(rows.T):
+        return 0.0  # each sample by itself
+    return _normalised(rows) or _normalised(whole)
+
+
+def _normalised(columns: torch.Tensor) -> float:
+    """The form that every column has."""
+    mean, spread = columns.mean(0), columns.std(0, correction=0)
+    unbiased = columns.std(0)
+    if bool(((mean - 1.0).abs() < _NEAR).all()) and float((columns - 1.0).abs().max()) > 1e-2:
+        return _MEAN
+    if not bool((spread > 0.0).all()) or not bool((mean.abs() < _NEAR * spread).all()):
+        return 0.0
+    of_one = [bool(((each - 1.0).abs() < 1e-3).all()) for each in (spread, unbiased)]
+    return _SPREAD if any(of_one) else _CENTRED
+
+
+@final
+class Looks:
+    """What the ranks find of the constants of one strategy's losses, in its first backward passes
+    and when there are others. Each looks as often as the others do."""
+
+    def __init__(self, among: Communicator) -> None:
+        self._among = among.unchecked()
+        self._left, self._again = _LOOKS, 0
+        self._known: set[Any] = set()
+        self._running: dict[tuple[float, int], tuple[float, int]] = {}
+
+    @property
+    def over(self) -> bool:
+        return not self._left
+
+    def again(self) -> None:
+        """On every rank: some rank has met a loss of another structure."""
+        self._again += 1
+        if self._again <= _AGAIN:
+            self._left = _LOOKS
+
+    def at(
+        self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[Call]
+    ) -> tuple[list[str], bool]:
+        """What is found of losses and their terms; and whether this rank wants the others to look
+        again. armed: the calls since the last backward, which every rank has."""
+        shares = [call.share for call in armed if call.share is not None]
+        parted = bool(shares) and (shares[0].parts > 1 or shares[0].micros > 1)
+        key = (*(root.grad_fn.name() for root in roots if root.grad_fn), len(terms), parted)
+        new = parted and key not in self._known
+        self._known.add(key)
+        if not self._left:
+            return [], new and self._again < _AGAIN
+        self._left -= 1
+        if not parted:
+            return [], False
+        rows = shares[0].count if all(each == shares[0] for each in shares) else 0
+        read = {node for term in terms for node in term.read}
+        starts = [root.grad_fn for root in roots] if rows else []
+        found = [each for start in starts for each in constants_of(start, rows, read)]
+        alike = [each for each in found if each.rows is None]
+        over = [each for each in found if isinstance(each.rows, int)]
+        what = "|".join(f"{c.name} {c.value.dim()} {c.rows}" for c in found)
+        figures = [float(zlib.crc32(what.encode()))] if rows else [-inf]
+        figures += _slots([_digest(each.value) for each in alike])
+        figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
+        sent = torch.tensor(
+            [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
+        )
+        most: list[float] = self._among.all_reduce(sent, "max").tolist()
+        pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
+        if pairs[0][0] != pairs[0][1] or any(term.unknown for term in terms):
+            return [], False
+        said = [*self._differ(alike, pairs[1 : 1 + _SLOTS])]
+        said += self._have_forms(over, pairs[1 + _SLOTS :], pairs[0][0])
+        return said, False
+
+    def _differ(self, alike: list[Constant], pairs: list[tuple[float, float]]) -> Iterable[str]:
+        for slot, (most, least) in enumerate(pairs):
+            if most > -inf and most - least > 1e-6 * max(abs(most), abs(least)):
+                yield f"{_of(alike, slot)} differs over the ranks, as what a batch gives does"
+
+    def _have_forms(
+        self, over: list[Constant], pairs: list[tuple[float, float]], structure: float
+    ) -> Iterable[str]:
+        for slot, (form, least) in enumerate(pairs):
+            if form == -inf:
+                continue
+            place = (structure, slot)
+            before, running = self._running.get(place, (0.0, 0))
+            running = running + 1 if form == before else 1
+            self._running[place] = (form, running) if form == least else (0.0, 0)
+            if form and form == least and running == _FORMS[form][1]:
+                yield f"{_of(over, slot)} {_FORMS[form][0]} over each rank's own rows"
+
+
+def _of(constants: list[Constant], slot: int) -> str:
+    return (
+        f"a constant of the loss (in {constants[slot].name})"
+        if slot < len(constants)
+        else ("a constant of the loss")
+    )
+
+
+def _slots(figures: list[float]) -> list[float]:
+    """As many figures as there are slots."""
+    return (figures + [-inf] * _SLOTS)[:_SLOTS]

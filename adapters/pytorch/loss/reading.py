@@ -1,0 +1,122 @@
+"""Losses as all ranks read them together, and what is said of them, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from dream._errors import Unsupported
+from dream._log import logger
+from dream.adapters.pytorch.loss.calls import Bearer, Call
+from dream.adapters.pytorch.loss.constants import Looks
+from dream.adapters.pytorch.loss.factors import Factors, Weighed
+from dream.adapters.pytorch.loss.look import bearers_of
+from dream.adapters.pytorch.loss.scaling import agree
+from dream.adapters.pytorch.loss.terms import Term, terms_of
+from dream.collectives import Communicator
+
+_ASKS = 2.0**-16
+"""What is told beside 1 for a divisor that was overtaken."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What backward is to know of its roots. bearers: modules that the gradient comes to. terms: of
+    each root. weighed: all of them, with their factors. settled: whether the ranks have nothing to
+    find of such losses any more. told: to the others, with the gradients."""
+
+    bearers: list[Bearer]
+    terms: list[list[Term]]
+    weighed: Weighed
+    settled: bool = True
+    told: float = 0.0
+
+
+@final
+class Reader:
+    """Reads the losses of one strategy. strict: raise where one is not understood."""
+
+    def __init__(self, among: Communicator, *, strict: bool) -> None:
+        self._among, self._strict = among, strict
+        self._factors, self._looks = Factors(among), Looks(among)
+        self.said: set[str] = set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the ranks have nothing to find of constants any more."""
+        return self._looks.over
+
+    def read(
+        self,
+        roots: list[Any],
+        armed: list[Call],
+        fresh: Callable[[list[Bearer]], bool],
+        *,
+        cut: bool,
+    ) -> Reading:
+        """fresh: whether no gradients of these modules are there yet that a late factor would
+        multiply too. cut: this is one of an update's micro-batches."""
+        terms = [terms_of(root, armed) for root in roots]
+        bearers = bearers_of([root.grad_fn for root in roots], armed)
+        listed = [term for each in terms for term in each]
+        weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
+        agree(weighed)
+        say(weighed.terms, self.said, strict=self._strict)
+        found, asks = self._looks.at(roots, weighed.terms, armed)
+        say_coupled(found, self.said, strict=self._strict)
+        told = float(weighed.overtaken) + _ASKS * asks
+        return Reading(bearers, terms, weighed, self.settled, told)
+
+    def hear(self, told: float) -> None:
+        """Be told, on every rank alike, the mean of what the ranks told."""
+        overtaken, asks = divmod(round(told * self._among.world_size / _ASKS), round(1 / _ASKS))
+        if overtaken:
+            self._factors.look_again()
+        if asks:
+            self._looks.again()
+
+
+def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:
+    """Say once what was not understood of a loss, or taken for granted."""
+    for term in terms:
+        if term.unknown and term.unknown not in said:
+            said.add(term.unknown)
+            what = (
+                f"The loss counts as a mean over samples, since what {term.unknown} divides by "
+                "cannot be told. "
+            )
+            advice = (
+                "Weigh it by strategy.weigh(loss, count), give train_step(weight=...), or "
+                "gather the outputs by strategy.communicator.all_gather."
+            )
+            _tell(what, advice, strict=strict)
+        if term.noticed:
+            tell_once(f"the loss is a sum, {term.noticed}", said)
+
+
+def say_coupled(found: Iterable[str], said: set[str], *, strict: bool) -> None:
+    """Say once which constants were computed from a share of the batch."""
+    for each in found:
+        if each not in said:
+            said.add(each)
+            _tell(
+                f"{each[0].upper()}{each[1:]}: it couples the samples, and is another number than "
+                "the whole batch's. ",
+                "Compute it from the whole data, or from all ranks' rows, by "
+                "strategy.communicator.all_gather; or divide the summed loss by the sum of its "
+                "weights, as a tensor, or say strategy.weigh(loss, count).",
+                strict=strict,
+            )
+
+
+def _tell(what: str, advice: str, *, strict: bool) -> None:
+    if strict:
+        raise Unsupported(f"{what}Received: strict=True. {advice}")
+    logger.info("%s%s", what[0].lower() + what[1:], advice)
+
+
+def tell_once(what: str, said: set[str]) -> None:
+    if what not in said:
+        said.add(what)
+        logger.info("%s", what)
