@@ -187,9 +187,8 @@ def clip_norm_in_a_step(env: Env) -> Figures:
 
 
 @contextmanager
-def _bytes_of_buckets() -> Iterator[list[int]]:
-    """What DDP's buckets carry while the block lasts, by the hook or by gloo; and what FSDP2
-    reduces and scatters, which gloo does as a sum of the whole."""
+def _buckets_noted() -> Iterator[list[int]]:
+    """What DDP's buckets carry by the hook, of those that are made inside."""
     sizes: list[int] = []
     register = nn.parallel.DistributedDataParallel.register_comm_hook
 
@@ -203,20 +202,32 @@ def _bytes_of_buckets() -> Iterator[list[int]]:
 
     nn.parallel.DistributedDataParallel.register_comm_hook = noting
     try:
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as watched:
-            yield sizes
+        yield sizes
     finally:
         nn.parallel.DistributedDataParallel.register_comm_hook = register
+
+
+@contextmanager
+def _counted_into(sizes: list[int]) -> Iterator[None]:
+    """What DDP's buckets carry inside, by the hook or by gloo; and what FSDP2 reduces and scatters,
+    which gloo does as a sum of the whole."""
+    sizes.clear()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as watched:
+        yield
     for event in watched.events() or []:
         if event.name == "gloo:all_reduce":
             sizes.append(4 * max(event.input_shapes[0] or [0]))
 
 
 def _counted(env: Env, **knobs: Any) -> list[int]:
-    with _bytes_of_buckets() as sizes, env.block(knobs=knobs):
+    """Once the first losses have been looked at, which the ranks compare."""
+    with _buckets_noted() as sizes, env.block(knobs=knobs):
         model = Net()
-        train(model, momentum(model.parameters()), loader(64), epochs=1)
-    return sizes
+        optimizer = momentum(model.parameters())
+        train(model, optimizer, loader(64), epochs=2)
+        with _counted_into(sizes):
+            train(model, optimizer, loader(64), epochs=1)
+        return [*sizes]
 
 
 @CASES.add("cell")
