@@ -15,7 +15,7 @@ from dream import cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.checkpoint import UnsavedTraining
+from dream.adapters.pytorch.checkpoint.checkpointer import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
@@ -23,9 +23,9 @@ from dream.adapters.pytorch.foreign.metrics import Metrics
 from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
-from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.loss.reads import ReadNumbers
 from dream.adapters.pytorch.parallel.base import Parallelism
+from dream.adapters.pytorch.update.weigh import count_of
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
@@ -159,7 +159,10 @@ class TorchAdapter(Adapter):
     def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """Rows of this rank, marked with their share as those of a loader are."""
         rank, total = self.parallelism.dealt.rank, rows_of_all(tensors)
-        share = self.parallelism.divided.now.share(total, rank)
+        held = self.parallelism.shares.current  # a loader's batch, which may be read far ahead
+        if held is None or (held.total, held.micros) != (total, 1):
+            held = self.parallelism.divided.now.share(total, rank)
+        share = held
         own = tuple(_rows_of(x, share.cut) for x in tensors)
         self.parallelism.shares.share_out((x for x in own if isinstance(x, torch.Tensor)), share)
         return own

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from dream._adapter import Step
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
-from dream.adapters.pytorch.loss import count_of, weight_of
 from dream.adapters.pytorch.update.accumulation import Updates
+from dream.adapters.pytorch.update.weigh import count_of, weight_of
 from dream.collectives import Communicator
 from dream.data.partition import Share, micro_shares, split
 

@@ -77,7 +77,7 @@ class Division:
     @classmethod
     def asked(cls, parts: int, shares: object) -> Division:
         """The one that the option `shares` asks for; to begin with, equal shares."""
-        if not isinstance(shares, (list, tuple)):
+        if parts == 1 or not isinstance(shares, (list, tuple)):
             return cls(parts)
         numbers = all(type(each) is int and each > 0 for each in shares)
         if len(shares) != parts or not numbers:
@@ -129,12 +129,12 @@ class Division:
 
 class Divided:
     """How global batches are divided: `now` is that of the batch that is drawn next, the same on
-    every rank. draw: told the size of a whole batch before each that is drawn, and may change
-    `now`; None for nobody."""
+    every rank. draw: told of each batch before it is drawn, by what draws it and the size of a
+    whole one, and may change `now`; None for nobody."""
 
     def __init__(self, division: Division) -> None:
         self.now = division
-        self.draw: Callable[[int], None] | None = None
+        self.draw: Callable[[object, int], None] | None = None
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:

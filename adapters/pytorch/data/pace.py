@@ -28,11 +28,19 @@ _BLIND = (
     "another in forward, where their speeds are measured. Give shares by hand, as in shares=[3, 1]"
 )
 
+_SEVERAL = (
+    "shares='auto' leaves shares as they are: batches of several loaders are trained on, and those "
+    "that are used together are to be divided alike. Give shares by hand, as in shares=[3, 1]"
+)
+
 
 @final
 class Pace:
     """Has the shares of a batch follow what the ranks have taken from being given a batch to the
     start of backward: what lies there grows with the share, and no rank waits for another in it.
+
+    Batches of several loaders are often used together, and read ahead by different numbers: there
+    the shares stay as they are.
 
     divided: what is changed, between two batches, on all ranks alike.
     """
@@ -47,7 +55,8 @@ class Pace:
         self._samples, self._seconds = 0, 0.0
         self._given: tuple[float, int] | None = None
         self._left = _FIRST
-        self._blind = False
+        self._blind = self._over = False
+        self._loader: object = None
 
     def made(self, module: nn.Module) -> None:
         """A module was made whose forward pass waits for other ranks where it is a BatchNorm."""
@@ -71,21 +80,31 @@ class Pace:
 
         return timed
 
-    def draw(self, batch_size: int) -> None:
-        """A batch to train on is about to be drawn. Every rank calls it as often, and they compare
-        now and then. A thread that reads ahead draws while others train, and changes nothing."""
+    def draw(self, loader: object, batch_size: int) -> None:
+        """A batch of a loader to train on is about to be drawn. Every rank calls it as often, and
+        they compare now and then. A thread that reads ahead draws while others train, and changes
+        nothing."""
+        if self._over or threading.current_thread() is not threading.main_thread():
+            return
+        self._loader = self._loader or loader
+        if loader is not self._loader:
+            self._end(_SEVERAL)
+            return
         self._left -= 1
-        if self._left > 0 or threading.current_thread() is not threading.main_thread():
+        if self._left > 0 or batch_size < self._divided.now.parts:
             return
         self._left = _EVERY
         seen = [self._samples, self._seconds, self._blind]
         told = self._ranks.all_gather_object(seen)
         self._samples, self._seconds = 0, 0.0
         if any(blind for *_, blind in told):
-            self._left = 1 << 62
-            logger.info(_BLIND)
+            self._end(_BLIND)
         elif all(samples and seconds for samples, seconds, _ in told):
             self._follow([samples / seconds for samples, seconds, _ in told], batch_size)
+
+    def _end(self, why: str) -> None:
+        self._over = True
+        logger.info(why)
 
     def _follow(self, speeds: list[float], batch_size: int) -> None:
         wanted = Division.by_speed(speeds, batch_size)

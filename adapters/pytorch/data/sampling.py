@@ -216,7 +216,7 @@ class DealtBatches(Sampler[list[int]]):
             source = self._order.drawn(source, asked.said)
         for batch, digest in self._from(begun, source, now):
             if self._divided.draw is not None and begun.trains:
-                self._divided.draw(self._size(batch))
+                self._divided.draw(self, self._size(batch))
             share = (_UNDIVIDED if asked.whole else self._divided.now).share(len(batch), rank)
             mine = batch[share.cut]
             chosen = None

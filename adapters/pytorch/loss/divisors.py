@@ -19,18 +19,22 @@ from dream.data.partition import Share
 
 _FLOOR = "dream_floor"
 """An attribute of a tensor that `clamp` made."""
-CONSTANT = "divided by the size of the global batch, a constant"
-COUNT = "divided by as many samples as this rank has, a count"
+CONSTANT = "a sum, divided by the size of the global batch, a constant"
+COUNT = "a sum, divided by as many samples as this rank has, a count"
+TIMES = (
+    "a mean, times a number that is how many samples this rank has, taken for a constant. If it is "
+    "their number, as len(x) is, say reduction='sum', or strategy.weigh(loss, count)"
+)
 LATE = (
-    "divided by a number that is not the same on every rank, as a count; it was when the loss was "
-    "first seen, so the steps until now took it for a constant. Divide by a tensor, as mask.sum() "
-    "without its item(), or say strategy.weigh(loss, count)"
+    "a sum, divided by a number that is not the same on every rank, as a count; it was when the "
+    "loss was first seen, so the steps until now took it for a constant. Divide by a tensor, as "
+    "mask.sum() without its item(), or say strategy.weigh(loss, count)"
 )
 UNLIKE = (
-    "divided by a tensor that is not the same on every rank, and no count of what the loss adds "
-    "up: each rank's counts as its part of a count that adds up, so what was added to it, or held "
-    "above a floor by anything but clamp(min=...) or maximum(count, 1), is there once for each "
-    "rank. If that is not so, say strategy.weigh(loss, count)"
+    "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
+    "adds up: each rank's counts as its part of a count that adds up, so what was added to it, or "
+    "held above a floor by anything but clamp(min=...) or maximum(count, 1), is there once for "
+    "each rank. If that is not so, say strategy.weigh(loss, count)"
 )
 _LITTLE = 1e-3
 FIGURES = 6
@@ -138,9 +142,9 @@ class Verdict:
             return cls(True, of_tensor=True)
         return cls(
             True,
-            noticed=f"divided by a tensor that is {greatest:g} on every rank: each rank's counts "
-            "as its part of a count that adds up. If it is a constant, divide by a number of "
-            "Python's, as by float(divisor)",
+            noticed=f"a sum, divided by a tensor that is {greatest:g} on every rank: each rank's "
+            "counts as its part of a count that adds up. If it is a constant, divide by a number "
+            "of Python's, as by float(divisor)",
             of_tensor=True,
         )
 
@@ -161,6 +165,16 @@ def divided_by_numbers(
     return Divided(
         prod(numbers), over, share, ragged, counts=counts, all_samples=share.total in numbers
     )
+
+
+def times_the_rows(numbers: Sequence[Any], share: Share) -> str:
+    """Say, of a mean over samples, that it is multiplied by as many as this rank has. numbers: what
+    it is divided by; a factor's are its inverse."""
+    rows = share.count
+    if rows < 2 or share.parts == 1:
+        return ""
+    times = (isinstance(each, float) and abs(each * rows - 1.0) < 1e-6 for each in numbers)
+    return TIMES if any(times) else ""
 
 
 def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +222,8 @@ def _noticed_of_number(number: float, share: Share | None) -> str:
         return ""
     if number == share.total:
         return CONSTANT
-    return "" if number % share.count else "divided by a number that every rank has, a constant"
+    constant = "a sum, divided by a number that every rank has, a constant"
+    return "" if number % share.count else constant
 
 
 def _is_sum(divisor: float, weights: float) -> bool:

@@ -92,7 +92,7 @@ def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:
             )
             _tell(what, advice, strict=strict)
         if term.noticed:
-            tell_once(f"the loss is a sum, {term.noticed}", said)
+            tell_once(f"the loss is {term.noticed}", said)
 
 
 def say_coupled(found: Iterable[str], said: set[str], *, strict: bool) -> None:

@@ -10,7 +10,13 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Call, call_at
-from dream.adapters.pytorch.loss.divisors import Divided, Floor, divided_by_numbers, floor_of
+from dream.adapters.pytorch.loss.divisors import (
+    Divided,
+    Floor,
+    divided_by_numbers,
+    floor_of,
+    times_the_rows,
+)
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
 from dream.adapters.pytorch.loss.stacked import Part, parts_of
 from dream.adapters.pytorch.private import note
@@ -291,9 +297,10 @@ class _Reader:
         """Say what a term is from the reduction that removes the samples."""
         assert term.share is not None
         rows = term.share.count
+        times = times_the_rows([each.by for each in divisors], term.share)
         weight = graph.weight_at(node, name)
         if weight is not None:
-            term.kind, term.count = "count", weight
+            term.kind, term.count, term.noticed = "count", weight, times
             return
         over = _over_samples(chain, rows)
         tensors = [each for each in divisors if isinstance(each.by, torch.Tensor)]
@@ -311,7 +318,7 @@ class _Reader:
                     term.divided = Divided(count, over, term.share, ragged=ragged, weights=weights)
             return
         if over.mean:
-            term.kind, term.numel = "mean", over.numel
+            term.kind, term.numel, term.noticed = "mean", over.numel, times
             if ragged:
                 term.kind, term.count = "count", float(over.numel)
             return

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
-from dream.adapters.pytorch.checkpoint import TorchCheckpointer
+from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.modes import Modes

@@ -16,13 +16,13 @@ from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluate, hooks, tensors
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
-from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import TorchServerOptimizer
 from dream.adapters.pytorch.parallel.parameter_server.schedules import JobSchedules
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.train_step import check_scalar
+from dream.adapters.pytorch.update.weigh import count_of
 from dream.collectives import Communicator, Loop, Members
 from dream.data.partition import split
 from dream.parameter_server.job import (

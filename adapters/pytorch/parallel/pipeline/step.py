@@ -12,7 +12,6 @@ from torch.distributed import ProcessGroup
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.errors import peers_may_fail
-from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Weigh, part_of, rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import PipelineModel
 from dream.adapters.pytorch.parallel.pipeline.stages import StageParameters
@@ -21,6 +20,7 @@ from dream.adapters.pytorch.parallel.sharding.gradients import average
 from dream.adapters.pytorch.randomness.calls import CallDraws
 from dream.adapters.pytorch.train_step import Batch, Part, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
+from dream.adapters.pytorch.update.weigh import count_of
 from dream.collectives import Communicator
 from dream.data.partition import Share, split
 

@@ -14,7 +14,6 @@ from torch.nn.parameter import UninitializedParameter
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
 from dream.adapters.pytorch.data.shares import Shares, rows_of
-from dream.adapters.pytorch.loss import MicroWeights
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
     called_by_user,
@@ -31,6 +30,7 @@ from dream.adapters.pytorch.parallel.replicas.train import (
 )
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.update.scaling import started
+from dream.adapters.pytorch.update.weigh import MicroWeights
 from dream.collectives import Communicator
 
 _differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default=False)

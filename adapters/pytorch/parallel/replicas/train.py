@@ -14,7 +14,6 @@ from torch import nn
 from dream._errors import Unsupported
 from dream.adapters.pytorch.call_hook import ModuleSet, set_hook
 from dream.adapters.pytorch.data.shares import rows_of
-from dream.adapters.pytorch.loss import count_of
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
@@ -33,6 +32,7 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
 from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.recompute import How, recompute
+from dream.adapters.pytorch.update.weigh import count_of
 from dream.data.partition import split
 
 Loss = Callable[[Any, Any], Any]

@@ -34,12 +34,20 @@ def test_shares_of_ones_own_change_no_number(shares: list[int], name: str) -> No
 
 def test_shares_follow_the_speeds_of_ranks() -> None:
     """Rank 1 takes four times as long for a sample, and is given fewer."""
-    ranks = dream.launch(unequal.of_speeds, 4.0, n=2, framework="torch", timeout=300)
+    ranks = dream.launch(unequal.of_speeds, 4.0, 1, n=2, framework="torch", timeout=300)
     assert [rank[0] < 1e-6 for rank in ranks] == [True, True]
     (_, ones), (_, others) = ranks
     assert (ones[0], others[0]) == (unequal.BATCH // 2, unequal.BATCH // 2)
     assert others[-1] < ones[-1]
     assert {a + b for a, b in zip(ones, others, strict=True)} == {unequal.BATCH}
+
+
+def test_batches_that_are_used_together_are_divided_alike() -> None:
+    """A loader that reads ahead has drawn batches before the shares change, and another has not."""
+    ranks = dream.launch(unequal.of_speeds, 4.0, 2, n=2, framework="torch", timeout=300)
+    for apart, counts in ranks:
+        assert apart < 1e-6
+        assert {*counts} == {unequal.BATCH // 2}
 
 
 @pytest.mark.parametrize(

@@ -102,23 +102,28 @@ class Slow(nn.Module):
         return x
 
 
-def of_speeds(slow: float) -> tuple[float, list[int]]:
+def of_speeds(slow: float, loaders: int) -> tuple[float, list[int]]:
     """Let rank 1 be slower: how far the weights are from the plain script's; this rank's samples of
-    each batch."""
-    (plain, _), (ours, counts) = _paced(None, 0.0), _paced("auto", slow)
+    each batch. loaders: whose batches are added up."""
+    (plain, _), (ours, counts) = _paced(None, 0.0, loaders), _paced("auto", slow, loaders)
     return (ours - plain).abs().max().item(), counts
 
 
-def _paced(shares: str | None, slow: float) -> tuple[torch.Tensor, list[int]]:
+def _paced(shares: str | None, slow: float, loaders: int) -> tuple[torch.Tensor, list[int]]:
     torch.manual_seed(5)
-    data = TensorDataset(torch.randn(20 * BATCH, 8))
+    data = [TensorDataset(torch.randn(20 * BATCH, 8)) for _ in range(loaders)]
     counts: list[int] = []
     with nullcontext() if shares is None else dream.strategy("mirrored", shares=shares) as strategy:
         rank = strategy.topology.rank if strategy else 0
         each = 0.002 * (slow if rank else 1.0) if strategy else 0.0
         model = nn.Sequential(nn.Linear(8, 8), Slow(each), nn.Dropout(0.3), nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for (x,) in DataLoader(data, BATCH, shuffle=True):
+        read = [  # the second reads ahead
+            DataLoader(each, BATCH, shuffle=True, num_workers=2 * n) for n, each in enumerate(data)
+        ]
+        for several in zip(*read, strict=True):
+            x = sum(part for (part,) in several)
+            assert isinstance(x, torch.Tensor)
             counts.append(len(x))
             optimizer.zero_grad()
             model(x).square().mean().backward()

@@ -14,6 +14,7 @@ from loss_scripts import (
     QUIET,
     SCRIPTS,
     Trained,
+    mean_times_rows,
     over_a_count_and_one,
     over_a_tensor_of_five,
 )
@@ -66,7 +67,7 @@ def main(names: list[str]) -> None:
         over_a_tensor_of_five()
     with dream.strategy("mirrored") as strategy:
         pass
-    for script in (*QUIET.values(), over_a_count_and_one):
+    for script in (*QUIET.values(), over_a_count_and_one, mean_times_rows):
         tell(strategy, f"said by {script.__name__}", lines_of(script)[1])
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:

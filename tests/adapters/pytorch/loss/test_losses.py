@@ -72,6 +72,11 @@ def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
     assert line in str(ran.said["said by over_a_count_and_one"])
 
 
+def test_a_mean_times_the_rows_of_a_share_is_said(ran: Ran) -> None:
+    line = "the loss is a mean, times a number that is how many samples this rank has"
+    assert line in str(ran.said["said by mean_times_rows"])
+
+
 @pytest.mark.parametrize("name", QUIET)
 def test_of_a_divisor_that_is_known_nothing_is_said(ran: Ran, name: str) -> None:
     said = str(ran.said[f"said by {name}"])

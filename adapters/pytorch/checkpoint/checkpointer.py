@@ -15,9 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
+from dream.adapters.pytorch.checkpoint.unkept import Unkept
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_bytes, array_of
-from dream.adapters.pytorch.unkept import Unkept
 from dream.checkpoint import generators, layers
 from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.array_files import check_arrays

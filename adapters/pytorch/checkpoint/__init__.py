@@ -1,0 +1,1 @@
+"""What is kept of a torch training, and what is not."""
