@@ -9,6 +9,7 @@ hosts, where one path may be two files.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import time
@@ -30,7 +31,8 @@ _MOST = 1000
 _OPENED, _LOOKED, _TOLD = b"opened", b"looked", b"told"
 _SECONDS, _WAIT = 1.0, 0.005
 """For a lower rank, which is looking as well, to tell it; and between two questions."""
-_LAST = "opens/last"
+_FOUND = "opens/found"
+"""Whether another rank than 0 has told anything; and with a rank behind it, what that one has."""
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 
 _watching: Watch | None = None
@@ -71,9 +73,9 @@ class Watch:
         first = place.rank - place.local_rank
         self._rank, self._make, self._process = place.rank, store, os.getpid()
         self._others = [r for r in range(first, first + place.local_world_size) if r != place.rank]
-        self._host = place.node_rank
+        self._ranks, self._host = range(place.world_size), place.node_rank
         self._seen: set[str] = set()
-        self._told = False
+        self._told: list[str] = []
 
     def begin(self) -> None:
         """Look at what is opened."""
@@ -103,12 +105,15 @@ class Watch:
 
     def tell_of_others(self) -> None:
         """On rank 0, whose output is on the screen, tell what another rank found."""
-        if self._rank == 0 and not self._told:
+        if self._rank == 0:
             with suppress(OSError, DreamError):
-                last = self._store.find(_LAST)
-                if last is not None:
-                    self._told = True
-                    logger.warning("%s", last.decode())
+                if self._store.find(_FOUND) is None:
+                    return
+                found = (self._store.find(f"{_FOUND}.{rank}") for rank in self._ranks[1:])
+                for text in (text for texts in found if texts for text in json.loads(texts)):
+                    if text not in self._told:
+                        self._told.append(text)
+                        logger.warning("%s", text)
 
     @cached_property
     def _store(self) -> PatientStore:
@@ -141,7 +146,8 @@ class Watch:
             f"is what stays (what is appended is there once for each): {path}. Write it on one "
             "rank (`if strategy.topology.rank == 0:`), or under a name for each"
         )
-        self._told = True
+        self._told.append(text)
         logger.warning("%s", text)
         if self._rank:
-            self._store.put(_LAST, text.encode())
+            self._store.put(f"{_FOUND}.{self._rank}", json.dumps(self._told).encode())
+            self._store.put(_FOUND, b"")

@@ -102,6 +102,21 @@ def test_rank_0_tells_what_another_found(
     assert len(set(told(caplog))) == 1
 
 
+def test_rank_0_tells_what_others_found_besides_its_own(
+    store: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It came first to one of the files, and later to the other."""
+    first, second = rank(0, store), rank(1, store)
+    for path, order in (("one", (first, second)), ("two", (second, first))):
+        for watch in order:
+            watch.opened(str(tmp_path / path), "w", WRITE)
+    before = len(told(caplog))
+    first.tell_of_others()
+    first.tell_of_others()
+    (text,) = told(caplog)[before:]
+    assert str(tmp_path / "one") in text
+
+
 def test_what_is_appended_is_there_once_for_each_rank(
     store: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
