@@ -9,7 +9,9 @@ import typer
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="file.py:function or module:function.")],
+    model: Annotated[
+        str, typer.Argument(help="file.py:function or module:function.", show_default=False)
+    ] = "",
     devices: Annotated[int, typer.Option(help="How many there will be.")] = 1,
     device_memory: Annotated[
         str | None, typer.Option(help="Of each, like 80GB. Default: the hardware's.")
@@ -33,21 +35,38 @@ def command(
     measure: Annotated[
         bool, typer.Option("--measure", help="Train here at 1, 2 and 4 ranks and say the errors.")
     ] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="Hold the formulas against published tables.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one step of it may take.")] = 600,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it, with --published.")] = None,
 ) -> None:
     """Foretell what a model needs on each device, what it sends and how long a step takes.
 
     The function returns a Keras model; or for PyTorch (model, batch) or (model, loss, batch).
     It is built and run without values, so it may be larger than this machine. Exit code 1 where
-    nothing fits, or where memory or bytes measured are not those foretold.
+    nothing fits, where memory or bytes measured are not those foretold, or where a published table
+    is missed.
     """
+    from dream._errors import ConfigurationError
     from dream.files.whole import check_output
     from dream.tools import sizes
     from dream.tools.plan.asked import PlanRequest, TrainingSpec, check_positive
     from dream.tools.plan.main import Wish, main
 
     check_output("--json", json)
+    if published == bool(model) or (plot is not None and not published):
+        raise ConfigurationError(
+            "A plan is of a model, or of tables that others published, which can be drawn. "
+            f"Received: {model or 'no model'}{' --published' * published}"
+            f"{f' --plot {plot}' if plot else ''}. Run dream plan file.py:function, or dream plan "
+            "--published [--plot FILE]."
+        )
+    if published:
+        from dream.tools.plan.published import held
+
+        raise typer.Exit(0 if held.main(json, plot) else 1)
     check_positive("--timeout", timeout)
     here = calibrate or hardware == "here"
     asked = PlanRequest(

@@ -1,0 +1,1 @@
+"""Hold the formulas of `dream plan` against tables that others have published."""
