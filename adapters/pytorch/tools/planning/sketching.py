@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch.loss.calls import SIZE as MESSAGE
 from dream.adapters.pytorch.tools.planning.example import (
     Example,
     cast_batch,
@@ -48,8 +49,8 @@ _VALUES = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-_TOLD = 4
-"""Bytes of the loss, a float32, which travels with the gradients."""
+_TOLD = 4 * MESSAGE
+"""Bytes of float32 that travel with the gradients: the loss, and what else ranks tell one another."""
 _NUMPY = ".numpy() is not supported"
 """What torch says where a tensor without values is to be an array."""
 

@@ -50,8 +50,8 @@ _WORK = "gloo:"
 @final
 @dataclass(frozen=True, slots=True)
 class WatchedSteps:
-    """peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the last
-    step."""
+    """peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the step
+    of those at the end that gives least: now and then ranks look whether they are still alike."""
 
     peaks: list[int]
     given: dict[str, int]
@@ -60,14 +60,22 @@ class WatchedSteps:
 def read_trace(path: Path) -> WatchedSteps:
     events = json.loads(path.read_text())["traceEvents"]
     steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == STEP)
-    begin, end = steps[-1]
+    given = [_given(events, *step) for step in steps[-_WATCHED:]]
+    return WatchedSteps([_peak(events, *step) for step in steps], min(given, key=_total))
+
+
+def _given(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> dict[str, int]:
     given: dict[str, int] = {}
     for event in events:
         name = str(event.get("name"))
         if name.startswith(_WORK) and begin <= event["ts"] <= end:
             operation = _NAMES.get(name, name.removeprefix(_WORK))
             given[operation] = given.get(operation, 0) + _bytes(event["args"])
-    return WatchedSteps([_peak(events, *step) for step in steps], given)
+    return given
+
+
+def _total(given: Mapping[str, int]) -> int:
+    return sum(given.values())
 
 
 def _peak(events: Iterable[Mapping[str, Any]], begin: float, end: float) -> int:
@@ -99,8 +107,9 @@ def _bytes(args: Mapping[str, Any]) -> int:
     return sum(prod(d) * _SIZES[kind] for kind, d in zip(kinds, dims, strict=True) if kind)
 
 
-_FIRST, _WATCHED = 2, 6
-"""Steps that are watched, after some: DDP's first ones are not like the later ones."""
+_FIRST, _WATCHED = 9, 4
+"""Steps that are watched, after some: in the first ones DDP forms its buckets, and ranks compare the
+constants of a loss."""
 
 
 def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
@@ -121,6 +130,7 @@ def _noted(
 ) -> tuple[WatchedSteps, Callable[[], Any], Strategy]:
     """By dream's ledger."""
     peaks: list[int] = []
+    given: list[dict[str, int]] = []
     with Ledger() as ledger:
         step, strategy = _made(function, job)
         for _ in range(_FIRST + _WATCHED):
@@ -128,10 +138,11 @@ def _noted(
             begun, sent = len(ledger.events), len(ledger.sent)
             step()
             peaks.append(most_since(ledger, begun)[0])
-    given: Counter[str] = Counter()
-    for one in ledger.sent[sent:]:
-        given[one.operation] += one.size
-    return WatchedSteps(peaks[_FIRST:], dict(given)), step, strategy
+            counted: Counter[str] = Counter()
+            for one in ledger.sent[sent:]:
+                counted[one.operation] += one.size
+            given.append(dict(counted))
+    return WatchedSteps(peaks[_FIRST:], min(given[_FIRST:], key=_total)), step, strategy
 
 
 def _profiled(
