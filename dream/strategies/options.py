@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.update.outer import MOMENTUM as OUTER_MOMENTUM
 from dream.update.precision import PRECISIONS
 
 Framework = Literal["torch", "tensorflow"]
@@ -291,6 +292,32 @@ LOCAL = (
         int,
         8,
         "steps between two averages of the replicas; 1 is what `mirrored` does",
+        minimum=1,
+        mesh=True,
+    ),
+    Option(
+        "outer_lr",
+        float,
+        None,
+        "DiLoCo: the rate of an outer step, which goes down how far the replicas have come on the "
+        "mean; 0.7 is usual. None: they are averaged, gradients and state too",
+        minimum=0.0,
+        mesh=True,
+    ),
+    Option(
+        "outer_momentum",
+        float,
+        OUTER_MOMENTUM,
+        "Nesterov's momentum of the outer step",
+        minimum=0.0,
+        mesh=True,
+    ),
+    Option(
+        "fragments",
+        int,
+        1,
+        "parts of the model that come together in turn, each every so many steps: smaller "
+        "messages, more of them; of the outer step",
         minimum=1,
         mesh=True,
     ),

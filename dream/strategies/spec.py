@@ -10,6 +10,7 @@ from typing import Literal
 from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
 from dream.strategies import options as all_options
 from dream.strategies.options import FRAMEWORKS, Framework, Option
+from dream.update.outer import check as check_outer
 from dream.update.update import check as check_update
 
 __all__ = [
@@ -65,6 +66,7 @@ class Spec:
         checked = {name: self.option(name).check(value) for name, value in given.items()}
         options = {o.name: o.default for o in self.options} | checked
         check_update(options)
+        check_outer(options)
         return MappingProxyType(options)
 
     def check_framework(

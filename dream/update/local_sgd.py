@@ -9,14 +9,31 @@ is no other than to average after the step.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import NoReturn, final
 
 from dream._errors import Unsupported
 
 
+class Schedule(ABC):
+    """When the replicas of a job are made alike. Every rank asks as often as the others."""
+
+    @abstractmethod
+    def before_step(self) -> bool:
+        """Count a step, of which the gradient is there; whether it was averaged for it."""
+
+    @abstractmethod
+    def after_step(self) -> None:
+        """The step has been made."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Make the replicas alike."""
+
+
 @final
-class AveragingSchedule:
+class AveragingSchedule(Schedule):
     """Counts the steps of a replica. average: called by all of them at the same steps, with
     whether to average gradients, and whether parameters and state are apart."""
 
@@ -30,8 +47,6 @@ class AveragingSchedule:
         self._apart = self._stepped = False
 
     def before_step(self) -> bool:
-        """Count a step, of which the gradient is there, and average if it is its turn; whether it
-        was."""
         self._steps += 1
         self._stepped = True
         due = self._steps % self._every == 0
@@ -40,8 +55,10 @@ class AveragingSchedule:
         self._apart = not due
         return due
 
+    def after_step(self) -> None:
+        pass
+
     def settle(self) -> None:
-        """Make the replicas alike."""
         if self._stepped:
             self._average(False, self._apart)
         self._apart = self._stepped = False

@@ -3,7 +3,7 @@ then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import keras
@@ -19,7 +19,8 @@ from dream.adapters.keras.consistency import statistics_of
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
 from dream.parameter_server.leases import Lease
-from dream.update.local_sgd import AveragingSchedule
+from dream.update.local_sgd import AveragingSchedule, Schedule
+from dream.update.outer import OuterSteps
 
 
 @final
@@ -29,7 +30,11 @@ class AveragedModel:
 
     def __init__(self, engine: Engine, machine: Machine, options: Mapping[str, object]) -> None:
         self._engine, self._machine = engine, machine
-        self._schedule = AveragingSchedule(options, self._average)
+        self._schedule: Schedule = (
+            AveragingSchedule(options, self._average)
+            if options["outer_lr"] is None
+            else OuterSteps(options, self, lambda: self._average(False, False))
+        )
         self._model: Any = None
         self._optimizer: Any = None
         self._update: Callable[[Any, bytes], Any]
@@ -63,10 +68,27 @@ class AveragedModel:
         self._samples = samples
         averaged = self._schedule.before_step()
         self._update(self.gradient, b"" if averaged or not samples else present)
+        self._schedule.after_step()
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
         self._schedule.settle()
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(variable.shape) for variable in self.order]
+
+    def copies(self, places: Sequence[int]) -> list[Any]:
+        return [np.array(keras.ops.convert_to_numpy(self.order[place])) for place in places]
+
+    def means(self, values: list[Any]) -> list[Any]:
+        if self._engine.parts == 1:
+            return values
+        means: list[Any] = self._engine.communicator.all_reduce(values, "mean")
+        return means
+
+    def assign(self, places: Sequence[int], values: list[Any]) -> None:
+        for place, value in zip(places, values, strict=True):
+            self.order[place].assign(value)
 
     def _average(self, gradients: bool, own: bool) -> None:
         if gradients:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -13,14 +14,15 @@ from torch.utils.data import DataLoader
 
 from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
-from dream.adapters.pytorch import devices
+from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.data.loader import dealt_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.train_step import plain_step
 from dream.collectives import Communicator
-from dream.update.local_sgd import AveragingSchedule, refuse_weigh, refuse_weight
+from dream.update.local_sgd import AveragingSchedule, Schedule, refuse_weigh, refuse_weight
+from dream.update.outer import OuterSteps
 
 
 @final
@@ -31,9 +33,18 @@ class AveragedReplicas:
         self, communicator: Communicator, shares: Shares, options: Mapping[str, object]
     ) -> None:
         self._communicator, self._shares = communicator, shares
-        self._schedule = AveragingSchedule(options, self._average)
+        self._schedule: Schedule = (
+            AveragingSchedule(options, self._average)
+            if options["outer_lr"] is None
+            else OuterSteps(options, self, lambda: self._average(False, False))
+        )
         self._optimizer: Optimizer | None = None
+        self._modules: list[weakref.ref[nn.Module]] = []
         self._started = False
+
+    def add(self, module: nn.Module) -> None:
+        """Average what this module's forward counts by itself, as BatchNorm's statistics."""
+        self._modules.append(weakref.ref(module))
 
     def watch(self, optimizer: Optimizer) -> None:
         """Average this optimizer's parameters in turn."""
@@ -46,6 +57,7 @@ class AveragedReplicas:
             )
         self._optimizer = optimizer
         optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(lambda *_: self._schedule.after_step())
 
     def end_passes(self, loader: Any) -> None:
         """Have the replicas start alike, and be alike again, around each pass over the loader."""
@@ -103,7 +115,7 @@ class AveragedReplicas:
 
     @torch.no_grad()
     def _average(self, gradients: bool, own: bool) -> None:
-        tensors = self._gradients() if gradients else []
+        tensors = self._gradients() if gradients else self._statistics()
         if own:
             tensors += [*self._parameters(), *self._state()]
         if tensors:
@@ -111,12 +123,35 @@ class AveragedReplicas:
             for tensor, mean in zip(tensors, averaged, strict=True):
                 tensor.copy_(mean)
 
+    def shapes(self) -> list[torch.Size]:
+        return [parameter.shape for parameter in self._parameters()]
+
+    def copies(self, places: Sequence[int]) -> list[torch.Tensor]:
+        own = self._parameters()
+        return [own[place].detach().clone() for place in places]
+
+    def means(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        means: list[torch.Tensor] = self._communicator.all_reduce(values)
+        return means
+
+    @torch.no_grad()
+    def assign(self, places: Sequence[int], values: list[torch.Tensor]) -> None:
+        own = self._parameters()
+        private.foreach_copy_([own[place] for place in places], values)
+
     def _parameters(self) -> list[nn.Parameter]:
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"]]
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters() if p.grad is not None]
+
+    def _statistics(self) -> list[torch.Tensor]:
+        made = (module() for module in self._modules)
+        buffers = (
+            b for module in made if module is not None for b in module.buffers(recurse=False)
+        )
+        return [buffer for buffer in buffers if buffer.is_floating_point()]
 
     def _state(self) -> list[torch.Tensor]:
         """List the optimizer's tensors; counters are alike anyway."""
@@ -153,6 +188,7 @@ class LocalSgd(Parallelism):
 
     def subscribe(self, hooks: Hooks) -> None:
         if self.world.world_size > 1:
+            hooks.made("module", self._replicas.add)
             hooks.made("optimizer", self.adopt)
 
     def follow(self, loader: DataLoader[Any]) -> None:

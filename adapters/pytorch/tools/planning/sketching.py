@@ -50,7 +50,7 @@ _VALUES = (
     UnsupportedOperatorException,
 )
 _TOLD = 4 * MESSAGE
-"""Bytes of float32 that travel with the gradients: the loss, and what else ranks tell one another."""
+"""Bytes of float32 that travel with the gradients: the loss, and what ranks tell one another."""
 _NUMPY = ".numpy() is not supported"
 """What torch says where a tensor without values is to be an array."""
 

@@ -108,8 +108,8 @@ def _bytes(args: Mapping[str, Any]) -> int:
 
 
 _FIRST, _WATCHED = 9, 4
-"""Steps that are watched, after some: in the first ones DDP forms its buckets, and ranks compare the
-constants of a loss."""
+"""Steps that are watched, after some: in the first ones DDP forms its buckets, and ranks compare
+the constants of a loss."""
 
 
 def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
