@@ -16,7 +16,7 @@ from dream._framework import ImportWatch
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class LibraryCall:
     """What a script calls of a library. name: "Class.method" or a function of the module."""
 
     module: str
@@ -28,35 +28,35 @@ class Entrance:
 _KERAS = "Use a plain Keras optimizer: the block reduces gradients itself"
 _TORCH = "Use a plain torch optimizer: the block reduces gradients itself"
 ENTRANCES = (
-    Entrance("accelerate.accelerator", "Accelerator.__init__", "Accelerate"),
-    Entrance("accelerate.accelerator", "Accelerator.prepare", "Accelerate"),
-    Entrance("lightning.pytorch.trainer.trainer", "Trainer.fit", "Lightning"),
-    Entrance("lightning.pytorch.trainer.trainer", "Trainer.__init__", "Lightning"),
-    Entrance("pytorch_lightning.trainer.trainer", "Trainer.fit", "Lightning"),
-    Entrance("pytorch_lightning.trainer.trainer", "Trainer.__init__", "Lightning"),
-    Entrance("lightning.fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
-    Entrance("lightning.fabric.fabric", "Fabric.setup", "Lightning Fabric"),
-    Entrance("lightning_fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
-    Entrance("lightning_fabric.fabric", "Fabric.setup", "Lightning Fabric"),
-    Entrance("transformers.trainer", "Trainer.__init__", "transformers.Trainer"),
-    Entrance("transformers.trainer", "Trainer.train", "transformers.Trainer"),
-    Entrance("deepspeed", "initialize", "DeepSpeed"),
-    Entrance("composer.trainer.trainer", "Trainer.__init__", "Composer"),
-    Entrance("colossalai.booster.booster", "Booster.__init__", "Colossal-AI"),
-    Entrance("ray.train.torch", "prepare_model", "Ray Train"),
-    Entrance("horovod.torch", "DistributedOptimizer", "Horovod", _TORCH),
-    Entrance("horovod.tensorflow", "DistributedOptimizer", "Horovod", _KERAS),
-    Entrance("horovod.keras", "DistributedOptimizer", "Horovod", _KERAS),
-    Entrance("horovod.tensorflow.keras", "DistributedOptimizer", "Horovod", _KERAS),
-    Entrance(
+    LibraryCall("accelerate.accelerator", "Accelerator.__init__", "Accelerate"),
+    LibraryCall("accelerate.accelerator", "Accelerator.prepare", "Accelerate"),
+    LibraryCall("lightning.pytorch.trainer.trainer", "Trainer.fit", "Lightning"),
+    LibraryCall("lightning.pytorch.trainer.trainer", "Trainer.__init__", "Lightning"),
+    LibraryCall("pytorch_lightning.trainer.trainer", "Trainer.fit", "Lightning"),
+    LibraryCall("pytorch_lightning.trainer.trainer", "Trainer.__init__", "Lightning"),
+    LibraryCall("lightning.fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
+    LibraryCall("lightning.fabric.fabric", "Fabric.setup", "Lightning Fabric"),
+    LibraryCall("lightning_fabric.fabric", "Fabric.__init__", "Lightning Fabric"),
+    LibraryCall("lightning_fabric.fabric", "Fabric.setup", "Lightning Fabric"),
+    LibraryCall("transformers.trainer", "Trainer.__init__", "transformers.Trainer"),
+    LibraryCall("transformers.trainer", "Trainer.train", "transformers.Trainer"),
+    LibraryCall("deepspeed", "initialize", "DeepSpeed"),
+    LibraryCall("composer.trainer.trainer", "Trainer.__init__", "Composer"),
+    LibraryCall("colossalai.booster.booster", "Booster.__init__", "Colossal-AI"),
+    LibraryCall("ray.train.torch", "prepare_model", "Ray Train"),
+    LibraryCall("horovod.torch", "DistributedOptimizer", "Horovod", _TORCH),
+    LibraryCall("horovod.tensorflow", "DistributedOptimizer", "Horovod", _KERAS),
+    LibraryCall("horovod.keras", "DistributedOptimizer", "Horovod", _KERAS),
+    LibraryCall("horovod.tensorflow.keras", "DistributedOptimizer", "Horovod", _KERAS),
+    LibraryCall(
         "torch.distributed.fsdp", "fully_shard", "fully_shard",
         "Take it out and name the strategy 'sharded'",
     ),
-    Entrance(
+    LibraryCall(
         "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__",
         "FullyShardedDataParallel", "Take it out and name the strategy 'sharded'",
     ),
-    Entrance(
+    LibraryCall(
         "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer.__init__",
         "ZeroRedundancyOptimizer",
         "Make the optimizer that it wraps, and name the strategy 'sharded', zero=1",
@@ -72,7 +72,7 @@ class Refusal:
         self._strategy = strategy
         self._originals: list[tuple[Any, str, Any]] = []
         self._watch: ImportWatch | None = None
-        self._closed: set[Entrance] = set()
+        self._closed: set[LibraryCall] = set()
 
     def begin(self) -> None:
         for entrance in ENTRANCES:
@@ -90,7 +90,7 @@ class Refusal:
             setattr(owner, name, original)
         self._closed.clear()
 
-    def _close(self, entrance: Entrance) -> None:
+    def _close(self, entrance: LibraryCall) -> None:
         owner: Any = sys.modules[entrance.module]
         *path, name = entrance.name.split(".")
         for part in path:
@@ -106,7 +106,7 @@ class Refusal:
                 setattr(place, known_as, refused)
 
 
-def _refused(entrance: Entrance, original: Callable[..., Any], strategy: str) -> Any:
+def _refused(entrance: LibraryCall, original: Callable[..., Any], strategy: str) -> Any:
     @wraps(original)
     def refused(*args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith("dream."):

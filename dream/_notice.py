@@ -21,7 +21,7 @@ _LONGEST = 1 << 20
 
 
 @final
-class Notice:
+class ProcessNotice:
     """What this process says of itself, on systems that have such memory."""
 
     def __init__(self, name: str) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dream.checkpoint import Checkpoint
+    from dream.checkpoint import CheckpointContent
     from dream.checkpoint.background import Saving
     from dream.checkpoint.training import TrainingCheckpoints
     from dream.files.opened import Watch
@@ -353,7 +353,7 @@ class Strategy:
         scheduler: Any = None,
         data: Any = None,
         strict: bool = True,
-    ) -> Checkpoint | None:
+    ) -> CheckpointContent | None:
         """Set everything as the newest checkpoint in a folder has it, whatever strategy, number of
         ranks and framework wrote it, and return it (`.step`, `.extra`); None where there is none.
         Call it on every rank, with what `save` was given. The generators go on where they stood.

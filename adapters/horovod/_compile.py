@@ -20,7 +20,7 @@ from dream.adapters.horovod._status import BuildKey
 from dream.cluster.settings import inherited
 
 
-class Progress(ABC):
+class BuildProgress(ABC):
     """What a build tells while it runs."""
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Progress(ABC):
         """Nothing more comes."""
 
 
-class PlainProgress(Progress):
+class PlainProgress(BuildProgress):
     """Lines for logs: each phase, then every tenth percent."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class PlainProgress(Progress):
         print(f"[{time.monotonic() - self._start:4.0f} s] {text}", flush=True)
 
 
-class BarProgress(Progress):
+class BarProgress(BuildProgress):
     """One line that moves."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class BarProgress(Progress):
         self._bar.stop()
 
 
-def progress() -> Progress:
+def progress() -> BuildProgress:
     """The display that fits where stdout goes."""
     return BarProgress() if sys.stdout.isatty() else PlainProgress()
 
@@ -98,7 +98,9 @@ _IMPORTS = {"torch": "horovod.torch.mpi_lib_v2", "tensorflow": "horovod.tensorfl
 _DROPPED = re.compile(r"HOROVOD_.*|MAKE.*|MFLAGS|CMAKE_.*|CCL_ROOT|PIP_(NO_)?BUILD_ISOLATION")
 
 
-def compile_wheel(key: BuildKey, cache: Path, progress: Progress, jobs: int | None = None) -> Path:
+def compile_wheel(
+    key: BuildKey, cache: Path, progress: BuildProgress, jobs: int | None = None
+) -> Path:
     """Build the wheel of a key, try it, put it in the cache; returns where it lies."""
     cmake = _tools.check_build()
     folder = cache / str(key)
@@ -133,7 +135,7 @@ def environment(
     }
 
 
-def follow(lines: Iterable[str], log: TextIO, progress: Progress) -> list[str]:
+def follow(lines: Iterable[str], log: TextIO, progress: BuildProgress) -> list[str]:
     """Write each line to the log and show the percent that make tells; returns the lines."""
     kept: list[str] = []
     compiling = False
@@ -150,7 +152,7 @@ def follow(lines: Iterable[str], log: TextIO, progress: Progress) -> list[str]:
 
 
 def _pip_wheel(
-    source: Path, into: Path, environ: dict[str, str], log: Path, progress: Progress
+    source: Path, into: Path, environ: dict[str, str], log: Path, progress: BuildProgress
 ) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--use-pep517", "--no-deps"]
     command += ["--no-build-isolation", "--no-cache-dir", "-w", str(into), str(source)]

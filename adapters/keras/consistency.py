@@ -186,7 +186,7 @@ def seeds_of(model: Any) -> list[Any]:
 
 
 @final
-class Drawn:
+class DrawWatch:
     """Finds out whether a model has drawn random numbers since this was made."""
 
     def __init__(self, model: Any) -> None:

@@ -57,7 +57,7 @@ LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
 """From a model's outputs the gradient of a loss by each, of the same shapes."""
 
 
-class Exchange(ABC):
+class PartsExchange(ABC):
     """Makes one gradient of the parts' where that is not their sum; in a step, compiled or not.
     All parts come out with the same bits."""
 
@@ -98,7 +98,7 @@ class Engine(ABC):
     readers: Communicator
     generators: Generators
     knobs: Knobs = Knobs()
-    exchange: Exchange | None = None
+    exchange: PartsExchange | None = None
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",

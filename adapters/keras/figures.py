@@ -24,7 +24,7 @@ _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
 
 @final
-class Figures:
+class StepFigures:
     """The results and figures of one step on a part's share."""
 
     def __init__(self, framework: Framework, share: BatchShare) -> None:
@@ -94,7 +94,7 @@ class Figures:
         return None
 
 
-_noting: ContextVar[Figures | None] = ContextVar("dream.keras_figures", default=None)
+_noting: ContextVar[StepFigures | None] = ContextVar("dream.keras_figures", default=None)
 
 
 def watch(model: Any) -> None:

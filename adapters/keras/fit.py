@@ -19,7 +19,7 @@ from dream.adapters.keras import callbacks, checks, consistency, optimizer, priv
 from dream.adapters.keras.data import alike
 from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
-from dream.adapters.keras.data.sources import Arrays, Batches, Passes, find
+from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, find
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.start import seed_of_order
 from dream.data.alike import Looks
@@ -111,7 +111,7 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
     if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
         return type(model).predict(model, **given)
-    source = find(x, batch_size=given["batch_size"], passes=Passes(), parts=1)
+    source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
     if not isinstance(source, Arrays):
         return type(model).predict(model, **given)
     if state.looks.due():
@@ -122,7 +122,7 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
     cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
     size = -(-source.batch_size // engine.parts)
     generators = engine.generators.state()
-    drawn = consistency.Drawn(model)
+    drawn = consistency.DrawWatch(model)
     outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
     if drawn.undone():
         if generators is not None:
@@ -190,11 +190,16 @@ def _in_own_order(x: Any) -> bool:
 
 
 def _source(
-    engine: Engine, given: Arguments, *, steps: Any, passes: Passes | None = None, **options: Any
+    engine: Engine,
+    given: Arguments,
+    *,
+    steps: Any,
+    passes: DataPasses | None = None,
+    **options: Any,
 ) -> Arrays | Batches:
     return find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
-        steps=steps, passes=passes or Passes(), parts=engine.parts, **options,
+        steps=steps, passes=passes or DataPasses(), parts=engine.parts, **options,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from dream.adapters.keras import (
 )
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.phases import RULES
-from dream.adapters.keras.randomness.draws import Rows, drawn_by, global_forms, noting_stacks
+from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, global_forms, noting_stacks
 from dream.adapters.keras.update import batch_norm
 from dream.data import tracked
 
@@ -156,7 +156,7 @@ _drawn = KerasPatches()
 
 
 @contextmanager
-def drawn_for(rows: Rows) -> Iterator[None]:
+def drawn_for(rows: ShareRows) -> Iterator[None]:
     """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows."""
     global _drawing_depth
     with _drawing:

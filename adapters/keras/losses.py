@@ -29,7 +29,7 @@ _ROWS = 7
 
 
 @final
-class Place:
+class LossPlace:
     """The share of a global batch that losses are computed of, in a step that is going on.
 
     whole: whether it is all that this part has; a micro-batch is not.
@@ -63,13 +63,13 @@ class Place:
         return value * ops.cast(factor, value.dtype)
 
 
-_place: ContextVar[Place | None] = ContextVar("dream.keras_losses", default=None)
+_place: ContextVar[LossPlace | None] = ContextVar("dream.keras_losses", default=None)
 
 
 @contextmanager
 def weighed(engine: Engine, share: BatchShare | None, *, whole: bool = True) -> Iterator[None]:
     """Inside, losses are those of a share; None for a batch that every part has."""
-    token = _place.set(None if share is None else Place(engine, share, whole=whole))
+    token = _place.set(None if share is None else LossPlace(engine, share, whole=whole))
     try:
         yield
     finally:

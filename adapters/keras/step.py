@@ -105,7 +105,7 @@ class _GlobalSums:
         self._statistics = statistics_of(model) if statistics else []
         self._in_micros = statistics and engine.knobs.accumulates
         self._before = engine.copies(self._metrics)
-        self._figures = figures.Figures(engine.framework, share)
+        self._figures = figures.StepFigures(engine.framework, share)
         figures.watch(model)
         if not engine.pooled:
             with engine.after(batch):

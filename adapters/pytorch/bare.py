@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.calls import SIZE, Bearer, Call
+from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of
@@ -148,7 +148,7 @@ class BareParameters:
         tells the others so. keep: of the graph."""
         share = self._shares.of(())
         empty = share is not None and not share.count
-        call = Call(_Bare(bare, self._average), share, [])
+        call = TrainingCall(_Bare(bare, self._average), share, [])
         weighed.through(call, (lambda *_, **__: None) if empty else run, root, given, keep)
 
     def _run_weighed(

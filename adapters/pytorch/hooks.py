@@ -278,7 +278,7 @@ def enter(replace: Callable[[Any, str, Any], None]) -> None:
     replace(torch, "load", _loading(torch.load, saves))
 
 
-def _saving(save: Any, saves: job_saves.Saves) -> Any:
+def _saving(save: Any, saves: job_saves.SavedPaths) -> Any:
     @wraps(save)
     def save_once(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
@@ -294,7 +294,7 @@ def _saving(save: Any, saves: job_saves.Saves) -> Any:
     return save_once
 
 
-def _loading(load: Any, saves: job_saves.Saves) -> Any:
+def _loading(load: Any, saves: job_saves.SavedPaths) -> Any:
     @wraps(load)
     def load_after(f: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(f, (str, os.PathLike)):

@@ -20,7 +20,7 @@ from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.update import accumulation
 from dream.adapters.pytorch.update.accumulation import Gate, Updates
 from dream.adapters.pytorch.update.gradients import Spread
-from dream.adapters.pytorch.update.precision import MasterWeights, Precision
+from dream.adapters.pytorch.update.precision import MasterWeights, ModelPrecision
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import PRECISIONS
 from dream.update.update import Knobs
@@ -47,7 +47,7 @@ class Training:
         self._masters = MasterWeights() if row.master else None
         self.precision = None
         if knobs.casts:
-            self.precision = Precision(row, device, self._masters, self.scaling)
+            self.precision = ModelPrecision(row, device, self._masters, self.scaling)
         self.runs_models = bool(knobs.accumulates or knobs.casts or knobs.recompute)
         self._acts = knobs.accumulates or knobs.clips or row.scales
         self._gates: WeakKeyDictionary[Optimizer, Gate | None] = WeakKeyDictionary()

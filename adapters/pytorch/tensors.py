@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from dream import _plain
 from dream._errors import Unsupported
 from dream._plain import Codec
-from dream.adapters.pytorch.loss.calls import Call
+from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.collectives import Tensor, Tensors
 from dream.collectives.tensors import check_moves
 from dream.collectives.transport import Combine, Length
@@ -71,7 +71,7 @@ class TorchTensors(Tensors):
         counts = gather(torch.tensor([len(own)])).tolist()
         apply: Callable[..., torch.Tensor] = _Gather.apply
         whole = apply(own, gather, add, sum(counts[:rank]))
-        Call(None, None, (x.grad_fn,)).mark(whole)
+        TrainingCall(None, None, (x.grad_fn,)).mark(whole)
         return whole
 
     def key(self, x: torch.Tensor) -> Hashable:

@@ -22,12 +22,12 @@ from dream.data.partition import Share, micro_shares, split
 
 Batch = tuple[Any, ...]
 Cuts = Callable[[Batch], Sequence[tuple[Batch, Any]]]
-"""A rank's batch -> its micro-batches, each with what its mean loss counts for, or its `Part`."""
+"""A rank's batch -> micro-batches, each with what its mean loss counts for, or its `MicroPart`."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class MicroPart:
     """What is known of a micro-batch. share: of the global batch; None for a whole batch, which
     every rank has. count: things that its loss is a mean over, where the user says so."""
 
@@ -84,13 +84,13 @@ def cuts_of(
 
 
 @final
-class Parts:
+class MicroParts:
     """As many micro-batches on every rank, each with its part of the global batch."""
 
     def __init__(self, most: int, shares: Shares, weight: Callable[..., Any] | None) -> None:
         self._most, self._shares, self._weight = most, shares, weight
 
-    def __call__(self, batch: Batch) -> list[tuple[Batch, Part]]:
+    def __call__(self, batch: Batch) -> list[tuple[Batch, MicroPart]]:
         if self._most == 1:
             return [(batch, self._part(batch, self._shares.of(batch)))]
         shares = micro_shares(self._share(batch), self._most)
@@ -98,8 +98,8 @@ class Parts:
         micros = [cut_rows(batch, first, stop) for first, stop in pairwise(edges)]
         return [(m, self._part(m, share)) for m, share in zip(micros, shares, strict=True)]
 
-    def _part(self, batch: Batch, share: Share | None) -> Part:
-        return Part(share, None if self._weight is None else count_of(self._weight(*batch)))
+    def _part(self, batch: Batch, share: Share | None) -> MicroPart:
+        return MicroPart(share, None if self._weight is None else count_of(self._weight(*batch)))
 
     def _share(self, batch: Batch) -> Share:
         """Batches that are cut by hand count as equal shares, and are the rank's own business."""
@@ -127,7 +127,7 @@ class MicroBatches:
         shares: Shares,
         weight: Callable[..., Any] | None,
     ) -> None:
-        self._parts, self._communicator = Parts(most, shares, weight), communicator
+        self._parts, self._communicator = MicroParts(most, shares, weight), communicator
 
     def __call__(self, batch: Batch) -> list[tuple[Batch, float]]:
         parts = self._parts(batch)

@@ -17,7 +17,7 @@ from dream import stall
 from dream._adapter import Step
 from dream._errors import ConfigurationError
 from dream.adapters.keras.consistency import seeds_of, statistics_of
-from dream.adapters.keras.engine import BatchShare, Engine, Exchange
+from dream.adapters.keras.engine import BatchShare, Engine, PartsExchange
 from dream.adapters.keras.forward import check_loss, forward
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import reduced_scope
@@ -178,7 +178,9 @@ class LocalStep:
             whole = self._exchanged(exchange, gradients, worth)
         return means[0], whole
 
-    def _exchanged(self, exchange: Exchange, gradients: list[Any], worth: tf.Tensor) -> list[Any]:
+    def _exchanged(
+        self, exchange: PartsExchange, gradients: list[Any], worth: tf.Tensor
+    ) -> list[Any]:
         """Return the gradients that all parts step on. worth: what this part's gradients count for,
         of 1 in all."""
         assert self._engine is not None

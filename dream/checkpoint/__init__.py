@@ -9,12 +9,12 @@ writes plain values as JSON. `saves` takes what a rank is allotted, `background`
 from __future__ import annotations
 
 from dream.checkpoint.array_files import check_arrays
-from dream.checkpoint.content import Checkpoint, OptimizerState
+from dream.checkpoint.content import CheckpointContent, OptimizerState
 from dream.checkpoint.folder import CheckpointFolder
 from dream.checkpoint.words import from_json, to_json
 
 __all__ = [
-    "Checkpoint",
+    "CheckpointContent",
     "CheckpointFolder",
     "OptimizerState",
     "check_arrays",

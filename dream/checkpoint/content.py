@@ -33,7 +33,7 @@ class OptimizerState:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointContent:
     """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
     training stands in it. random: the generators. facts: who wrote it. layers: NAME -> the model's
     layers in words of every framework, or why there are none."""

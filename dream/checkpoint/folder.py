@@ -35,7 +35,7 @@ from dream.checkpoint.array_files import (
     write_arrays,
     write_text,
 )
-from dream.checkpoint.content import Arrays, Checkpoint, OptimizerState, named_in
+from dream.checkpoint.content import Arrays, CheckpointContent, OptimizerState, named_in
 from dream.checkpoint.words import from_json, to_json
 from dream.files.whole import settle_folder, write_whole
 
@@ -76,7 +76,7 @@ class CheckpointFolder:
         self.path = Path(path).absolute()  # as it is now: it may be written to later
         self._keep, self._best, self._largest = keep, best, largest
 
-    def save(self, checkpoint: Checkpoint) -> Path:
+    def save(self, checkpoint: CheckpointContent) -> Path:
         """Write one, and let go of those that are too many. DreamError where the disk refuses: the
         newest one is then as it was."""
         allotment = Allotment(largest=self._largest)
@@ -164,13 +164,13 @@ class CheckpointFolder:
                 return named
         return whole[-1] if whole else None
 
-    def load(self, place: Path) -> Checkpoint:
+    def load(self, place: Path) -> CheckpointContent:
         """Check all of one, and read it. ConfigurationError where its files are not those that were
         written, or it is of a newer format."""
         return self.read(place, self.check(place))
 
     @staticmethod
-    def read(place: Path, state: Mapping[str, Any]) -> Checkpoint:
+    def read(place: Path, state: Mapping[str, Any]) -> CheckpointContent:
         """Return one that was checked. An array is read when it is looked at."""
         read = read_arrays(place, MODEL), read_arrays(place, OPTIMIZER)
         models, slots = (
@@ -183,7 +183,7 @@ class CheckpointFolder:
             )
             for name, told in state["optimizers"].items()
         }
-        return Checkpoint(
+        return CheckpointContent(
             step=state["step"], models=models, optimizers=optimizers,
             **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
@@ -276,7 +276,7 @@ class CheckpointFolder:
         return state
 
 
-def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
+def state_of(checkpoint: CheckpointContent) -> dict[str, Any]:
     """Return all of a checkpoint but its arrays and files, as JSON has it. Unsupported for what is
     no plain value."""
     return {
@@ -295,7 +295,7 @@ def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def arrays_of(checkpoint: Checkpoint) -> tuple[Arrays, Arrays]:
+def arrays_of(checkpoint: CheckpointContent) -> tuple[Arrays, Arrays]:
     """Return the arrays of its models, and of its optimizers. The names of one model are its own;
     several have theirs before them."""
     slots = {name: each.arrays for name, each in checkpoint.optimizers.items()}

@@ -12,7 +12,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.checkpoint import background, layers, ported
 from dream.checkpoint.checkpointer import Checkpointer, Parts
-from dream.checkpoint.content import NAMES, Checkpoint, check_names
+from dream.checkpoint.content import NAMES, CheckpointContent, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.checkpoint.rank_zero import at_rank_0
 from dream.collectives import Communicator
@@ -26,7 +26,7 @@ def load(
     ranks: Communicator,
     *,
     strict: bool = True,
-) -> Checkpoint | None:
+) -> CheckpointContent | None:
     """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
     it, and nothing is set where something does not fit. strict: whether all must be in it."""
     found = find(path, ranks)
@@ -35,7 +35,7 @@ def load(
     return found
 
 
-def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None:
+def find(path: str | os.PathLike[str], ranks: Communicator) -> CheckpointContent | None:
     """Read the newest checkpoint on every rank; None where there is none."""
     background.settle()
     told = at_rank_0(ranks, lambda: _told(Path(path)))
@@ -50,7 +50,7 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> Checkpoint | None
     return folder.read(place, _check_files(ranks, folder, place))
 
 
-def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
+def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:
     """Set everything as a checkpoint has it; nothing where something does not fit."""
     _check_there(found, parts)
     if found.facts.get(NAMES, held.api) != held.api:
@@ -70,7 +70,7 @@ def take(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
         logger.info("the checkpoint keeps no generators: they stand where the script left them")
 
 
-def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
+def _as_here(found: CheckpointContent, parts: Parts, held: Checkpointer) -> CheckpointContent:
     """Return a checkpoint that the other framework wrote in the names and layouts of this one."""
     if parts.data is not None:
         raise ConfigurationError(
@@ -101,14 +101,14 @@ def _as_here(found: Checkpoint, parts: Parts, held: Checkpointer) -> Checkpoint:
     return replace(found, models=models, optimizers=optimizers)
 
 
-def _check(found: Checkpoint, parts: Parts, held: Checkpointer) -> None:
+def _check(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:
     for name, model in parts.models.items():
         held.check_model(model, found.models[name])
     for name, optimizer in parts.optimizers.items():
         held.check_optimizer(optimizer, parts.models, found.optimizers[name])
 
 
-def _check_there(found: Checkpoint, parts: Parts) -> None:
+def _check_there(found: CheckpointContent, parts: Parts) -> None:
     """Raise where something is asked for that is not in a checkpoint."""
     check_names("models", [*found.models], [*parts.models])
     for name in _missing(found, parts):
@@ -122,7 +122,7 @@ def _check_there(found: Checkpoint, parts: Parts) -> None:
         check_names("schedulers", [*found.schedulers], [*parts.schedulers])
 
 
-def _missing(found: Checkpoint, parts: Parts) -> list[str]:
+def _missing(found: CheckpointContent, parts: Parts) -> list[str]:
     lacks = {
         "optimizer": bool(parts.optimizers) and not found.optimizers,
         "scheduler": bool(parts.schedulers) and not found.schedulers,
@@ -131,7 +131,7 @@ def _missing(found: Checkpoint, parts: Parts) -> list[str]:
     return [name for name, lacking in lacks.items() if lacking]
 
 
-def _there(found: Checkpoint, parts: Parts) -> Parts:
+def _there(found: CheckpointContent, parts: Parts) -> Parts:
     """Return those parts that a checkpoint has something for, and say which stay as they are."""
     left = _missing(found, parts)
     if left:

@@ -14,7 +14,7 @@ from dream.checkpoint import background
 from dream.checkpoint.allotment import LEAST, Allotment, Wanted
 from dream.checkpoint.background import Saving, Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
-from dream.checkpoint.content import NAMES, Checkpoint, named_in
+from dream.checkpoint.content import NAMES, CheckpointContent, named_in
 from dream.checkpoint.folder import (
     MODEL,
     OPTIMIZER,
@@ -79,13 +79,13 @@ class Saves:
 def _taken(
     parts: Parts, step: int, held: Checkpointer, allotment: Allotment, *,
     extra: Mapping[str, Any], facts: Mapping[str, Any],
-) -> Checkpoint:  # fmt: skip
+) -> CheckpointContent:  # fmt: skip
     """Copy what this rank writes of everything."""
 
     def wanted(kind: str, key: str) -> Wanted:
         return lambda name, size: allotment.takes(kind, named_in(key, name), size)
 
-    return Checkpoint(
+    return CheckpointContent(
         step=step,
         models={key: held.model(m, wanted(MODEL, key)) for key, m in parts.models.items()},
         optimizers={

@@ -14,7 +14,7 @@ from dream._log import logger
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Checkpointer, Parts
-from dream.checkpoint.content import Checkpoint
+from dream.checkpoint.content import CheckpointContent
 from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
 from dream.cluster import settings
@@ -102,7 +102,9 @@ class TrainingCheckpoints:
             saving.wait()
         return saving
 
-    def load(self, path: FolderPath | None, parts: Parts, *, strict: bool) -> Checkpoint | None:
+    def load(
+        self, path: FolderPath | None, parts: Parts, *, strict: bool
+    ) -> CheckpointContent | None:
         folder = path if path is not None else self._folder
         if folder is None:
             return None

@@ -128,7 +128,7 @@ class _Said:
 
 
 @final
-class Mesh(Board):
+class ConnectedBoard(Board):
     """The board on connections. ranks: as the job numbers them."""
 
     def __init__(self, links: Links, ranks: Sequence[int], name: str) -> None:

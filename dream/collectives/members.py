@@ -14,7 +14,7 @@ from pathlib import Path
 from dream import cluster
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
-from dream.collectives.board import Board, Mesh
+from dream.collectives.board import Board, ConnectedBoard
 from dream.collectives.links import Links, links_of
 from dream.collectives.page import Page, words_needed
 
@@ -74,7 +74,7 @@ def board_of(place: Cluster, ranks: tuple[int, ...], name: str) -> Board:
     """The group's board, one a process and group: its count of calls goes on from block to
     block. Every rank of the group calls it."""
     page = _page(place, ranks, name) if _one_host(place, ranks) else None
-    return page or Mesh(links_of(place), ranks, name)
+    return page or ConnectedBoard(links_of(place), ranks, name)
 
 
 def _one_host(place: Cluster, ranks: Sequence[int]) -> bool:

@@ -40,7 +40,7 @@ that save the same come together, and one copy is less than one a rank."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
 
 
-class Saves(ABC):
+class SavedPaths(ABC):
     """A rank's account of the paths it saves."""
 
     @abstractmethod
@@ -59,13 +59,13 @@ class Saves(ABC):
         for. WorkerFailed where it does not, or is gone."""
 
 
-def here() -> Saves:
+def here() -> SavedPaths:
     """This process's account, the same for all its blocks."""
     return _of(cluster.detect())
 
 
 @cache
-def _of(place: Cluster) -> Saves:
+def _of(place: Cluster) -> SavedPaths:
     if place.alone:
         return Alone()
     store = PatientStore(cluster.rendezvous(place), cluster.stall_seconds())
@@ -75,7 +75,7 @@ def _of(place: Cluster) -> Saves:
 
 
 @final
-class Alone(Saves):
+class Alone(SavedPaths):
     """A process on its own: every file is its."""
 
     def save(self, path: Named, fill: Callable[[Path], T], *, follow: bool = False) -> T | None:
@@ -90,7 +90,7 @@ class Alone(Saves):
 
 
 @final
-class First(Saves):
+class First(SavedPaths):
     """Rank 0. limit: seconds that it waits for a rank that is about to rename a file."""
 
     def __init__(self, world_size: int, store: PatientStore, limit: float) -> None:
@@ -145,7 +145,7 @@ class First(Saves):
 
 
 @final
-class Other(Saves):
+class Other(SavedPaths):
     """A rank other than 0. limit: seconds that it waits for rank 0's file."""
 
     def __init__(self, rank: int, store: PatientStore, limit: float) -> None:

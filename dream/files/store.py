@@ -13,7 +13,7 @@ _PATIENCE, _WAIT = 10.0, 0.1
 """Seconds for a store that does not answer, but is there; and between two questions."""
 
 
-class Store(Protocol):
+class SharedValues(Protocol):
     """Small values that all ranks see: what is put is there for whoever looks later."""
 
     def put(self, key: str, value: bytes) -> None: ...
@@ -29,7 +29,7 @@ class PatientStore:
     be stopped.
     """
 
-    def __init__(self, store: Store, seconds: float = _PATIENCE) -> None:
+    def __init__(self, store: SharedValues, seconds: float = _PATIENCE) -> None:
         self._store, self._seconds = store, seconds
 
     def put(self, key: str, value: bytes) -> None:

@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, final
 
-from dream.files.saves import Saves
+from dream.files.saves import SavedPaths
 
 _SECONDS = 2.0
 """In which rank 0 is looked for: writers are made once, and ranks come to it seconds apart."""
@@ -32,7 +32,7 @@ class SilentWriter:
         return lambda *_, **__: None
 
 
-def written_once(get: Callable[[Any], Any], saves: Saves, drop: Callable[[Any], None]) -> Any:
+def written_once(get: Callable[[Any], Any], saves: SavedPaths, drop: Callable[[Any], None]) -> Any:
     """Return what stands for `SummaryWriter._get_file_writer`. drop: closes and removes the file
     of a writer that was made before the block."""
 

@@ -180,7 +180,7 @@ class _Ranks:
 
     def __init__(self, job: Job, place: Hosted, queue: Events, guard: Guard) -> None:
         self.processes: list[Process] = []
-        self.notice = _notice.Notice(_notice.JOB)
+        self.notice = _notice.ProcessNotice(_notice.JOB)
         self._start = time.time()
         self._job, self._queue, self._guard = job, queue, guard
         self._places = {cluster.rank: cluster for cluster in place.places}

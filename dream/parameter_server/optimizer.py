@@ -63,7 +63,7 @@ class Shard:
 
 
 @final
-class Sharding:
+class ServerSharding:
     """Which server holds which parameter. They lie flat in the order of the servers, each server's
     in the order of the model's.
 

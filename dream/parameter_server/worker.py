@@ -14,7 +14,7 @@ from dream._log import logger
 from dream.parameter_server.client import Client
 from dream.parameter_server.job import ServerJob, end_process
 from dream.parameter_server.leases import Epoch, Lease
-from dream.parameter_server.optimizer import Sharding
+from dream.parameter_server.optimizer import ServerSharding
 from dream.parameter_server.protocol import EpochKey
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class WorkerState(ABC):
     def __init__(
         self,
         optimizer: Any,
-        sharding: Sharding,
+        sharding: ServerSharding,
         specs: Sequence[bytes],
         values: NDArray[Any],
         gradient: NDArray[Any],

@@ -121,7 +121,7 @@ class Activity:
 
 
 @final
-class Pace:
+class SampleRate:
     """How quickly samples are trained on, of late."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Pace:
 
 
 @final
-class Observer:
+class ThreadObserver:
     """Looks at the thread that trains."""
 
     def __init__(self) -> None:

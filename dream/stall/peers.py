@@ -24,7 +24,7 @@ _REST_SECONDS = 30.0
 
 
 @final
-class Peers:
+class SeenPeers:
     """As one rank sees them. The store is asked for a rank of another host, or of a container
     whose processes are not seen here."""
 

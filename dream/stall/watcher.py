@@ -21,9 +21,9 @@ from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
 from dream.stall import phases, stacks
-from dream.stall.activity import Activity, Observer, Pace, progress, trained_frame
+from dream.stall.activity import Activity, SampleRate, ThreadObserver, progress, trained_frame
 from dream.stall.page import StatusPage
-from dream.stall.peers import Peers
+from dream.stall.peers import SeenPeers
 from dream.stall.status import (
     RankStatus,
     Standstill,
@@ -98,9 +98,13 @@ class Watcher:
         self._warning = min(_WARNING_SECONDS, limit / 2)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
         self._alone = place.alone
-        self._observer, self._pace, self._writer = Observer(), Pace(), stacks.StackWriter()
+        self._observer, self._pace, self._writer = (
+            ThreadObserver(),
+            SampleRate(),
+            stacks.StackWriter(),
+        )
         self._page = StatusPage(place.rank, self._writer.fd)
-        self._peers = Peers(place, self._page, 1.0 + 4 * self._look)
+        self._peers = SeenPeers(place, self._page, 1.0 + 4 * self._look)
         self._own = RankStatus(place.rank)
         self._facts = {
             "rank": place.rank,

@@ -27,7 +27,7 @@ def two_hosts(
 
 
 def test_the_board_is_a_mesh(two_hosts: Ranks) -> None:
-    assert two_hosts.gave("board", "gloo") == ["Mesh"] * two_hosts.size
+    assert two_hosts.gave("board", "gloo") == ["ConnectedBoard"] * two_hosts.size
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "scatter", "all_to_all", "send"])

@@ -19,7 +19,7 @@ def said(pid: int) -> list[object]:
 
 
 def test_what_is_said_last_is_read_until_it_is_closed() -> None:
-    notice = _notice.Notice("dream-test")
+    notice = _notice.ProcessNotice("dream-test")
     assert said(os.getpid()) == [None]
     notice.write({"long": "x" * 1000})
     notice.write({"ranks": [1]})
@@ -33,7 +33,7 @@ def test_what_is_said_last_is_read_until_it_is_closed() -> None:
 
 
 def test_a_child_that_inherits_the_memory_is_not_who_wrote_it() -> None:
-    notice = _notice.Notice("dream-test")
+    notice = _notice.ProcessNotice("dream-test")
     notice.write({"ranks": []})
     read, write = os.pipe()
     child = os.fork()
@@ -49,7 +49,7 @@ def test_a_child_that_inherits_the_memory_is_not_who_wrote_it() -> None:
 
 
 def test_another_version_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    notice = _notice.Notice("dream-test")
+    notice = _notice.ProcessNotice("dream-test")
     notice.write({})
     monkeypatch.setattr(_notice, "_FORMAT", 2)
     assert said(os.getpid()) == [None]

@@ -14,7 +14,7 @@ import pytest
 
 from dream import WorkerFailed
 from dream.files import store as store_module
-from dream.files.saves import First, Other, Saves
+from dream.files.saves import First, Other, SavedPaths
 from dream.files.store import PatientStore
 
 SECONDS = 120.0
@@ -99,7 +99,7 @@ def other(store: Values) -> Other:
     return Other(1, PatientStore(store), SECONDS)
 
 
-def save(saves: Saves, path: Path, text: str) -> None:
+def save(saves: SavedPaths, path: Path, text: str) -> None:
     saves.save(path, lambda part: part.write_text(text))
 
 

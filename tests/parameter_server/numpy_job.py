@@ -18,7 +18,7 @@ from dream._topology import Cluster, Endpoint
 from dream.cluster.store import Store
 from dream.parameter_server.job import Roles, ServerJob
 from dream.parameter_server.leases import Epoch, Lease
-from dream.parameter_server.optimizer import ServerOptimizer, Sharding
+from dream.parameter_server.optimizer import ServerOptimizer, ServerSharding
 from dream.parameter_server.server import Server
 from dream.parameter_server.worker import Worker, WorkerState
 
@@ -60,7 +60,7 @@ class PlainState(WorkerState):
 
     def __init__(self, servers: int) -> None:
         bounds = np.linspace(0, SIZE, servers + 1).astype(int)
-        sharding = Sharding([(int(b - a),) for a, b in pairwise(bounds)], servers)
+        sharding = ServerSharding([(int(b - a),) for a, b in pairwise(bounds)], servers)
         values = np.zeros(SIZE, np.float32)
         super().__init__(None, sharding, [pack(0.5)] * servers, values, np.zeros_like(values))
         self.rate = 0.5

@@ -16,7 +16,7 @@ from dream import cluster, stall
 from dream._topology import Cluster
 from dream.cluster import export
 from dream.stall import activity, phases, stacks
-from dream.stall.activity import Observer, progress
+from dream.stall.activity import ThreadObserver, progress
 from dream.stall.page import Neighbour, StatusPage
 from dream.stall.phases import Phase, PhaseRule
 from dream.stall.status import ProcessState as State
@@ -169,12 +169,12 @@ def test_where_every_rank_waits_each_call_is_told() -> None:
 
 
 def test_a_wait_is_seen_from_another_thread() -> None:
-    before = Observer().look(1.0)
+    before = ThreadObserver().look(1.0)
     assert not before.call
     with stall.waiting("barrier()", lambda: [2]):
-        seen = Observer().look(1.0)
+        seen = ThreadObserver().look(1.0)
         assert (seen.call, seen.ranks) == ("barrier()", (2,))
-    assert not Observer().look(1.0).call
+    assert not ThreadObserver().look(1.0).call
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
         threading.Thread(target=_busy_beside, args=(done,)).start()
     try:
         ready.wait()
-        observer = Observer()
+        observer = ThreadObserver()
         time.sleep(0.2)
         observer.look(0.2)
         time.sleep(0.5)

@@ -16,7 +16,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
-from dream.adapters.keras.data.sources import Passes
+from dream.adapters.keras.data.sources import DataPasses
 from dream.adapters.keras.hooks import KerasPatches
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Local = Callable[..., tuple[Any, Sequence[Any]]]
 _READ = ("evaluate", "predict", "test_on_batch", "predict_on_batch")
 
 
-class Machine(ABC):
+class FlatParameters(ABC):
     """A backend's way with parameters end to end, shape (n,)."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Machine(ABC):
         """Return a batch of arrays as the backend's tensors."""
 
 
-class ServedMachine(Machine):
+class ServedMachine(FlatParameters):
     """A backend that also trains on servers."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class CaughtGradients:
         return local
 
     def of_fit(
-        self, model: Any, machine: Machine, order: Sequence[Any], *, one_length: bool = False
+        self, model: Any, machine: FlatParameters, order: Sequence[Any], *, one_length: bool = False
     ) -> Callable[[tuple[Any, ...], NDArray[Any]], tuple[Any, bytes]]:
         """Return the model's train step as `Machine.differentiate` gives it: kept, as Keras's own
         is, until the next compile."""
@@ -170,14 +170,14 @@ class LocalBlock:
         """Have the model's loops from now on be this worker's."""
         if "fit" in vars(model):
             return model
-        model.fit = MethodType(self._fit(Passes()), model)
+        model.fit = MethodType(self._fit(DataPasses()), model)
         for name in _READ:
             setattr(model, name, MethodType(self._read(name), model))
         model.train_on_batch = MethodType(self._refused, model)
         keras_files.distribute(model)
         return model
 
-    def _fit(self, passes: Passes) -> Callable[..., Any]:
+    def _fit(self, passes: DataPasses) -> Callable[..., Any]:
         steps, seed = self._steps, self._seed
 
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:

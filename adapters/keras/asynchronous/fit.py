@@ -14,7 +14,7 @@ import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import callbacks, checks, private
-from dream.adapters.keras.data.sources import Arrays, Batches, Passes, digest_of, find
+from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, digest_of, find
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
 from dream.parameter_server.worker import Worker
@@ -59,10 +59,10 @@ class FitCall:
     source: Arrays | Batches
     validation: Arguments | None
     offset: int
-    passes: Passes
+    passes: DataPasses
 
 
-def fit(model: Any, steps: WorkerSteps, passes: Passes, seed: int, given: Arguments) -> Any:
+def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Arguments) -> Any:
     """Do what Keras's own `fit` does, step by step. given: its arguments."""
     checks.check_compiled(model)
     _check(model, given)

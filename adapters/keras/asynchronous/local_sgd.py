@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream.adapters.keras import checks, consistency, private
-from dream.adapters.keras.asynchronous.block import CaughtGradients, LocalBlock, Machine
+from dream.adapters.keras.asynchronous.block import CaughtGradients, FlatParameters, LocalBlock
 from dream.adapters.keras.asynchronous.fit import feed_of
 from dream.adapters.keras.consistency import statistics_of
 from dream.adapters.keras.data.sources import Arrays, Batches
@@ -28,7 +28,9 @@ class AveragedModel:
     """One model and its optimizer, on one of the replicas. order: the variables, as they lie in
     `gradient`."""
 
-    def __init__(self, engine: Engine, machine: Machine, options: Mapping[str, object]) -> None:
+    def __init__(
+        self, engine: Engine, machine: FlatParameters, options: Mapping[str, object]
+    ) -> None:
         self._engine, self._machine = engine, machine
         self._schedule: Schedule = (
             AveragingSchedule(options, self._average)
@@ -119,7 +121,11 @@ class AveragedSteps:
     """The steps of `fit`. One a rank."""
 
     def __init__(
-        self, engine: Engine, machine: Machine, averaged: AveragedModel, caught: CaughtGradients
+        self,
+        engine: Engine,
+        machine: FlatParameters,
+        averaged: AveragedModel,
+        caught: CaughtGradients,
     ) -> None:
         self.rank, self.looping = engine.rank, engine.looping
         self._engine, self._machine = engine, machine
@@ -179,7 +185,7 @@ class AveragedSteps:
 
 
 def averaging(
-    engine: Engine, machine: Machine, plan: Plan
+    engine: Engine, machine: FlatParameters, plan: Plan
 ) -> tuple[AveragedModel, CaughtGradients, LocalBlock]:
     """Make what a rank needs to have its model and optimizer averaged, and the block for them."""
     averaged = AveragedModel(engine, machine, plan.options)

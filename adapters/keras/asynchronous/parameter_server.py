@@ -17,7 +17,7 @@ from dream.adapters.keras.asynchronous import optimizer as optimizers
 from dream.adapters.keras.asynchronous.block import CaughtGradients, ServedMachine
 from dream.adapters.keras.asynchronous.fit import feed_of, leased
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.parameter_server.optimizer import Sharding
+from dream.parameter_server.optimizer import ServerSharding
 from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
 
 
@@ -29,7 +29,7 @@ class KerasWorkerState(WorkerState):
         optimizers.check(optimizer, servers)
         variables = list(model.trainable_variables)
         dtype_of((str(v.dtype) for v in variables), "a dtype policy")
-        sharding = Sharding([v.shape for v in variables], servers)
+        sharding = ServerSharding([v.shape for v in variables], servers)
         self.model, self._machine = model, machine
         self.order = [variables[index] for index in sharding.order]
         specs = [optimizers.describe(optimizer, own) for own in sharding.split(self.order)]

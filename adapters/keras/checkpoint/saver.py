@@ -22,7 +22,7 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Parts
-from dream.checkpoint.content import Checkpoint as Content
+from dream.checkpoint.content import CheckpointContent as Content
 from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
 from dream.cluster import settings

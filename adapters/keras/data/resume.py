@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras.data.sources import Arrays, Batches, Passes
+from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses
 from dream.adapters.keras.randomness.start import Generators
 from dream.data.position import Position
 
@@ -31,7 +31,7 @@ class FitProgress:
     cut = False  # fit reads on
 
     def __init__(self, generators: Generators | None = None) -> None:
-        self.passes = Passes(generators=generators)
+        self.passes = DataPasses(generators=generators)
         self.position = Position()
         self.fit_epoch = 0
         self.resuming = False

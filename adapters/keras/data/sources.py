@@ -18,7 +18,7 @@ from dream.data.partition import check_batch_size, epoch_order
 
 
 @final
-class Passes:
+class DataPasses:
     """Counts passes over the data, each when its order is drawn.
 
     seed: what orders are drawn from, with the pass; None where `generators` draw them, as Keras
@@ -61,7 +61,7 @@ class Arrays:
     samples: int
     batch_size: int
     shuffle: Any
-    passes: Passes
+    passes: DataPasses
     whole: Any
     places: Any
     fixed = True
@@ -101,7 +101,7 @@ class Batches:
     """
 
     adapter: Any
-    passes: Passes
+    passes: DataPasses
     ordered: OrderedDataset | None = None
     fixed: bool = False
 
@@ -128,7 +128,7 @@ class Batches:
 class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
     """A PyDataset with the batches of each pass in dream's order."""
 
-    def __init__(self, inner: Any, passes: Passes) -> None:
+    def __init__(self, inner: Any, passes: DataPasses) -> None:
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
         self._inner = inner
         self._passes = passes
@@ -164,7 +164,7 @@ def find(
     steps: int | None = None,
     shuffle: Any = False,
     class_weight: Any = None,
-    passes: Passes,
+    passes: DataPasses,
     parts: int,
 ) -> Arrays | Batches:
     """Tell arrays from what yields batches, as Keras does. Keras's own errors come through."""

@@ -27,7 +27,7 @@ _BEFORE = (
 
 @final
 @dataclass(eq=False)
-class Call:
+class LayerCall:
     """A layer's call. given, gave: its first input and output; before: the output before the
     layer's own activation. inner: a call in the midst of another layer's that is no model."""
 
@@ -44,15 +44,15 @@ class Call:
 
 
 @contextmanager
-def recorded() -> Iterator[list[Call]]:
+def recorded() -> Iterator[list[LayerCall]]:
     """The calls that layers have while the block lasts, in their order."""
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
     whole: list[Any] = []
     original = _layers.Layer.__call__
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = _first([*args, *kwargs.values()])
-        made = Call(self, given, inner=any(map(_closed, whole)))
+        made = LayerCall(self, given, inner=any(map(_closed, whole)))
         calls.append(made)
         whole.append(self)
         try:
@@ -77,7 +77,7 @@ def _closed(layer: Any) -> bool:
 
 
 @contextmanager
-def _before_activation(layer: Any, call: Call) -> Iterator[None]:
+def _before_activation(layer: Any, call: LayerCall) -> Iterator[None]:
     activation = layer.activation if isinstance(layer, _BEFORE) else None
     if activation is None or isinstance(activation, _layers.Layer):
         yield
@@ -89,7 +89,7 @@ def _before_activation(layer: Any, call: Call) -> Iterator[None]:
         layer.activation = activation
 
 
-def _kept(activation: Callable[..., Any], call: Call) -> Callable[..., Any]:
+def _kept(activation: Callable[..., Any], call: LayerCall) -> Callable[..., Any]:
     def act(x: Any) -> Any:
         call.before = x
         return activation(x)
@@ -97,7 +97,7 @@ def _kept(activation: Callable[..., Any], call: Call) -> Callable[..., Any]:
     return act
 
 
-def _given_to_activation(call: Call, calls: list[Call]) -> Any:
+def _given_to_activation(call: LayerCall, calls: list[LayerCall]) -> Any:
     """Where the activation is a layer, what that was given; else what the call gave."""
     activation = call.layer.activation if isinstance(call.layer, _BEFORE) else None
     return next((c.given for c in reversed(calls) if c.layer is activation), call.gave)
@@ -112,7 +112,7 @@ _SHOWN = ("activation", "pool_size", "strides", "padding", "data_format", "rate"
 """Settings that are shown of a layer without parameters."""
 
 
-def between(calls: Sequence[Call], layers: Mapping[str, Any]) -> dict[str, list[str]]:
+def between(calls: Sequence[LayerCall], layers: Mapping[str, Any]) -> dict[str, list[str]]:
     """Tell by the name of a layer of `layers` what was called since the one before it; "" for what
     came after the last."""
     names = {id(layer): name for name, layer in layers.items()}
@@ -164,20 +164,20 @@ class Orders:
     Raises Unsupported where a flattened map goes into a layer among other features.
     """
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[LayerCall]) -> None:
         self.flattened: dict[int, Shape] = {}
         self.unflattened: dict[int, Shape] = {}
         self._known: dict[int, Shape] = {}
         self._formats: dict[int, str] = {}
         self._column: list[Any] = []
-        self._last: Call | None = None
+        self._last: LayerCall | None = None
         self._recent: Shape = ()
         for call in calls:
             if not call.inner and not _holds_others(call.layer) and call.whole:
                 self._visit(call)
                 self._last = call
 
-    def _visit(self, call: Call) -> None:
+    def _visit(self, call: LayerCall) -> None:
         layer, rank = call.layer, len(call.given.shape)
         if isinstance(layer, _layers.Flatten) or _closes(layer):
             self._note(call, self._map(call))
@@ -198,7 +198,7 @@ class Orders:
         else:
             self._pass_on(call)
 
-    def _pass_on(self, call: Call) -> None:
+    def _pass_on(self, call: LayerCall) -> None:
         if isinstance(call.layer, _layers.Concatenate):
             self._refuse_among_others(call, self._known.get(id(call.given), ()))
         self._note(call, ())
@@ -206,10 +206,10 @@ class Orders:
         same = isinstance(call.layer, (*_NORMS, _layers.Concatenate))
         self._formats[id(call.gave)] = self._format(call) if same else _format_of(call.layer)
 
-    def _note(self, call: Call, shape: Shape) -> None:
+    def _note(self, call: LayerCall, shape: Shape) -> None:
         self._known[id(call.gave)] = self._recent = shape
 
-    def _mark(self, call: Call) -> Shape:
+    def _mark(self, call: LayerCall) -> Shape:
         shape = self._shape_of(call)
         if shape and prod(shape) != call.given.shape[-1]:
             self._refuse_among_others(call, shape)
@@ -217,7 +217,7 @@ class Orders:
             self.flattened[id(call.layer)] = shape
         return shape
 
-    def _refuse_among_others(self, call: Call, shape: Shape) -> None:
+    def _refuse_among_others(self, call: LayerCall, shape: Shape) -> None:
         if shape and shape[-1] > 1 and prod(shape[:-1]) > 1:
             raise Unsupported(
                 "A flattened map goes on among other features, whose order in torch is then "
@@ -225,7 +225,7 @@ class Orders:
                 "right behind the Flatten."
             )
 
-    def _shape_of(self, call: Call) -> Shape:
+    def _shape_of(self, call: LayerCall) -> Shape:
         """The map whose flattening goes into a call; () for none."""
         known = self._known.get(id(call.given))
         if known is not None:
@@ -239,7 +239,7 @@ class Orders:
             return self._channels_last(opened, self._format(call)) if fits else ()
         return self._recent
 
-    def _map(self, call: Call) -> Shape:
+    def _map(self, call: LayerCall) -> Shape:
         """The map that a Flatten closes, channels last; () where its order is torch's."""
         shape = tuple(call.given.shape[1:])
         if len(shape) < 2:
@@ -253,7 +253,7 @@ class Orders:
         default = keras.config.image_data_format() if len(shape) > 2 else ""
         return shape if (known or default) == "channels_last" else ()
 
-    def _format(self, call: Call) -> str:
+    def _format(self, call: LayerCall) -> str:
         """The data format of the map that goes into a call; "" for what is none, as a sequence."""
         known = self._formats.get(id(call.given))
         if known is None and self._last is not None:
@@ -280,7 +280,7 @@ def _closes(layer: Any) -> bool:
     return isinstance(layer, _layers.Reshape) and len(layer.target_shape) == 1
 
 
-def _opens(layer: Any, call: Call) -> bool:
+def _opens(layer: Any, call: LayerCall) -> bool:
     return isinstance(layer, _layers.Reshape) and len(call.given.shape) == 2 < (
         len(call.gave.shape) - 1
     )

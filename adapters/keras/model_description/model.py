@@ -12,7 +12,7 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import private
 from dream.adapters.keras.model_description import layers as kinds
-from dream.adapters.keras.model_description.calls import Call, Orders, recorded
+from dream.adapters.keras.model_description.calls import LayerCall, Orders, recorded
 from dream.adapters.keras.model_description.layers import Found
 from dream.model_description.layers import OTHER, Description, Layer, Parameter, Part
 from dream.model_description.steps import Shape, Steps, dense_order
@@ -63,7 +63,7 @@ def describe(model: Any, inputs: Any = None) -> Description:
     return description(model, calls, in_order=inputs is not None)
 
 
-def description(model: Any, calls: Sequence[Call], *, in_order: bool = True) -> Description:
+def description(model: Any, calls: Sequence[LayerCall], *, in_order: bool = True) -> Description:
     """Do the same from calls that have been recorded."""
     _check(model, calls)
     orders = Orders(calls)
@@ -100,7 +100,7 @@ def _example(model: Any) -> Any:
     )
 
 
-def _check(model: Any, calls: Sequence[Call]) -> None:
+def _check(model: Any, calls: Sequence[LayerCall]) -> None:
     if not model.built:
         raise ConfigurationError(
             f"The model has no variables yet. Received: {model.name!r}, not built. Give it an "

@@ -21,11 +21,11 @@ import keras
 
 from dream._log import logger
 
-_rows: ContextVar[Rows | None] = ContextVar("dream_rows", default=None)
+_rows: ContextVar[ShareRows | None] = ContextVar("dream_rows", default=None)
 _said: set[str] = set()
 
 
-class Rows(ABC):
+class ShareRows(ABC):
     """Which rows of the global batch a part's share is."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ def bound(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def drawn_by(rows: Rows | None) -> Iterator[None]:
+def drawn_by(rows: ShareRows | None) -> Iterator[None]:
     """Inside, the replaced functions draw for the global batch; None: as they are."""
     token = _rows.set(rows)
     try:

@@ -12,10 +12,10 @@ import numpy as np
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.checkpoint import names
 from dream.checkpoint.array_files import check_arrays
-from dream.checkpoint.content import NAMES, Checkpoint
+from dream.checkpoint.content import NAMES, CheckpointContent
 
 
-def write(checkpoint: Checkpoint, destination: Path, like: Path | None) -> None:
+def write(checkpoint: CheckpointContent, destination: Path, like: Path | None) -> None:
     """Write the weights of a checkpoint that a Keras model wrote."""
     if checkpoint.facts.get(NAMES) != "keras" or [*checkpoint.models] != [""]:
         raise Unsupported(
@@ -35,7 +35,7 @@ def write(checkpoint: Checkpoint, destination: Path, like: Path | None) -> None:
         model.save(destination)
 
 
-def read(source: Path, like: Path | None) -> Checkpoint:
+def read(source: Path, like: Path | None) -> CheckpointContent:
     """Read the weights of a file."""
     if source.name.endswith(".weights.h5"):
         model = _model(like, source)
@@ -43,7 +43,7 @@ def read(source: Path, like: Path | None) -> Checkpoint:
     else:
         model = keras.models.load_model(source, compile=False)
     arrays = {name: np.array(variable) for name, variable in names.weights(model).items()}
-    return Checkpoint(0, {"": arrays}, facts={NAMES: "keras"})
+    return CheckpointContent(0, {"": arrays}, facts={NAMES: "keras"})
 
 
 def _model(like: Path | None, path: Path) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dream._errors import Unsupported
 from dream.adapters.keras.model_description import model as canonical
-from dream.adapters.keras.model_description.calls import Call, between, recorded
+from dream.adapters.keras.model_description.calls import LayerCall, between, recorded
 from dream.adapters.keras.private import tree
 from dream.strategies import registry
 from dream.tools.port_check import probe
@@ -89,7 +89,7 @@ class KerasProbe(Probe):
             return self._model(named, training=False)
         return self._model(inputs[0] if "x" in self._given else inputs, training=False)
 
-    def _records(self, calls: Sequence[Call]) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _records(self, calls: Sequence[LayerCall]) -> tuple[dict[str, Array], dict[str, Array]]:
         given: dict[str, Array] = {}
         gave: dict[str, Array] = {}
         first = {id(call.layer): call for call in reversed(calls)}

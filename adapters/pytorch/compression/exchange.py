@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 
-from dream.adapters.pytorch.loss.calls import Message
+from dream.adapters.pytorch.loss.calls import LossMessage
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
 
@@ -61,7 +61,9 @@ class Exchanged:
         taken: list[tuple[torch.Tensor, torch.Tensor]] = []
         left: list[torch.Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            alone = isinstance(parameter, Message)  # figures beside the gradients, sent as they are
+            alone = isinstance(
+                parameter, LossMessage
+            )  # figures beside the gradients, sent as they are
             if self._exchange is not None and not alone and self._exchange.takes(gradient):
                 taken.append((parameter, gradient))
             else:

@@ -15,7 +15,7 @@ from dream.data.alike import Looks, check_data, unlike
 
 
 @final
-class Agreement:
+class PassAgreement:
     """What the ranks of a strategy tell each other when a pass to train on begins."""
 
     def __init__(self, ranks: Communicator, in_step: InStep) -> None:
@@ -32,7 +32,7 @@ class Agreement:
 class Order:
     """The order of one loader on all ranks. data: a digest of its data; 0 for not known."""
 
-    def __init__(self, agreement: Agreement, data: Callable[[], int]) -> None:
+    def __init__(self, agreement: PassAgreement, data: Callable[[], int]) -> None:
         self._agreement = agreement
         self._data = data
         self._data_told = False

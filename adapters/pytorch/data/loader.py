@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.data.agreement import Agreement, Order
+from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
 from dream.adapters.pytorch.data.fetch import Fetch, say
 from dream.adapters.pytorch.data.modes import Modes
@@ -78,7 +78,7 @@ def targets_of(batch: Any) -> np.ndarray[Any, Any]:
 
 
 @final
-class Compared:
+class ComparedIterator:
     """An iterator that compares after its first batch and at its end, where weights settle."""
 
     def __init__(
@@ -156,7 +156,7 @@ class LoaderSharder:
         self._modes = modes or Modes()
         self._agreement = None
         if in_step is not None and resyncs is None:
-            self._agreement = Agreement(self._all, in_step)
+            self._agreement = PassAgreement(self._all, in_step)
         self._seed = seed
         self._resyncs = resyncs
         self._micros = micros
@@ -231,7 +231,7 @@ class LoaderSharder:
         """The batches of a pass to train on."""
         if self._resyncs is None:
             return batches
-        return Compared(batches, self._communicator, self._resyncs)
+        return ComparedIterator(batches, self._communicator, self._resyncs)
 
     def _seeded(self, loader: DataLoader[Any], seed: int) -> SeededBatches:
         assert loader.batch_size is not None

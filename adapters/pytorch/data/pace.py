@@ -35,7 +35,7 @@ _SEVERAL = (
 
 
 @final
-class Pace:
+class SharePace:
     """Has the shares of a batch follow what the ranks have taken from being given a batch to the
     start of backward: what lies there grows with the share, and no rank waits for another in it.
 

@@ -22,7 +22,7 @@ _FAR = 8
 
 
 @final
-class Reading:
+class PassReading:
     """A pass over a loader. lag: batches between what is yielded and what is trained on, once that
     is known: a prefetcher's."""
 
@@ -69,10 +69,10 @@ class Shares:
 
     def __init__(self) -> None:
         self.given: Callable[[Share], None] | None = None
-        self._readings: dict[int, Reading] = {}
+        self._readings: dict[int, PassReading] = {}
         self._whole = False
-        self._marked: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
-        self._kept: dict[int, tuple[ref[torch.Tensor], Share, Reading]] = {}
+        self._marked: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
+        self._kept: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
 
     @property
     def current(self) -> Share | None:
@@ -106,7 +106,7 @@ class Shares:
         key = id(source)
         reading = self._readings.pop(key, None)
         if reading is None or reading.ended:
-            reading = Reading()
+            reading = PassReading()
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
         if self.given is not None:
@@ -162,7 +162,7 @@ class Shares:
 
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""
-        reading = self._readings.setdefault(id(self), Reading())
+        reading = self._readings.setdefault(id(self), PassReading())
         reading.ended = True  # it is no pass that later batches could be of
         for x in tensors:
             self._mark(x, share, reading)
@@ -181,7 +181,7 @@ class Shares:
                     fitting.append(share)
         return fitting[0] if fitting else last
 
-    def _mark(self, batch: object, share: Share, reading: Reading) -> None:
+    def _mark(self, batch: object, share: Share, reading: PassReading) -> None:
         if isinstance(batch, torch.Tensor):
             key, memory = id(batch), _memory(batch)
             entry = ref(batch, lambda _: self._forget(key, memory, share)), share, reading

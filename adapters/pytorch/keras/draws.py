@@ -9,7 +9,7 @@ import keras
 import torch
 
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import Rows, once
+from dream.adapters.keras.randomness.draws import ShareRows, once
 from dream.adapters.keras.randomness.start import Generators
 from dream.data.partition import Division
 
@@ -29,7 +29,7 @@ class TorchGenerators(Generators):
 
 
 @final
-class TorchRows(Rows):
+class TorchRows(ShareRows):
     """A part's rows of the batch."""
 
     def __init__(self, share: BatchShare, part: int, division: Division) -> None:

@@ -20,8 +20,8 @@ from dream.adapters.keras.engine import (
     Array,
     BatchShare,
     Engine,
-    Exchange,
     LossGradients,
+    PartsExchange,
 )
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
@@ -166,7 +166,7 @@ class TorchEngine(Engine):
 
 
 @final
-class TorchExchange(Exchange):
+class TorchExchange(PartsExchange):
     """An exchange of torch's gradients, for those of a Keras model."""
 
     def __init__(self, exchanged: Exchanged) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream.adapters.keras import private
-from dream.adapters.keras.asynchronous.block import Local, LocalBlock, Machine
+from dream.adapters.keras.asynchronous.block import FlatParameters, Local, LocalBlock
 from dream.adapters.keras.asynchronous.local_sgd import averaging
 from dream.adapters.pytorch.keras.engine import TorchEngine
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import views_of
@@ -24,7 +24,7 @@ def open_block(plan: Plan, communicator: Communicator) -> LocalBlock:
 
 
 @final
-class TorchMachine(Machine):
+class TorchMachine(FlatParameters):
     """One device."""
 
     def update(self, optimizer: Any, variables: Sequence[Any]) -> Callable[[Any, bytes], Any]:

@@ -30,13 +30,13 @@ from dream.adapters.pytorch.loss.calls import (
     STAMP,
     VALUE,
     Bearer,
-    Call,
     Numbers,
     Stamped,
+    TrainingCall,
     as_tensor,
 )
 from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
-from dream.adapters.pytorch.loss.reading import Reader, Reading, tell_once
+from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.scaling import in_parts, multiply, scaled, stops, value_of
@@ -80,7 +80,7 @@ class WeighedBackward:
     ) -> None:
         self._reader = Reader(among, strict=strict)
         self._among, self._updates = among, updates
-        self._calls: dict[Bearer, deque[Call]] = {}
+        self._calls: dict[Bearer, deque[TrainingCall]] = {}
         self._lent, self._within = lent, within
         self.installed = self._running = False
         self.stamped: Stamped | None = None
@@ -88,9 +88,9 @@ class WeighedBackward:
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
+    ) -> TrainingCall:
         """A distributed module is called in training. share: of its inputs' batch."""
-        call = Call.of(bearer, share, args, kwargs)
+        call = TrainingCall.of(bearer, share, args, kwargs)
         if not self._reader.settled:
             call.keep()
         if bearer not in self._calls or not bearer.waits:
@@ -182,7 +182,7 @@ class WeighedBackward:
         return backward
 
     def through(
-        self, call: Call, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
+        self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
     ) -> None:
         """Run a backward pass that comes through no module; `call` stands for one."""
         assert call.bearer is not None
@@ -210,7 +210,7 @@ class WeighedBackward:
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
         if type(root) is not torch.Tensor or root.is_cuda:
             value = value_of(root, recipe.terms[0], [factor])
-            reading = Reading([bearer], recipe.terms, weighed, told=recipe.overtaken)
+            reading = LossReading([bearer], recipe.terms, weighed, told=recipe.overtaken)
             message = self._message(root, value, reading, last=completes)
             self._pass(run, [root], reading, message, [root], [given], {}, None)
             return
@@ -237,7 +237,7 @@ class WeighedBackward:
         if isinstance(means, torch.Tensor):
             means = numbers_of(means)
         if means[EXTRA] or means[OVERTAKEN]:
-            self._finish([root], Reading([bearer], recipe.terms, weighed), {})
+            self._finish([root], LossReading([bearer], recipe.terms, weighed), {})
             return
         root.data.fill_(means[VALUE])
         if means[STAMP] ** 2 != means[SQUARE] and self.stamped is not None:
@@ -273,7 +273,7 @@ class WeighedBackward:
         self,
         run: Run,
         roots: list[Any],
-        reading: Reading,
+        reading: LossReading,
         numbers: Numbers,
         starts: list[Any],
         given: list[Any],
@@ -305,7 +305,7 @@ class WeighedBackward:
         if completes:
             self._finish(roots, reading, keep)
 
-    def _read(self, roots: list[Any], armed: list[Call]) -> Reading:
+    def _read(self, roots: list[Any], armed: list[TrainingCall]) -> LossReading:
         cut = self._updates is not None
         reading = self._reader.read(roots, armed, lambda all_: not any(map(_begun, all_)), cut=cut)
         if len(armed) == 1 and len(roots) == 1 and not cut:
@@ -314,7 +314,7 @@ class WeighedBackward:
         return reading
 
     def _weighed(
-        self, roots: list[Any], gradients: list[Any], reading: Reading, *, last: bool
+        self, roots: list[Any], gradients: list[Any], reading: LossReading, *, last: bool
     ) -> tuple[list[Any], list[Any], Numbers]:
         """The gradients that backward starts from, hooks, and the message."""
         weighed = reading.weighed
@@ -332,7 +332,7 @@ class WeighedBackward:
         return given, handles, self._message(roots[0], value, reading, last=last)
 
     def _message(
-        self, like: torch.Tensor, value: Factor, reading: Reading, *, last: bool
+        self, like: torch.Tensor, value: Factor, reading: LossReading, *, last: bool
     ) -> Numbers:
         weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
@@ -345,7 +345,7 @@ class WeighedBackward:
         message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
         return message
 
-    def _finish(self, roots: list[Any], reading: Reading, keep: dict[str, Any]) -> None:
+    def _finish(self, roots: list[Any], reading: LossReading, keep: dict[str, Any]) -> None:
         """Backward has ended, and the message is there."""
         bearers, weighed = reading.bearers, reading.weighed
         message: Any = bearers[0].received()

@@ -47,14 +47,15 @@ def as_tensor(numbers: Numbers, like: torch.Tensor) -> torch.Tensor:
 
 
 @final
-class Message(torch.nn.Parameter):
+class LossMessage(torch.nn.Parameter):
     """Carries a few numbers to all ranks: its gradient, among the gradients."""
 
 
 def is_message(root: torch.Tensor) -> bool:
     """Whether backward starts from this for a message to go."""
-    return isinstance(root, Message) or (
-        root.grad_fn is not None and any(isinstance(x, Message) for x in _leaves_at(root.grad_fn))
+    return isinstance(root, LossMessage) or (
+        root.grad_fn is not None
+        and any(isinstance(x, LossMessage) for x in _leaves_at(root.grad_fn))
     )
 
 
@@ -114,7 +115,7 @@ class Bearer(ABC):
 
 
 @final
-class Call:
+class TrainingCall:
     """A training call of a distributed module.
 
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
@@ -132,7 +133,7 @@ class Call:
     @classmethod
     def of(
         cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
+    ) -> TrainingCall:
         leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
         nodes = []
         for x in leaves:
@@ -156,7 +157,7 @@ class Call:
                     self.made[node] = x.detach()
 
 
-def call_at(node: Any) -> Call | None:
+def call_at(node: Any) -> TrainingCall | None:
     """The call that returned what this node made."""
-    found: Call | None = node.metadata.get(CALL_AT)
+    found: TrainingCall | None = node.metadata.get(CALL_AT)
     return found

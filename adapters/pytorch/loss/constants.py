@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
@@ -267,7 +267,7 @@ def _normalised(columns: torch.Tensor) -> float:
 
 
 @final
-class Looks:
+class ConstantLooks:
     """What the ranks find of the constants of one strategy's losses, in its first backward passes
     and when there are others. Each looks as often as the others do."""
 
@@ -288,7 +288,7 @@ class Looks:
             self._left = _LOOKS
 
     def at(
-        self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[Call]
+        self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[TrainingCall]
     ) -> tuple[list[str], bool]:
         """What is found of losses and their terms; and whether this rank wants the others to look
         again. armed: the calls since the last backward, which every rank has."""

@@ -63,7 +63,7 @@ class Floor:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Divided:
+class SumDivisor:
     """What this rank's sum is divided by. over: the sum, ragged where it is of as many elements as
     the data say. counts: whether it is how many samples, or elements, this rank adds up; None where
     nobody has looked. all_samples: whether it is the size of the global batch. whole: whether it is
@@ -148,7 +148,7 @@ class Verdict:
             of_tensor=True,
         )
 
-    def overtaken(self, divided: Divided) -> bool:
+    def overtaken(self, divided: SumDivisor) -> bool:
         """Whether what a rank divides by now is no longer what was found."""
         if self.count or not divided.share.count or divided.nothing:
             return False
@@ -160,9 +160,9 @@ class Verdict:
 
 def divided_by_numbers(
     numbers: Sequence[float], over: Reduction, share: Share, *, ragged: bool
-) -> Divided:
+) -> SumDivisor:
     counts = any(_is_count(number, over, share) for number in numbers)
-    return Divided(
+    return SumDivisor(
         prod(numbers), over, share, ragged, counts=counts, all_samples=share.total in numbers
     )
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Bearer, Call, call_at
+from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
 from dream.adapters.pytorch.private import saved
 
 FAR, NEAR = 2048, 48
@@ -27,7 +27,7 @@ class Seen:
     __slots__ = ("calls", "couples", "data", "marked", "ragged")
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[TrainingCall] = []
         self.marked: list[Any] = []
         self.data = self.ragged = False
         self.couples = ""
@@ -37,10 +37,12 @@ class Seen:
 class Look:
     """armed: the calls since the last backward, whose parameters are known for such."""
 
-    def __init__(self, armed: list[Call]) -> None:
+    def __init__(self, armed: list[TrainingCall]) -> None:
         self._armed = armed
 
-    def below(self, start: Any, call: Call | None, most: int, skip: set[Any] | None = None) -> Seen:
+    def below(
+        self, start: Any, call: TrainingCall | None, most: int, skip: set[Any] | None = None
+    ) -> Seen:
         """Look below a node, as far as outputs of calls. call: whose inside this is."""
         seen, known = Seen(), {start}
         left = [start]
@@ -82,7 +84,7 @@ class Look:
             return True
         return any(leaf is p for call in self._armed if call.bearer for p in call.bearer.trained)
 
-    def _coupling(self, reduced: list[tuple[Any, str]], calls: list[Call]) -> str:
+    def _coupling(self, reduced: list[tuple[Any, str]], calls: list[TrainingCall]) -> str:
         """The operation that makes samples depend on each other; nothing where none does."""
         rows = next((each.share.count for each in calls if each.share is not None), 0)
         for node, name in reduced:
@@ -106,7 +108,7 @@ def _times_data(node: Any, name: str) -> bool:
     return isinstance(other, torch.Tensor) and other.numel() != 1
 
 
-def bearers_of(starts: Sequence[Any], armed: Sequence[Call]) -> list[Bearer]:
+def bearers_of(starts: Sequence[Any], armed: Sequence[TrainingCall]) -> list[Bearer]:
     """Those that were called, and that a gradient from these nodes comes to. From call to call
     where their outputs are met; else by the parameters at the graph's leaves."""
     waiting = [*dict.fromkeys(call.bearer for call in armed if call.bearer is not None)]

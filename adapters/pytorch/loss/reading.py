@@ -8,8 +8,8 @@ from typing import Any, final
 
 from dream._errors import Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.loss.calls import Bearer, Call
-from dream.adapters.pytorch.loss.constants import Looks
+from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
+from dream.adapters.pytorch.loss.constants import ConstantLooks
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.look import bearers_of
 from dream.adapters.pytorch.loss.scaling import agree
@@ -21,7 +21,7 @@ _ASKS = 2.0**-16
 
 
 @dataclass(slots=True)
-class Reading:
+class LossReading:
     """What backward is to know of its roots. bearers: modules that the gradient comes to. terms: of
     each root. weighed: all of them, with their factors. settled: whether the ranks have nothing to
     find of such losses any more. told: to the others, with the gradients."""
@@ -39,7 +39,7 @@ class Reader:
 
     def __init__(self, among: Communicator, *, strict: bool) -> None:
         self._among, self._strict = among, strict
-        self._factors, self._looks = Factors(among), Looks(among)
+        self._factors, self._looks = Factors(among), ConstantLooks(among)
         self.said: set[str] = set()
 
     @property
@@ -50,11 +50,11 @@ class Reader:
     def read(
         self,
         roots: list[Any],
-        armed: list[Call],
+        armed: list[TrainingCall],
         fresh: Callable[[list[Bearer]], bool],
         *,
         cut: bool,
-    ) -> Reading:
+    ) -> LossReading:
         """fresh: whether no gradients of these modules are there yet that a late factor would
         multiply too. cut: this is one of an update's micro-batches."""
         terms = [terms_of(root, armed) for root in roots]
@@ -66,7 +66,7 @@ class Reader:
         found, asks = self._looks.at(roots, weighed.terms, armed)
         say_coupled(found, self.said, strict=self._strict)
         told = float(weighed.overtaken) + _ASKS * asks
-        return Reading(bearers, terms, weighed, self.settled, told)
+        return LossReading(bearers, terms, weighed, self.settled, told)
 
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""

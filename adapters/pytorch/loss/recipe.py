@@ -9,9 +9,9 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import CALL_AT, Call, call_at
+from dream.adapters.pytorch.loss.calls import CALL_AT, TrainingCall, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
-from dream.adapters.pytorch.loss.reading import Reading
+from dream.adapters.pytorch.loss.reading import LossReading
 from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.loss.terms import Term
 from dream.adapters.pytorch.private import (
@@ -54,7 +54,7 @@ class Recipe:
         self.overtaken = float(weighed.overtaken)
 
     @classmethod
-    def of(cls, reading: Reading, root: torch.Tensor, call: Call) -> Recipe | None:
+    def of(cls, reading: LossReading, root: torch.Tensor, call: TrainingCall) -> Recipe | None:
         """That of a loss that has just been read; None where it is not so simple."""
         term, factor = reading.weighed.terms[0], reading.weighed.factors[0]
         if not reading.settled:
@@ -72,7 +72,7 @@ class Recipe:
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)
 
-    def fits(self, node: Any, call: Call) -> bool:
+    def fits(self, node: Any, call: TrainingCall) -> bool:
         """Whether a loss of this node is such a one again, of as many things. In one piece: it is
         asked at every step."""
         share = call.share
@@ -98,7 +98,7 @@ class Recipe:
         return total is not None and not total.is_cuda and number_of(total) == self._count
 
 
-def _way(node: Any, call: Call) -> list[_Step] | None:
+def _way(node: Any, call: TrainingCall) -> list[_Step] | None:
     """The nodes from a loss down to an output of the call."""
     steps: list[_Step] = []
     if graph.reduction_at(node, node.name()) is None:

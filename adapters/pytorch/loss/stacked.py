@@ -15,7 +15,7 @@ OfParameters = Callable[[list[Any]], list[bool]]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class Summand:
     """A summand. product: what it is multiplied in by what parameters give, whose gradient counts
     as the summand does; None where it is multiplied by numbers alone. place: its element there."""
 
@@ -24,7 +24,7 @@ class Part:
     place: int | None = None
 
 
-def parts_of(node: Any, name: str, of_parameters: OfParameters) -> list[Part]:
+def parts_of(node: Any, name: str, of_parameters: OfParameters) -> list[Summand]:
     """What a sum or a mean adds up, where that is losses in one tensor and what parameters give;
     nothing elsewhere. of_parameters: whether each of some nodes is computed from them alone."""
     if name not in graph.SUMS | graph.MEANS:
@@ -32,9 +32,9 @@ def parts_of(node: Any, name: str, of_parameters: OfParameters) -> list[Part]:
     sizes = saved(node, "self_sym_sizes")
     if len(sizes) != 1:
         return []
-    left = [Part(each) for each in graph.operands(node)]
-    losses: list[Part] = []
-    added: list[Part] = []
+    left = [Summand(each) for each in graph.operands(node)]
+    losses: list[Summand] = []
+    added: list[Summand] = []
     while left:
         at = left.pop()
         below = at.node.name()
@@ -45,7 +45,7 @@ def parts_of(node: Any, name: str, of_parameters: OfParameters) -> list[Part]:
             if len(stacked) != sizes[0]:
                 return []
             losses += [
-                Part(each, at.product, place)
+                Summand(each, at.product, place)
                 for place, each in enumerate(stacked)
                 if each is not None
             ]
@@ -59,12 +59,12 @@ def parts_of(node: Any, name: str, of_parameters: OfParameters) -> list[Part]:
 
 
 def _through(
-    at: Part, below: str, of_parameters: OfParameters
-) -> tuple[list[Part], list[Part]] | None:
+    at: Summand, below: str, of_parameters: OfParameters
+) -> tuple[list[Summand], list[Summand]] | None:
     """Where losses may lie on, and what parameters add to them; None where it is neither."""
     way = graph.operands(at.node)
     if len(way) == 1 and below in graph.LINEAR:
-        return [Part(way[0], at.product)], []
+        return [Summand(way[0], at.product)], []
     if len(way) != 2:
         return None
     if below in graph.ADD:
@@ -72,10 +72,10 @@ def _through(
         if any(own) and at.product is not None:
             return None
         sides = [*zip(way, own, strict=True)]
-        on = [Part(side, at.product) for side, alone in sides if not alone]
-        return on, [Part(side) for side, alone in sides if alone]
+        on = [Summand(side, at.product) for side, alone in sides if not alone]
+        return on, [Summand(side) for side, alone in sides if alone]
     if below in ("MulBackward0", "DivBackward0"):
         own = of_parameters(way)
         if own[0] != own[1] and (own[1] or below[0] == "M"):
-            return [Part(way[own[0]], at.product or at.node)], []
+            return [Summand(way[own[0]], at.product or at.node)], []
     return None

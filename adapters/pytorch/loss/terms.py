@@ -9,16 +9,16 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Call, call_at
+from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.divisors import (
-    Divided,
     Floor,
+    SumDivisor,
     divided_by_numbers,
     floor_of,
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.stacked import Part, parts_of
+from dream.adapters.pytorch.loss.stacked import Summand, parts_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 
@@ -46,12 +46,12 @@ class Term:
 
     node: Any
     kind: Kind
-    calls: list[Call]
+    calls: list[TrainingCall]
     share: Share | None = None
     count: torch.Tensor | float | None = None
     plain: bool = True
     numel: int = -1
-    divided: Divided | None = None
+    divided: SumDivisor | None = None
     floor: Floor | None = None
     zeroed: list[Any] = field(default_factory=list)
     unknown: str = ""
@@ -75,7 +75,7 @@ def count_by_hand(weighed: torch.Tensor, count: float) -> None:
     note(weighed.grad_fn, COUNTED, count)
 
 
-def terms_of(root: torch.Tensor, armed: list[Call]) -> list[Term]:
+def terms_of(root: torch.Tensor, armed: list[TrainingCall]) -> list[Term]:
     """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
     output is not seen."""
     reader = _Reader(armed)
@@ -91,7 +91,7 @@ def terms_of(root: torch.Tensor, armed: list[Call]) -> list[Term]:
 
 @final
 class _Reader:
-    def __init__(self, armed: list[Call]) -> None:
+    def __init__(self, armed: list[TrainingCall]) -> None:
         self._armed = armed
         self._look = Look(armed).below
         self.terms: list[Term] = []
@@ -130,7 +130,13 @@ class _Reader:
         return term
 
     def split(
-        self, node: Any, top: Any, call: Call | None, divisors: list[Divisor], *, plain: bool
+        self,
+        node: Any,
+        top: Any,
+        call: TrainingCall | None,
+        divisors: list[Divisor],
+        *,
+        plain: bool,
     ) -> None:
         """Follow a number to the reductions that it is a sum of. top: where this term's gradient
         comes in. call: whose output it is. divisors: constants on the way."""
@@ -168,9 +174,9 @@ class _Reader:
 
     def _add_up(
         self,
-        parts: list[Part],
+        parts: list[Summand],
         top: Any,
-        call: Call | None,
+        call: TrainingCall | None,
         divisors: list[Divisor],
         *,
         plain: bool,
@@ -185,12 +191,14 @@ class _Reader:
                 for term in self.terms[before:]:
                     term.place = part.place
 
-    def _of_parameters(self, sides: list[Any], call: Call | None = None) -> list[bool]:
+    def _of_parameters(self, sides: list[Any], call: TrainingCall | None = None) -> list[bool]:
         """Whether each is computed from parameters alone."""
         seen = [self._look(side, call, NEAR) for side in sides]
         return [not (each.data or each.calls) for each in seen]
 
-    def _besides_parameters(self, node: Any, name: str, after: list[Any], call: Call | None) -> Any:
+    def _besides_parameters(
+        self, node: Any, name: str, after: list[Any], call: TrainingCall | None
+    ) -> Any:
         """Of a product with a number that parameters alone give, or a quotient by one: the other
         side."""
         own = self._of_parameters(after, call)
@@ -203,7 +211,7 @@ class _Reader:
         node: Any,
         name: str,
         top: Any,
-        call: Call | None,
+        call: TrainingCall | None,
         divisors: list[Divisor],
         *,
         plain: bool,
@@ -232,7 +240,7 @@ class _Reader:
             term.unknown, term.plain = seen.couples, False
         return term
 
-    def _behind(self, node: Any) -> list[Call]:
+    def _behind(self, node: Any) -> list[TrainingCall]:
         """Of what is computed from gradients, the way to the outputs is not seen: the calls of the
         modules whose parameters it comes to."""
         bearers = bearers_of([node], self._armed)
@@ -315,7 +323,9 @@ class _Reader:
                 term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
                 if term.floor is None:  # what is held above a floor is a count
                     weights = partial(graph.weights_below, node)
-                    term.divided = Divided(count, over, term.share, ragged=ragged, weights=weights)
+                    term.divided = SumDivisor(
+                        count, over, term.share, ragged=ragged, weights=weights
+                    )
             return
         if over.mean:
             term.kind, term.numel, term.noticed = "mean", over.numel, times

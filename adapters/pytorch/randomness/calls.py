@@ -16,7 +16,14 @@ from dream.adapters.pytorch.call_hook import hook_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import DrawPatches
-from dream.adapters.pytorch.randomness.current import Memory, State, current, same, set_state, state
+from dream.adapters.pytorch.randomness.current import (
+    RowMemory,
+    State,
+    current,
+    same,
+    set_state,
+    state,
+)
 from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
@@ -41,7 +48,7 @@ class _Seen:
     def __init__(self, module: nn.Module) -> None:
         self.calls = 0
         self.told = False
-        self.memory = Memory()
+        self.memory = RowMemory()
         self.drops = any(isinstance(m, _DROPS) for m in module.modules())
         self.drew = self.quiet = self.put = self.forked = False
         self.before: State | None = None

@@ -40,7 +40,7 @@ def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:
 
 
 @final
-class Memory:
+class RowMemory:
     """Where the tensors that one model draws for have the batch's rows."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Current:
         self._expected: State | None = None
         self._began: State = []
         self._stray = False
-        self.memory = Memory()
+        self.memory = RowMemory()
 
     @property
     def rows(self) -> Rows | None:

@@ -12,13 +12,13 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_s
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.tensors import array_of
-from dream.checkpoint.content import NAMES, Arrays, Checkpoint, OptimizerState
+from dream.checkpoint.content import NAMES, Arrays, CheckpointContent, OptimizerState
 
 _STEP, _MODEL, _OPTIMIZER = "step", "model", "optimizer"
 _TORCH = "torch"
 
 
-def write(checkpoint: Checkpoint, destination: Path, _like: Path | None) -> None:
+def write(checkpoint: CheckpointContent, destination: Path, _like: Path | None) -> None:
     """Write {"step", "names", "model", "optimizer"}: state dicts, the optimizer's by names."""
     content = {
         _STEP: checkpoint.step,
@@ -34,7 +34,7 @@ def write(checkpoint: Checkpoint, destination: Path, _like: Path | None) -> None
         torch_save_to_dcp(Path(folder) / "all.pt", destination)
 
 
-def read(source: Path, _like: Path | None) -> Checkpoint:
+def read(source: Path, _like: Path | None) -> CheckpointContent:
     """Read what `write` has written, or a model's state dict."""
     if source.is_dir():
         with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def read(source: Path, _like: Path | None) -> Checkpoint:
     arrays = {name: array_of(value) for name, value in model.items()}
     step = int(content.get(_STEP, 0)) if _MODEL in content else 0
     facts = {NAMES: content.get(NAMES, _TORCH) if _MODEL in content else _TORCH}
-    return Checkpoint(step, {"": arrays}, optimizers, facts=facts)
+    return CheckpointContent(step, {"": arrays}, optimizers, facts=facts)
 
 
 def _one(parts: Mapping[str, Any]) -> Any:

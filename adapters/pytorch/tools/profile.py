@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
-from dream.adapters.pytorch.data.loader import Compared, _DealtIterator
+from dream.adapters.pytorch.data.loader import ComparedIterator, _DealtIterator
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.module import DdpSettings
 from dream.adapters.pytorch.private import LoaderIterator
@@ -38,7 +38,7 @@ def observe(profiler: Profiler) -> None:
     hooks.open()
     optimizers.register_optimizer_step_pre_hook(seen.optimizer_begins)
     optimizers.register_optimizer_step_post_hook(seen.optimizer_ends)
-    for kind in (LoaderIterator, _DealtIterator, Compared):
+    for kind in (LoaderIterator, _DealtIterator, ComparedIterator):
         kind.__next__ = timed(Phase.INPUT, kind.__next__)  # type: ignore[method-assign]
     DdpSettings.wrap = _with_hook(DdpSettings.wrap)  # type: ignore[method-assign]
     for name in _MEETINGS:

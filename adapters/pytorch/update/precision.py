@@ -110,7 +110,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 @final
-class Precision:
+class ModelPrecision:
     """The precision of one strategy's models.
 
     device: "cpu" or "cuda". masters, scaling: None where there are none.

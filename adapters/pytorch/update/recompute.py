@@ -83,11 +83,11 @@ def recompute(
     """Have layers of a module recomputed; those layers. trains: whether a call is one of training,
     or one that a backward pass repeats. opened: the parts, by name, that are looked into and not
     called as one. in_threads: beside copies of the module."""
-    kind = Runs if how == "sqrt" else Recomputed
+    kind = LayerRuns if how == "sqrt" else Recomputed
     chosen = _chosen(module, how, {module.get_submodule(name) for name in opened}) if how else []
     for layer in chosen:
         slot = ensure_hook(layer)
-        inner = unwrapped(slot.inner, (Recomputed, Runs))
+        inner = unwrapped(slot.inner, (Recomputed, LayerRuns))
         slot.inner = kind(layer, inner, trains, again_in_threads if in_threads else again)
     return chosen
 
@@ -136,7 +136,7 @@ class Recomputed(Wrapper):
 
 
 @final
-class Runs(Wrapper):
+class LayerRuns(Wrapper):
     """The calls of a chain of layers, in as many runs as each has layers. What goes into a run is
     kept, and the values inside the last."""
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import Rows, once
+from dream.adapters.keras.randomness.draws import ShareRows, once
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.keras.data import run
 from dream.data.partition import Division
@@ -31,7 +31,7 @@ def drawing(rows: GraphRows) -> Iterator[None]:
 
 
 @final
-class GraphRows(Rows):
+class GraphRows(ShareRows):
     """A part's rows of the batch; all of it, where its total is 0: nobody has dealt it. In a graph
     a number of rows is a tensor, and a plain number is none: a part's shares differ in length."""
 

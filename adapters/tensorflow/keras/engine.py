@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Array, BatchShare, Exchange, LossGradients
+from dream.adapters.keras.engine import Array, BatchShare, LossGradients, PartsExchange
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
@@ -26,7 +26,7 @@ def open_block(
     plan: Plan,
     communicator: Communicator,
     distribution: tf.distribute.Strategy | None,
-    exchange: Exchange | None,
+    exchange: PartsExchange | None,
 ) -> KerasBlock:
     """Open the block in which Keras models are distributed: over the devices of this process where
     it has several, else over the ranks."""

@@ -19,7 +19,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
-from dream.adapters.keras.engine import Engine, Exchange
+from dream.adapters.keras.engine import Engine, PartsExchange
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
@@ -53,7 +53,7 @@ class ReplicaGroup:
     topology: Topology
     communicator: Communicator
     distribution: tf.distribute.Strategy | None = None
-    exchange: Exchange | None = None
+    exchange: PartsExchange | None = None
 
 
 def one(plan: Plan) -> ReplicaGroup:

@@ -11,7 +11,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras.engine import Exchange
+from dream.adapters.keras.engine import PartsExchange
 from dream.collectives import Wire
 from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs
@@ -35,7 +35,7 @@ def check(knobs: Knobs, devices: int) -> None:
         )
 
 
-def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> Exchange | None:
+def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> PartsExchange | None:
     """None for the plain mean. knobs: checked."""
     if knobs.op == "adasum":
         return Adasum(wire, world_size)
@@ -48,7 +48,7 @@ def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> Exchange | None:
 
 
 @final
-class Adasum(Exchange):
+class Adasum(PartsExchange):
     """As `dream.update.compression` says. Every rank gets all gradients, and reckons what pairs of
     them find, and pairs of pairs: sends and receives would not run in a graph. Sent: the gradient,
     to every other rank."""
@@ -86,7 +86,7 @@ def _share(dot: tf.Tensor, of: tf.Tensor) -> tf.Tensor:
 
 
 @final
-class TopK(Exchange):
+class TopK(PartsExchange):
     """Top-k with error feedback (Stich, Cordonnier, Jaggi 2018): what stays behind is added to the
     next gradient.
 
@@ -131,7 +131,7 @@ class TopK(Exchange):
 
 
 @final
-class HalfPrecision(Exchange):
+class HalfPrecision(PartsExchange):
     """Each rank gets its chunk of everybody's gradients, rounded; adds it up in float32; and sends
     the rounded mean to all. Error: two roundings of each element, however many ranks.
 

@@ -27,7 +27,7 @@ _OF_HERE = ("DREAM_FORK_SERVER", "DREAM_CACHE", "TF_CONFIG", "TORCH_HOME")
 """What means this machine alone."""
 
 
-class Engine(ABC):
+class LaunchEngine(ABC):
     """Starts a job elsewhere."""
 
     @abstractmethod
@@ -55,9 +55,9 @@ def main(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return engine.start(asked)
 
 
-def find(name: str) -> Engine:
+def find(name: str) -> LaunchEngine:
     module, _, kind = _PLACES[name].partition(":")
-    engine: Engine = getattr(import_module(module), kind)()
+    engine: LaunchEngine = getattr(import_module(module), kind)()
     return engine
 
 

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program, ranks_with_gpus
+from dream.launch.engines.engine import LaunchEngine, program, ranks_with_gpus
 from dream.launch.engines.request import Request
 from dream.launch.output import SCREEN
 
@@ -29,7 +29,7 @@ Manifest = dict[str, Any]
 
 
 @final
-class Kubernetes(Engine):
+class Kubernetes(LaunchEngine):
     def written(self, request: Request) -> str:
         return yaml(manifest(request))
 

@@ -19,14 +19,14 @@ from dream.cluster import settings
 from dream.cluster.launcher import MASTER
 from dream.cluster.ports import LOOPBACK, own_address, port_of
 from dream.launch import child
-from dream.launch.engines.engine import Engine, carried, program, requests
+from dream.launch.engines.engine import LaunchEngine, carried, program, requests
 from dream.launch.engines.request import Request, interpreter
 
 _HOW = "Install Open MPI (openmpi-bin), MPICH (mpich) or Intel MPI; or start ranks with --hosts."
 
 
 @final
-class Mpi(Engine):
+class Mpi(LaunchEngine):
     def written(self, request: Request) -> str:
         values = _variables(request)
         names = " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())

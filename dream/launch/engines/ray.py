@@ -12,7 +12,7 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError, NotInstalled
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, carried, ranks_with_gpus, requests, told
+from dream.launch.engines.engine import LaunchEngine, carried, ranks_with_gpus, requests, told
 from dream.launch.engines.ray_cluster import Asked, Ended, RayJob, hosts_with_room
 from dream.launch.engines.request import Request
 from dream.launch.output import SCREEN
@@ -22,7 +22,7 @@ _KNOCK_SECONDS = 10.0
 
 
 @final
-class Ray(Engine):
+class Ray(LaunchEngine):
     def written(self, request: Request) -> str:
         asked = _asked(request)
         each = f"{asked.n} CPU" + (f", {asked.n} GPU" if asked.gpus else "")

@@ -14,7 +14,7 @@ from typing import final
 
 from dream._errors import ConfigurationError
 from dream.cluster import settings
-from dream.launch.engines.engine import Engine, program, ranks_with_gpus
+from dream.launch.engines.engine import LaunchEngine, program, ranks_with_gpus
 from dream.launch.engines.request import SIGNAL_BEFORE, Request, interpreter
 from dream.launch.output import SCREEN
 
@@ -52,7 +52,7 @@ _ESCAPED = r"\\\1"
 
 
 @final
-class Slurm(Engine):
+class Slurm(LaunchEngine):
     def written(self, request: Request) -> str:
         _check(request)
         again = _AGAIN.format(later=settings.GO_ON_LATER) if request.given.checkpoint else ""

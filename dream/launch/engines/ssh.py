@@ -16,7 +16,7 @@ from typing import final
 from dream._errors import ConfigurationError
 from dream.cluster import settings
 from dream.cluster.ports import is_loopback, local_address
-from dream.launch.engines.engine import Engine, carried, program
+from dream.launch.engines.engine import LaunchEngine, carried, program
 from dream.launch.engines.request import Host, Request, interpreter
 from dream.launch.engines.ssh_hosts import Hosts, Remote
 from dream.launch.signals import heard
@@ -26,7 +26,7 @@ _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Serve
 
 
 @final
-class Ssh(Engine):
+class Ssh(LaunchEngine):
     def written(self, request: Request) -> str:
         hosts = _several(request)
         first = _first_address(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dream._errors import ConfigurationError
-from dream.checkpoint.content import NAMES, Checkpoint
+from dream.checkpoint.content import NAMES, CheckpointContent
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.strategies import registry
 from dream.tools.checkpoint.show import place_of
@@ -39,7 +39,7 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
             f"(a folder NAME.dcp). Received: {source} to {destination}. Give one of these and a "
             "folder of checkpoints."
         )
-    made: Checkpoint = registry.load(f"{_CONVERTERS[kind]}:read")(source, like)
+    made: CheckpointContent = registry.load(f"{_CONVERTERS[kind]}:read")(source, like)
     place = CheckpointFolder(destination).save(made)
     print(f"{place}: step {made.step} of {source}, {made.facts[NAMES]}'s names")
 

@@ -17,7 +17,7 @@ from dream.strategies import spec as specs
 from dream.tools import support
 from dream.tools.compare import judge, notes
 from dream.tools.compare.cells import SINGLE, Cell
-from dream.tools.compare.judge import Row, between_frameworks
+from dream.tools.compare.judge import JudgedCell, between_frameworks
 from dream.tools.compare.outcome import Finished, RankRecord
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
@@ -68,7 +68,7 @@ def sent_formula(cell: Cell) -> Formula | None:
 Figures = dict[str, object]
 
 
-def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
+def build(rows: Sequence[JudgedCell], settings: Settings, machine: Machine) -> Figures:
     """Return what `--json` writes. A figure that is nan or infinite, or was not read, is null.
     Figures of several rounds: the median, and in a list every round's."""
     return {
@@ -96,7 +96,7 @@ def build(rows: Sequence[Row], settings: Settings, machine: Machine) -> Figures:
     }
 
 
-def _aims(rows: Sequence[Row]) -> Figures:
+def _aims(rows: Sequence[JudgedCell]) -> Figures:
     """framework -> the score whose time is told."""
     singles = [row for row in rows if row.cell.name == SINGLE]
     return {
@@ -106,7 +106,7 @@ def _aims(rows: Sequence[Row]) -> Figures:
     }
 
 
-def _cell(row: Row, settings: Settings, machine: Machine) -> Figures:
+def _cell(row: JudgedCell, settings: Settings, machine: Machine) -> Figures:
     cell = row.cell
     figures: Figures = {
         "framework": cell.framework,

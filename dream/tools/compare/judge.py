@@ -228,7 +228,7 @@ def _curve_gap(ours: list[float], theirs: list[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JudgedCell:
     """A judged cell.
 
     reason: why the verdict is not a good one, or why it was skipped; difference: largest of any
@@ -258,7 +258,9 @@ class Row:
         return self.cell.reduction
 
 
-def judge(cells: Sequence[tuple[Cell, Outcome]], rounding: Measure | None = None) -> list[Row]:
+def judge(
+    cells: Sequence[tuple[Cell, Outcome]], rounding: Measure | None = None
+) -> list[JudgedCell]:
     """Judge every cell by the `single` of its framework, or of its rank 0's. rounding:
     measures how far a script's single is from itself, where a row is further off than rounding
     usually is."""
@@ -272,7 +274,7 @@ def judge(cells: Sequence[tuple[Cell, Outcome]], rounding: Measure | None = None
     return [replace(each, kept=_kept(each, speeds)) for each in rows]
 
 
-def _kept(slowed: Row, speeds: Mapping[Cell, float | None]) -> float | None:
+def _kept(slowed: JudgedCell, speeds: Mapping[Cell, float | None]) -> float | None:
     if slowed.cell.slow is None or slowed.speed is None:
         return None
     usual = speeds.get(replace(slowed.cell, slow=None))
@@ -281,20 +283,22 @@ def _kept(slowed: Row, speeds: Mapping[Cell, float | None]) -> float | None:
 
 def row(
     cell: Cell, outcome: Outcome, single: Finished | None, rounding: Measure | None = None
-) -> Row:
+) -> JudgedCell:
     """One cell's verdict. single: of the same framework; None where it did not finish."""
     if isinstance(outcome, Skipped):
-        return Row(cell, outcome, RowVerdict.SKIPPED, f"{outcome.reason} Run: {outcome.install}")
+        return JudgedCell(
+            cell, outcome, RowVerdict.SKIPPED, f"{outcome.reason} Run: {outcome.install}"
+        )
     if isinstance(outcome, Broken) and outcome.refused:
-        return Row(cell, outcome, RowVerdict.REFUSED, outcome.refused)
+        return JudgedCell(cell, outcome, RowVerdict.REFUSED, outcome.refused)
     if isinstance(outcome, Broken) and outcome.impossible:
-        return Row(cell, outcome, RowVerdict.IMPOSSIBLE, outcome.impossible)
+        return JudgedCell(cell, outcome, RowVerdict.IMPOSSIBLE, outcome.impossible)
     if isinstance(outcome, Broken):
         verdict = RowVerdict.TIMED_OUT if outcome.timed_out else RowVerdict.CRASHED
-        return Row(cell, outcome, verdict, outcome.reason)
+        return JudgedCell(cell, outcome, verdict, outcome.reason)
     if single is None:
         reason = f"{cell.oracle} has no single to be held against."
-        return Row(cell, outcome, RowVerdict.UNPROVEN, reason)
+        return JudgedCell(cell, outcome, RowVerdict.UNPROVEN, reason)
     differences = [difference(each, single) for each in outcome.rounds]
     law = converges if placing.departs(cell.strategy) else partial(exact, rounding=rounding)
     verdict, reason = _first_bad(
@@ -303,7 +307,7 @@ def row(
     speed = outcome.speed.median / single.speed.median
     apart = not outcome.speed.overlaps(single.speed)
     score = single.first.score
-    return Row(
+    return JudgedCell(
         cell, outcome, verdict, reason, _largest(differences), speed, apart, limit_of(cell, single),
         None if score is None else outcome.over_rounds(lambda each: each.seconds_to(score - POINT)),
     )  # fmt: skip
@@ -317,7 +321,7 @@ def _first_bad(judged: Sequence[tuple[RowVerdict, str]]) -> tuple[RowVerdict, st
     return judged[0]
 
 
-def between_frameworks(rows: Sequence[Row]) -> float | None:
+def between_frameworks(rows: Sequence[JudgedCell]) -> float | None:
     """Largest difference of an epoch's loss between the `single`s of any two frameworks; None
     where fewer than two finished, or a script took other numbers of steps in them."""
     curves = list(loss_curves(rows).values())
@@ -326,7 +330,7 @@ def between_frameworks(rows: Sequence[Row]) -> float | None:
     return float(max(max(epoch) - min(epoch) for epoch in zip(*curves, strict=True)))
 
 
-def loss_curves(rows: Sequence[Row]) -> Mapping[str, list[float]]:
+def loss_curves(rows: Sequence[JudgedCell]) -> Mapping[str, list[float]]:
     """framework -> the losses of its `single`, one per epoch."""
     return {
         row.cell.framework: row.outcome.first.losses

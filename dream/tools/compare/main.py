@@ -20,7 +20,7 @@ from dream.files.whole import check_output, write_json
 from dream.launch.guard import temporary_folder
 from dream.tools.compare import document, judge, page, report, runner
 from dream.tools.compare.cells import KINDS, Cell, check_cells, mixed_cells, scaled, slowed
-from dream.tools.compare.judge import Row
+from dream.tools.compare.judge import JudgedCell
 from dream.tools.compare.outcome import Finished, Outcome, Skipped, number, together
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import LoadWatch
@@ -191,7 +191,7 @@ def _run_cells(
         return run_in_turns(cells, run, console, settings.rounds, settings.within)
 
 
-def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[Row]:
+def _judged(outcomes: Sequence[tuple[Cell, Outcome]], settings: Settings) -> list[JudgedCell]:
     with temporary_folder("dream-compare-") as root:
         rounding = judge.Rounding(settings, root, _say) if settings.script else None
         return judge.judge(outcomes, rounding)
@@ -201,7 +201,7 @@ def _say(line: str) -> None:
     Console(stderr=True).print(Text(line), soft_wrap=True)
 
 
-def _rounds(rows: Sequence[Row]) -> int:
+def _rounds(rows: Sequence[JudgedCell]) -> int:
     """Return how many there were."""
     done = [len(row.outcome.rounds) for row in rows if isinstance(row.outcome, Finished)]
     return max(done, default=1)

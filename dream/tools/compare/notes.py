@@ -7,14 +7,14 @@ from math import isfinite
 
 from dream.tools import placing
 from dream.tools.compare import judge, tasks
-from dream.tools.compare.judge import Row, RowVerdict
+from dream.tools.compare.judge import JudgedCell, RowVerdict
 from dream.tools.compare.outcome import Finished, RoundSpread, best, number
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
 from dream.tools.verify.judge import LIMIT
 
 
-def caption(rows: Sequence[Row], settings: Settings) -> str:
+def caption(rows: Sequence[JudgedCell], settings: Settings) -> str:
     """Say how the columns were read."""
     return (
         f"{trained(rows, settings)} {timing(settings)} {alone(rows, settings)}"
@@ -25,7 +25,7 @@ def caption(rows: Sequence[Row], settings: Settings) -> str:
     )
 
 
-def proof(rows: Sequence[Row], settings: Settings) -> str:
+def proof(rows: Sequence[JudgedCell], settings: Settings) -> str:
     """Say what the verdicts mean."""
     said = (
         "Largest difference: of any parameter from the same framework's single, in any round; "
@@ -41,7 +41,7 @@ def proof(rows: Sequence[Row], settings: Settings) -> str:
     return said
 
 
-def trained(rows: Sequence[Row], settings: Settings) -> str:
+def trained(rows: Sequence[JudgedCell], settings: Settings) -> str:
     """Say what every row trains."""
     if settings.script:
         _, name, *arguments = settings.script
@@ -59,7 +59,7 @@ def trained(rows: Sequence[Row], settings: Settings) -> str:
     )
 
 
-def _at_once(rows: Sequence[Row]) -> str:
+def _at_once(rows: Sequence[JudgedCell]) -> str:
     """Say so where a step is several batches."""
     done = [row.outcome for row in rows if isinstance(row.outcome, Finished)]
     most = max((each.batches for each in done), default=1)
@@ -81,7 +81,7 @@ def timing(settings: Settings) -> str:
     )
 
 
-def worth(rows: Sequence[Row], settings: Settings, machine: Machine) -> str:
+def worth(rows: Sequence[JudgedCell], settings: Settings, machine: Machine) -> str:
     """Say what the speeds are worth here."""
     said = []
     if not settings.script:
@@ -102,7 +102,7 @@ def worth(rows: Sequence[Row], settings: Settings, machine: Machine) -> str:
     return " ".join(said)
 
 
-def alone(rows: Sequence[Row], settings: Settings) -> str:
+def alone(rows: Sequence[JudgedCell], settings: Settings) -> str:
     """Say how rows were read whose replicas do not wait for one another, and those with a slow
     one; how long each took to be as good as single."""
     said = ""
@@ -151,7 +151,7 @@ def _equal(settings: Settings) -> str:
     return f"equal means at most {LIMIT:.0e}, and ranks alike to the last bit."
 
 
-def _mixed(rows: Sequence[Row]) -> str:
+def _mixed(rows: Sequence[JudgedCell]) -> str:
     if not any(row.cell.kind.mixed for row in rows):
         return ""
     limit = f"{judge.MIXED_LIMIT:.0e}"
@@ -161,7 +161,9 @@ def _mixed(rows: Sequence[Row]) -> str:
 _LISTED = 4
 
 
-def answers(rows: Sequence[Row], machine: Machine, unit: str = "samples/s") -> dict[str, str]:
+def answers(
+    rows: Sequence[JudgedCell], machine: Machine, unit: str = "samples/s"
+) -> dict[str, str]:
     """Question -> answer. unit: of speeds."""
     usual = [row for row in rows if row.cell.slow is None]
     said = {"fastest": fastest(usual, machine, unit), "memory": thriftiest(usual)}
@@ -172,7 +174,7 @@ def answers(rows: Sequence[Row], machine: Machine, unit: str = "samples/s") -> d
     return said | {"differs": differs(rows)}
 
 
-def fastest(rows: Sequence[Row], machine: Machine, unit: str) -> str:
+def fastest(rows: Sequence[JudgedCell], machine: Machine, unit: str) -> str:
     """Among rows that are right and have a core for every replica."""
     able = [row for row in _right(rows) if row.cell.replicas <= machine.cores]
     said = _best(able, _row_speed, "Fastest", lambda value: f"{number(value)} {unit}", most=True)
@@ -181,7 +183,7 @@ def fastest(rows: Sequence[Row], machine: Machine, unit: str) -> str:
     return said
 
 
-def thriftiest(rows: Sequence[Row]) -> str:
+def thriftiest(rows: Sequence[JudgedCell]) -> str:
     """By the largest rank's memory: beyond what importing the framework takes, and in all."""
     beyond, whole = (
         _best(_right(rows), figure, said, _megabytes, most=False)
@@ -193,19 +195,19 @@ def thriftiest(rows: Sequence[Row]) -> str:
     return f"{beyond} {whole}"
 
 
-def _row_speed(row: Row) -> RoundSpread:
+def _row_speed(row: JudgedCell) -> RoundSpread:
     return _outcome(row).speed
 
 
-def _memory(row: Row) -> RoundSpread:
+def _memory(row: JudgedCell) -> RoundSpread:
     return _outcome(row).memory
 
 
-def _peak(row: Row) -> RoundSpread:
+def _peak(row: JudgedCell) -> RoundSpread:
     return _outcome(row).over_rounds(lambda each: each.peak_bytes)
 
 
-def _to_score(row: Row) -> RoundSpread:
+def _to_score(row: JudgedCell) -> RoundSpread:
     assert row.seconds is not None
     return row.seconds
 
@@ -214,7 +216,7 @@ def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.1f} MB"
 
 
-def soonest(rows: Sequence[Row], machine: Machine) -> str:
+def soonest(rows: Sequence[JudgedCell], machine: Machine) -> str:
     """To be as good on the test set as single is at its end, less a point."""
     what = "Soonest as good as single is at its end"
     able = [row for row in _right(rows) if row.cell.replicas <= machine.cores]
@@ -224,7 +226,7 @@ def soonest(rows: Sequence[Row], machine: Machine) -> str:
     return f"{said} {late} did not come so far." if late else said
 
 
-def held_back(rows: Sequence[Row]) -> str:
+def held_back(rows: Sequence[JudgedCell]) -> str:
     """By a slow worker: rows that wait for it, and those that do not."""
     slow = [row for row in rows if row.cell.slow is not None]
     said = [
@@ -241,7 +243,7 @@ def _between(shares: Sequence[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def differs(rows: Sequence[Row]) -> str:
+def differs(rows: Sequence[JudgedCell]) -> str:
     """Say whether a row broke a law."""
     left_out = (RowVerdict.SKIPPED, RowVerdict.REFUSED)
     ran = [row for row in rows if row.verdict not in left_out]
@@ -276,8 +278,8 @@ def differs(rows: Sequence[Row]) -> str:
 
 
 def _best(
-    rows: Sequence[Row],
-    figure: Callable[[Row], RoundSpread],
+    rows: Sequence[JudgedCell],
+    figure: Callable[[JudgedCell], RoundSpread],
     what: str,
     show: Callable[[float], str],
     *,
@@ -298,10 +300,10 @@ def _best(
     return f"{what}: {named}{more}, not told apart by {read.rounds} rounds (best median {shown})."
 
 
-def _right(rows: Sequence[Row]) -> list[Row]:
+def _right(rows: Sequence[JudgedCell]) -> list[JudgedCell]:
     return [row for row in rows if isinstance(row.outcome, Finished) and row.verdict.good]
 
 
-def _outcome(row: Row) -> Finished:
+def _outcome(row: JudgedCell) -> Finished:
     assert isinstance(row.outcome, Finished)
     return row.outcome

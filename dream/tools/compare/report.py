@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dream.tools.compare import judge, notes
 from dream.tools.compare.cells import SINGLE
-from dream.tools.compare.judge import Row, RowVerdict
+from dream.tools.compare.judge import JudgedCell, RowVerdict
 from dream.tools.compare.outcome import Finished, RoundSpread, number
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
@@ -24,10 +24,10 @@ _STYLES = {
     RowVerdict.SKIPPED: "dim",
 }
 
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[JudgedCell], str]]
 
 
-def _of(show: Callable[[Finished], str]) -> Callable[[Row], str]:
+def _of(show: Callable[[Finished], str]) -> Callable[[JudgedCell], str]:
     return lambda row: show(row.outcome) if isinstance(row.outcome, Finished) else ""
 
 
@@ -61,7 +61,7 @@ _FOLDED = {"framework", "strategy"}
 """What gives way on a narrow console; figures never do."""
 
 
-def against_single(row: Row) -> str:
+def against_single(row: JudgedCell) -> str:
     """In times of `single`; empty where the rounds do not tell them apart."""
     if row.speed is None or row.cell.name == SINGLE:
         return ""
@@ -77,7 +77,7 @@ def _score(score: float | None) -> str:
     return "" if score is None else f"{score:.4f}"
 
 
-def seconds_to_score(row: Row) -> str:
+def seconds_to_score(row: JudgedCell) -> str:
     """Until it was as good as `single`, less a point; empty where there is no score."""
     if row.seconds is None:
         return ""
@@ -95,7 +95,7 @@ def start_up(done: Finished) -> float:
     return done.over_rounds(lambda each: each.start_up).median
 
 
-def tables(rows: Sequence[Row], console: Console, unit: str = "samples/s") -> list[Table]:
+def tables(rows: Sequence[JudgedCell], console: Console, unit: str = "samples/s") -> list[Table]:
     """One table where the console is wide enough, else the proof and the speed one below the
     other, in as many parts as fit. unit: of speeds."""
     speed = [(unit if header == "speed" else header, show) for header, show in _SPEED]
@@ -119,7 +119,7 @@ def _empty(*headers: str) -> Table:
     return table(*headers, words=_WORDS, folded=_FOLDED, gap=1)
 
 
-def _table(listed: Sequence[Column], rows: Sequence[Row]) -> Table:
+def _table(listed: Sequence[Column], rows: Sequence[JudgedCell]) -> Table:
     """Of the columns in which a row has something."""
     columns = [(header, show) for header, show in listed if any(map(show, rows))]
     shown = _empty(*(header for header, _ in columns))
@@ -132,11 +132,13 @@ def _table(listed: Sequence[Column], rows: Sequence[Row]) -> Table:
     return shown
 
 
-def _style(header: str, row: Row) -> str:
+def _style(header: str, row: JudgedCell) -> str:
     return _STYLES.get(row.verdict, "bold red") if header == "verdict" else ""
 
 
-def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Console) -> None:
+def show(
+    rows: Sequence[JudgedCell], settings: Settings, machine: Machine, console: Console
+) -> None:
     """Print everything on `console`."""
     for each in tables(rows, console, settings.unit):
         console.print(each)
@@ -154,7 +156,7 @@ def show(rows: Sequence[Row], settings: Settings, machine: Machine, console: Con
         note(console, sentence, "bold")
 
 
-def _show_curves(rows: Sequence[Row], console: Console) -> None:
+def _show_curves(rows: Sequence[JudgedCell], console: Console) -> None:
     gap = judge.between_frameworks(rows)
     if gap is not None:
         console.print()

@@ -16,7 +16,7 @@ from dream._topology import Cluster
 from dream.stall.phases import Phase
 from dream.strategies import registry
 from dream.tools import frameworks
-from dream.tools.profile.spans import Call, ProfileRequest, RankProfile, Span
+from dream.tools.profile.spans import CollectiveCall, ProfileRequest, RankProfile, Span
 from dream.tools.recorder import Stop
 
 _TRIES = 2000
@@ -32,7 +32,7 @@ class Profiler(Observer):
         self._adapter: Adapter | None = None
         self._said = {"framework": "", "strategy": ""}
         self._spans: list[Span] = []
-        self._calls: list[Call] = []
+        self._calls: list[CollectiveCall] = []
         self._ends: list[float] = []
         self._inside = self._calling = False
         self._observed: set[str] = set()
@@ -101,7 +101,7 @@ class Profiler(Observer):
                 return function(*args, **kwargs)
             finally:
                 self._calling = False
-                self._calls.append(Call(name, begin, clock()))
+                self._calls.append(CollectiveCall(name, begin, clock()))
 
         return call
 
@@ -111,7 +111,7 @@ class Profiler(Observer):
 
     def met(self, name: str, begin: float, end: float) -> None:
         """Record a call that is known only afterwards."""
-        self._calls.append(Call(name, begin, end))
+        self._calls.append(CollectiveCall(name, begin, end))
 
     @property
     def enough(self) -> bool:

@@ -24,7 +24,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Call(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A call that every rank makes, in the same order. begin: when this rank came to it."""
 
     name: str
@@ -63,7 +63,7 @@ class RankProfile:
     reduction: str
     bounds: tuple[float, ...]
     spans: tuple[Span, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CollectiveCall, ...]
     own_seconds: float
 
     @property
@@ -83,7 +83,7 @@ class RankProfile:
         lists = {
             "bounds": tuple(said["bounds"]),
             "spans": tuple(Span(*each) for each in said["spans"]),
-            "calls": tuple(Call(*each) for each in said["calls"]),
+            "calls": tuple(CollectiveCall(*each) for each in said["calls"]),
         }
         return cls(**{**said, **lists})
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dream.stall.phases import Phase
-from dream.tools.profile.spans import Call, RankProfile, Span
+from dream.tools.profile.spans import CollectiveCall, RankProfile, Span
 
 WAITING, MOVING, REST = "waiting", "moving bytes", "the rest"
 PARTS = (
@@ -19,7 +19,7 @@ NOTABLE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class MeanWait:
     """Seconds of a step, the mean, that ranks together waited for one. waited: by rank. phase: in
     which that rank spends most more than those that wait, between one call and the next."""
 
@@ -47,7 +47,7 @@ def split(profiles: Sequence[RankProfile]) -> list[RankSplit]:
     return [_split(one, late) for one in profiles]
 
 
-def stragglers(profiles: Sequence[RankProfile]) -> list[Wait]:
+def stragglers(profiles: Sequence[RankProfile]) -> list[MeanWait]:
     """Tell who was waited for, the longest first."""
     late = _latest(profiles)
     waited: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -66,7 +66,7 @@ def stragglers(profiles: Sequence[RankProfile]) -> list[Wait]:
             for phase, seconds in other.items():
                 phases[rank][phase] += max(0.0, seconds - mine.get(phase, 0.0))
     found = [
-        Wait(rank, sum(by.values()), dict(by),
+        MeanWait(rank, sum(by.values()), dict(by),
              max(phases[rank], key=lambda phase: phases[rank][phase], default=Phase.OWN))
         for rank, by in waited.items()
     ]  # fmt: skip
@@ -84,7 +84,7 @@ def _latest(profiles: Sequence[RankProfile]) -> list[tuple[int, float]]:
     return found
 
 
-def _waited(call: Call, latest: float) -> float:
+def _waited(call: CollectiveCall, latest: float) -> float:
     return max(0.0, min(latest, call.end) - call.begin)
 
 
@@ -116,7 +116,7 @@ def _split(one: RankProfile, late: Sequence[tuple[int, float]]) -> RankSplit:
     return RankSplit(one.rank, one.seconds, dict(parts), dict(waits))
 
 
-def _places(spans: Sequence[Span], calls: Sequence[Call]) -> list[int | None]:
+def _places(spans: Sequence[Span], calls: Sequence[CollectiveCall]) -> list[int | None]:
     """For each call, the span that it is in; both are in the order in which they ended."""
     found: list[int | None] = []
     at = 0

@@ -25,7 +25,7 @@ _SPARE_LOOKS, _SPARE_SECONDS = 4, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class RankProcess:
+class FoundRank:
     """facts: of its page; None where it has entered no block yet."""
 
     rank: int
@@ -42,7 +42,7 @@ class RunningJob:
     script: str
     world_size: int
     start: float | None
-    ranks: tuple[RankProcess, ...]
+    ranks: tuple[FoundRank, ...]
 
     def answers_to(self, number: int) -> bool:
         return number == self.number or any(number == rank.pid for rank in self.ranks)
@@ -99,7 +99,7 @@ def _told(pid: int, name: str, at: int) -> Iterator[dict[str, Any]]:
 
 
 def _launched(pid: int, facts: dict[str, Any], pages: dict[int, dict[str, Any]]) -> RunningJob:
-    ranks = [RankProcess(rank, one, pages.get(one)) for rank, one in sorted(facts["ranks"])]
+    ranks = [FoundRank(rank, one, pages.get(one)) for rank, one in sorted(facts["ranks"])]
     return RunningJob(
         pid, _script(facts["command"]), facts["world_size"], facts["start"], tuple(ranks)
     )
@@ -114,9 +114,9 @@ def _script(command: Sequence[str]) -> str:
 
 def _unlaunched(pages: dict[int, dict[str, Any]]) -> Iterator[RunningJob]:
     """Jobs that another launcher started: ranks that have a store in common."""
-    groups: dict[str, list[RankProcess]] = defaultdict(list)
+    groups: dict[str, list[FoundRank]] = defaultdict(list)
     for pid, facts in pages.items():
-        groups[facts["job"]].append(RankProcess(facts["rank"], pid, facts))
+        groups[facts["job"]].append(FoundRank(facts["rank"], pid, facts))
     for ranks in groups.values():
         ranks.sort(key=lambda one: one.rank)
         first = ranks[0]
@@ -133,7 +133,7 @@ def look(job: RunningJob) -> list[RankView]:
         return list(pool.map(_view, job.ranks))
 
 
-def _view(one: RankProcess) -> RankView:
+def _view(one: FoundRank) -> RankView:
     status, line = None, ""
     near = None if one.facts is None else Neighbour.met(text_of(one.facts))
     if one.facts is not None and near is not None:

@@ -12,7 +12,7 @@ import pytest
 from dream.tools.plan import hardware
 from dream.tools.plan.published import held
 from dream.tools.plan.published.tables import Table, tables
-from dream.tools.plan.published.transformer import Divided, Gpt, Sharded
+from dream.tools.plan.published.transformer import Gpt, Sharded, TransformerLayout
 
 GPT3 = Gpt(96, 96, 12288)
 A100 = hardware.preset("a100-dgx")
@@ -41,11 +41,11 @@ def test_idle_stages_cost_what_the_bubble_does() -> None:
     two stages; what is sent and updated is little beside it."""
     fast = replace(A100, near=hardware.NetworkLink(0.0, 1e18), far=hardware.NetworkLink(0.0, 1e18))
     few, many = (
-        Divided(96, batch, 8, 12, 1, interleaved=False).seconds(GPT3, fast) / batch
+        TransformerLayout(96, batch, 8, 12, 1, interleaved=False).seconds(GPT3, fast) / batch
         for batch in (12, 12_000)
     )
     assert few / many == pytest.approx(1 + 11 / 12, rel=0.01)
-    assert Divided(96, 12, 8, 12, 1).seconds(GPT3, fast) < 0.6 * 12 * few
+    assert TransformerLayout(96, 12, 8, 12, 1).seconds(GPT3, fast) < 0.6 * 12 * few
 
 
 def test_shards_hide_until_their_network_is_too_slow() -> None:

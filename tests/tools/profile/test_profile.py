@@ -13,7 +13,7 @@ from dream._errors import ConfigurationError, WorkerFailed
 from dream.stall.phases import Phase
 from dream.tools.profile import report, trace
 from dream.tools.profile.main import main
-from dream.tools.profile.spans import Call, RankProfile, Span
+from dream.tools.profile.spans import CollectiveCall, RankProfile, Span
 from dream.tools.profile.split import MOVING, REST, WAITING, split, stragglers
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ def recorded(rank: int, late: float) -> RankProfile:
             Span(Phase.BACKWARD, input_ends + 1, start + 8),
             Span(Phase.OPTIMIZER, start + 8, start + 9),
         ]
-        calls += [Call("a bucket", input_ends + 2, start + 7.5)]
+        calls += [CollectiveCall("a bucket", input_ends + 2, start + 7.5)]
     return RankProfile(
         rank, "torch", "mirrored", "gloo", (100.0, 110.0, 120.0), tuple(spans), tuple(calls), 1e-5
     )
@@ -60,7 +60,7 @@ def test_a_line_from_a_fifth_on() -> None:
 
 
 def test_calls_that_were_not_made_alike_are_nobodys_wait() -> None:
-    other = replace(recorded(1, 3.0), calls=(Call("barrier", 103.0, 104.0),))
+    other = replace(recorded(1, 3.0), calls=(CollectiveCall("barrier", 103.0, 104.0),))
     early, _ = split([recorded(0, 0.0), other])
     assert (early.parts[WAITING], early.waits) == (0.0, {})
     assert early.parts[MOVING] == pytest.approx(4.5)

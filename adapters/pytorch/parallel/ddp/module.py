@@ -18,7 +18,7 @@ from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import unfinished
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.calls import SIZE, Bearer, Message, Numbers
+from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.private import recomputing
@@ -366,11 +366,11 @@ class DdpModule(DistributedModule, Bearer):
                 self._held += [parameter.register_hook(_apart) for parameter in self.trained]
             self.backwards.watch_others(self.trained[0])
 
-    def _new_message(self) -> Message:
+    def _new_message(self) -> LossMessage:
         """One in the gradients' own bucket, where they are not of half precision."""
         like = self.trained[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return Message(torch.zeros(SIZE, dtype=dtype, device=like.device))
+        return LossMessage(torch.zeros(SIZE, dtype=dtype, device=like.device))
 
 
 def _apart(gradient: torch.Tensor) -> torch.Tensor:

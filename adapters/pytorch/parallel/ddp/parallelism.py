@@ -21,7 +21,7 @@ from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.compression.exchanges import exchange_of
-from dream.adapters.pytorch.data.pace import Pace
+from dream.adapters.pytorch.data.pace import SharePace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
@@ -31,7 +31,14 @@ from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
-from dream.adapters.pytorch.train_step import Batch, Cuts, Part, Parts, Passes, check_scalar
+from dream.adapters.pytorch.train_step import (
+    Batch,
+    Cuts,
+    MicroPart,
+    MicroParts,
+    Passes,
+    check_scalar,
+)
 from dream.adapters.pytorch.update.gradient_check import watch
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
@@ -184,7 +191,7 @@ class Averaging(Synchronous):
             self._follow_speeds(hooks)
 
     def _follow_speeds(self, hooks: Hooks) -> None:
-        pace = Pace(self.world, self.divided, self.device)
+        pace = SharePace(self.world, self.divided, self.device)
         self.divided.draw, self.shares.given = pace.draw, pace.given
         hooks.wrap("backward", pace.wrap)  # around all others, in which ranks may wait
         if self.registry.synchronises:
@@ -207,7 +214,7 @@ class Averaging(Synchronous):
         return WeighedLoss(root, loss, self._backward, self.training.scaling)
 
     def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
-        return Parts(self.training.most, self.shares, weight)
+        return MicroParts(self.training.most, self.shares, weight)
 
     def weigh(self, loss: Any, count: float) -> Any:
         return self._backward.weigh(loss, count) if self.distributes else loss
@@ -245,7 +252,7 @@ class WeighedLoss(Passes):
         self._scaling = scaling
         self._value = torch.zeros(())
 
-    def run(self, batch: Batch, part: Part, *, first: bool, last: bool) -> None:
+    def run(self, batch: Batch, part: MicroPart, *, first: bool, last: bool) -> None:
         inputs, target = split(batch)
         output = self._root.call_part(part.share, inputs, first=first, last=last)
         value = check_scalar(self._loss(output, target))

@@ -23,7 +23,7 @@ from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     views_of,
 )
 from dream.adapters.pytorch.tensors import CODEC, dump, load
-from dream.parameter_server.optimizer import Sharding, pack_optimizer
+from dream.parameter_server.optimizer import ServerSharding, pack_optimizer
 from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
 
 _SHAPELESS = (UninitializedBuffer, UninitializedParameter)
@@ -37,7 +37,7 @@ class TorchWorkerState(WorkerState):
         parameters = parameters_of(optimizer)
         names = (str(p.dtype).removeprefix("torch.") for p in parameters)
         dtype = dtype_of(names, "torch.autocast")
-        sharding = Sharding([p.shape for p in parameters], servers)
+        sharding = ServerSharding([p.shape for p in parameters], servers)
         specs = [describe(optimizer, kind, places) for places in sharding.placed]
         values = np.empty(sum(p.numel() for p in parameters), dtype)
         super().__init__(optimizer, sharding, specs, values, np.zeros_like(values))

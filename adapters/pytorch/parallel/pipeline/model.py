@@ -37,7 +37,7 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
 )
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.private import normalises_batches, tree_leaves, tree_map
-from dream.adapters.pytorch.update.precision import Precision
+from dream.adapters.pytorch.update.precision import ModelPrecision
 from dream.adapters.pytorch.update.recompute import again
 
 _KEPT = 8  # schedules of other shapes; each holds buffers for what it receives
@@ -251,7 +251,7 @@ class StageComputation(nn.Module):
     stage again, of which what goes in is kept."""
 
     def __init__(
-        self, graph: nn.Module, precision: Precision | None, *, last: bool, whole: bool
+        self, graph: nn.Module, precision: ModelPrecision | None, *, last: bool, whole: bool
     ) -> None:
         super().__init__()
         set_hook(self, None)  # made in the block, but no user's

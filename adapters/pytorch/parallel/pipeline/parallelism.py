@@ -45,7 +45,7 @@ from dream.adapters.pytorch.parallel.sharding.mesh_placement import (
 )
 from dream.adapters.pytorch.parallel.sharding.parallelism import HONOURED
 from dream.adapters.pytorch.parallel.sharding.state import saving_wholes
-from dream.adapters.pytorch.train_step import Cuts, Parts, check_scalar
+from dream.adapters.pytorch.train_step import Cuts, MicroParts, check_scalar
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split
 from dream.model_description.layout import check_same
@@ -214,7 +214,7 @@ class PipelineParallel(Parallelism):
 
     def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
         if weight is None:
-            return Parts(self.training.most, self.shares, None)
+            return MicroParts(self.training.most, self.shares, None)
         return super().cuts(weight)
 
     def evaluate(

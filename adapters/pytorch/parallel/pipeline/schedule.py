@@ -24,7 +24,7 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import MicrobatchRun
-from dream.adapters.pytorch.update.precision import Precision
+from dream.adapters.pytorch.update.precision import ModelPrecision
 from dream.adapters.pytorch.update.recompute import How
 from dream.collectives import Communicator
 
@@ -56,7 +56,7 @@ class PipelineSettings:
     device: torch.device
     schedule: str
     microbatches: int
-    precision: Precision | None = None
+    precision: ModelPrecision | None = None
     recomputes: How = False
 
     def cut(self, samples: int, stages: int) -> Microbatches:

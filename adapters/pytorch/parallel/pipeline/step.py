@@ -18,7 +18,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import StageParameters
 from dream.adapters.pytorch.parallel.pipeline.weights import GraphWeights, by_hand
 from dream.adapters.pytorch.parallel.sharding.gradients import average
 from dream.adapters.pytorch.randomness.calls import CallDraws
-from dream.adapters.pytorch.train_step import Batch, Part, Passes
+from dream.adapters.pytorch.train_step import Batch, MicroPart, Passes
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.collectives import Communicator
@@ -150,7 +150,7 @@ class PipelinePasses(Passes):
 
     def _weights(self, batch: Batch, weight: Any) -> Weigh | None:
         """Choose what the microbatches' losses count for; None where there is nothing to count."""
-        if isinstance(weight, Part):
+        if isinstance(weight, MicroPart):
             rows = rows_of(batch)
             share = weight.share or Share(rows, rows, 1)
             if not rows:

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 
 from dream._topology import Microbatches
-from dream.adapters.pytorch.loss.calls import Bearer, Call
+from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
 from dream.adapters.pytorch.loss.reading import say
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import Weigh, nothing_of
@@ -45,7 +45,7 @@ class GraphWeights:
 
     def __call__(self, loss: torch.Tensor, output: Any, index: int) -> torch.Tensor:
         real = self._parts.real(index)
-        call = Call(_NOBODY, Share(real, self._share.total, self._share.parts), ())
+        call = TrainingCall(_NOBODY, Share(real, self._share.total, self._share.parts), ())
         call.mark(output)
         if loss.grad_fn is None:
             return loss * (real * self._each)

@@ -30,7 +30,7 @@ from dream.data.partition import Share
 
 
 @final
-class Message:
+class BackwardMessage:
     """The few numbers that a backward pass tells all ranks, on their way beside its gradients.
     group: the ranks; None where that is one."""
 
@@ -91,7 +91,7 @@ class ShardedModule(DistributedModule, Bearer):
         super().__init__(module, registry, inner)
         self._backward, self._parameters = context.backward, context.parameters
         self._mesh, self._device = context.mesh, context.device
-        self._message = Message(context.dealt_to)
+        self._message = BackwardMessage(context.dealt_to)
         self.sharded: dict[int, nn.Parameter] = {}
         self._ready = False
         self._norms = batch_norm.norms(module)

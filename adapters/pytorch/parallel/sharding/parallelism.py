@@ -37,7 +37,7 @@ from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_me
 from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
-from dream.adapters.pytorch.train_step import Cuts, Parts, Passes
+from dream.adapters.pytorch.train_step import Cuts, MicroParts, Passes
 from dream.collectives import Communicator
 from dream.strategies import registry
 from dream.update.update import Knobs
@@ -195,7 +195,7 @@ class Sharding(Parallelism):
         return WeighedLoss(root, loss, self.backward, self.training.scaling)
 
     def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
-        return Parts(self.training.most, self.shares, weight)
+        return MicroParts(self.training.most, self.shares, weight)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]

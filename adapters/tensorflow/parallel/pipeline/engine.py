@@ -29,7 +29,7 @@ from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     Routes,
     Values,
 )
-from dream.adapters.tensorflow.parallel.pipeline.stages import Division, Partition
+from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, StageDivision
 from dream.adapters.tensorflow.parallel.sharding.layouts import belongs_to
 from dream.collectives import Communicator
 
@@ -48,7 +48,7 @@ class KerasPipeline(ABC):
     trained: Sequence[Any]
 
     def __init__(
-        self, model: Any, partition: Partition, division: Division, engine: Engine, rows: int
+        self, model: Any, partition: Partition, division: StageDivision, engine: Engine, rows: int
     ) -> None:
         self.model, self.partition, self.rows = model, partition, rows
         self.routes = Routes(partition)
@@ -230,7 +230,7 @@ class PipelinePlacement:
     communicator: Communicator
     takers: Communicator
     consistency: Consistency
-    make: Callable[[Any, Partition, Division, Engine], KerasPipeline]
+    make: Callable[[Any, Partition, StageDivision, Engine], KerasPipeline]
 
 
 def all_finite(gradients: Sequence[Any]) -> Any:

@@ -30,7 +30,7 @@ from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     PlacedStage,
 )
 from dream.adapters.tensorflow.parallel.pipeline.schedule import StageTask, play, play_by_turns
-from dream.adapters.tensorflow.parallel.pipeline.stages import Division, Partition, Stage
+from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, Stage, StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
 
 
@@ -59,7 +59,7 @@ class LocalPipeline(KerasPipeline):
         devices: Sequence[Sequence[str]],
         model: Any,
         partition: Partition,
-        division: Division,
+        division: StageDivision,
         engine: Engine,
     ) -> None:
         if engine.knobs.recompute and len(devices) > 1:

@@ -36,7 +36,7 @@ from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     RankMail,
 )
 from dream.adapters.tensorflow.parallel.pipeline.remote_variables import Home
-from dream.adapters.tensorflow.parallel.pipeline.stages import Division, Partition
+from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
 from dream.collectives import Communicator
 from dream.model_description.layout import check_same
@@ -95,7 +95,7 @@ class RankPipeline(KerasPipeline):
         ranks: Ranks,
         model: Any,
         partition: Partition,
-        division: Division,
+        division: StageDivision,
         engine: Engine,
     ) -> None:
         super().__init__(model, partition, division, engine, ranks.mesh.data)

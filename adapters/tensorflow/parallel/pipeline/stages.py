@@ -50,7 +50,7 @@ is no earlier than those it takes from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class StageDivision:
     """How a strategy divides models. assign: where a model's operations go, the same on every
     rank; microbatches: how many there are at most for each row of the mesh; asked: whether the
     user asked for so many."""
@@ -121,7 +121,7 @@ def _check_called_once(model: Any, operations: Sequence[Any]) -> None:
             )
 
 
-def pipeline(options: Mapping[str, Any], mesh: Mesh) -> Division:
+def pipeline(options: Mapping[str, Any], mesh: Mesh) -> StageDivision:
     """split="pipeline": runs of layers, run i on device i % devices."""
     schedule = cast(Kind, options["schedule"])
     wanted = options["stages"]
@@ -148,7 +148,7 @@ def pipeline(options: Mapping[str, Any], mesh: Mesh) -> Division:
         runs = np.searchsorted(starts, np.arange(len(names)), side="right")
         return [(int(run), int(run) % mesh.model) for run in runs]
 
-    return Division(assign, schedule, asked or 2 * count, asked is not None)
+    return StageDivision(assign, schedule, asked or 2 * count, asked is not None)
 
 
 def _even(costs: Sequence[float], count: int) -> list[int]:
@@ -195,14 +195,14 @@ def _index(names: Sequence[str], name: str) -> int:
     return names.index(name)
 
 
-def placed(options: Mapping[str, Any], mesh: Mesh) -> Division:
+def placed(options: Mapping[str, Any], mesh: Mesh) -> StageDivision:
     """split="layers": each layer on a device by its name, branches that do not need one another
     at the same time. A batch goes through each row in one piece."""
 
     def assign(_model: Any, operations: Sequence[Any], _: Communicator) -> Assignment:
         return _by_place(operations, options["place"], mesh.model)
 
-    return Division(assign, "gpipe", 1, asked=False)
+    return StageDivision(assign, "gpipe", 1, asked=False)
 
 
 def _by_place(

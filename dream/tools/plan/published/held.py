@@ -25,7 +25,7 @@ _HALVINGS = 50
 
 @final
 @dataclass(frozen=True, slots=True)
-class Compared:
+class HeldTable:
     label: str
     published: float
     foretold: float
@@ -42,7 +42,7 @@ class Held:
 
     table: Table
     constant: float
-    rows: Sequence[Compared]
+    rows: Sequence[HeldTable]
 
     @property
     def errors(self) -> list[float]:
@@ -75,7 +75,7 @@ def hold(one: Table) -> Held:
     return Held(
         one,
         constant,
-        [Compared(row.label, row.published, row.foretell(constant)) for row in one.rows],
+        [HeldTable(row.label, row.published, row.foretell(constant)) for row in one.rows],
     )
 
 

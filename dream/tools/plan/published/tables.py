@@ -9,13 +9,13 @@ from typing import final
 from dream.tools.plan import hardware as machines
 from dream.tools.plan.forecast import shown
 from dream.tools.plan.hardware import BANDWIDTH_REACHED, GB, Hardware, NetworkLink
-from dream.tools.plan.published.transformer import Divided, Gpt, Sharded
+from dream.tools.plan.published.transformer import Gpt, Sharded, TransformerLayout
 from dream.tools.plan.traffic import Message
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Row:
+class PublishedRow:
     """foretell: what the table's constant gives. published: in the table's unit."""
 
     label: str
@@ -34,7 +34,7 @@ class Table:
     source: str
     constant: str
     rests_on: str
-    rows: Sequence[Row]
+    rows: Sequence[PublishedRow]
 
 
 _REACHED = "share of the peak FLOP/s that matrix products reach"
@@ -49,7 +49,9 @@ def _reaching(hardware: Hardware, peak: float, reached: float) -> Hardware:
     return replace(hardware, flops=rates)  # type: ignore[arg-type]  # of every kind
 
 
-def _tflops(gpt: Gpt, spread: Divided | Sharded, hardware: Hardware) -> Callable[[float], float]:
+def _tflops(
+    gpt: Gpt, spread: TransformerLayout | Sharded, hardware: Hardware
+) -> Callable[[float], float]:
     """Of a device, as the papers count them: recomputed ones too."""
 
     def foretell(reached: float) -> float:
@@ -59,7 +61,7 @@ def _tflops(gpt: Gpt, spread: Divided | Sharded, hardware: Hardware) -> Callable
     return foretell
 
 
-def _megatron() -> list[Row]:
+def _megatron() -> list[PublishedRow]:
     """Parameters in 1e9; heads, width, layers; tensor, pipeline; devices, batch; TFLOP/s."""
     published = (
         ("1.7", 24, 2304, 24, 1, 1, 32, 512, 137),
@@ -74,9 +76,13 @@ def _megatron() -> list[Row]:
         ("1008.0", 160, 25600, 128, 8, 64, 3072, 3072, 163),
     )
     return [
-        Row(
+        PublishedRow(
             f"{size}e9 on {devices}, {tensor} x {pipeline}", tflops,
-            _tflops(Gpt(layers, heads, width), Divided(devices, batch, tensor, pipeline), _SELENE),
+            _tflops(
+                Gpt(layers, heads, width),
+                TransformerLayout(devices, batch, tensor, pipeline),
+                _SELENE,
+            ),
         )
         for size, heads, width, layers, tensor, pipeline, devices, batch, tflops in published
     ]  # fmt: skip
@@ -90,14 +96,14 @@ def _without_hosts(hardware: Hardware) -> Hardware:
     return replace(hardware, per_host=1)
 
 
-def _zero3() -> list[Row]:
+def _zero3() -> list[PublishedRow]:
     published = (
         ("174.6", _GPT3, 384, 4, 144), ("174.6", _GPT3, 768, 2, 88), ("174.6", _GPT3, 1536, 1, 44),
         ("529.6", _GPT530, 640, 4, 138), ("529.6", _GPT530, 1120, 2, 98),
         ("529.6", _GPT530, 2240, 1, 48),
     )  # fmt: skip
     return [
-        Row(
+        PublishedRow(
             f"{size}e9 on {devices}, {samples} each", tflops,
             _tflops(gpt, Sharded(devices, samples), _without_hosts(_SELENE)),
         )
@@ -105,28 +111,32 @@ def _zero3() -> list[Row]:
     ]  # fmt: skip
 
 
-def _ptd() -> list[Row]:
+def _ptd() -> list[PublishedRow]:
     published = (
         ("174.6", _GPT3, 12, 384, 1536, 153), ("174.6", _GPT3, 12, 768, 1536, 149),
         ("174.6", _GPT3, 12, 1536, 1536, 141), ("529.6", _GPT530, 35, 560, 2240, 171),
         ("529.6", _GPT530, 35, 1120, 2240, 167), ("529.6", _GPT530, 35, 2240, 2240, 159),
     )  # fmt: skip
     return [
-        Row(
+        PublishedRow(
             f"{size}e9 on {devices}, 8 x {stages}", tflops,
-            _tflops(gpt, Divided(devices, batch, 8, stages, 1, interleaved=False), _SELENE),
+            _tflops(
+                gpt,
+                TransformerLayout(devices, batch, 8, stages, 1, interleaved=False),
+                _SELENE,
+            ),
         )
         for size, gpt, stages, devices, batch, tflops in published
     ]  # fmt: skip
 
 
-def _fsdp() -> list[Row]:
+def _fsdp() -> list[PublishedRow]:
     """Hosts of 8 that share 2 Tbit/s."""
     far = NetworkLink(machines.NETWORK_HOP, 250 / 8 * GB * BANDWIDTH_REACHED)
     hosts = replace(_SELENE, far=far)
     published = ((128, 1, 173), (512, 1, 173), (128, 2, 186), (512, 2, 186))
     return [
-        Row(
+        PublishedRow(
             f"{devices} devices, {samples} each", tflops,
             _tflops(_GPT3, Sharded(devices, samples), hosts),
         )
@@ -145,7 +155,7 @@ _BACKWARD = 2 / 3
 """Of a step: backward is twice forward."""
 
 
-def _horovod() -> list[Row]:
+def _horovod() -> list[PublishedRow]:
     """Servers of 4 GPUs on PCIe 3, 25 Gbit/s each. In per cent of as many devices alone."""
     pcie = NetworkLink(machines.PCIE_HOP, 15.75 * GB * BANDWIDTH_REACHED)
     network = NetworkLink(machines.NETWORK_HOP, 25 / 8 / 4 * GB * BANDWIDTH_REACHED)
@@ -155,7 +165,7 @@ def _horovod() -> list[Row]:
         (512, "Inception V3", 90), (512, "ResNet-101", 90), (512, "VGG-16", 68),
     )  # fmt: skip
     return [
-        Row(f"{name}, {devices} devices", percent, _scaled(name, devices, hosts))
+        PublishedRow(f"{name}, {devices} devices", percent, _scaled(name, devices, hosts))
         for devices, name, percent in published
     ]
 

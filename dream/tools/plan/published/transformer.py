@@ -94,7 +94,7 @@ def _matmul(rows: int, inner: int, columns: int) -> SketchedOp:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Divided:
+class TransformerLayout:
     """tensor x pipeline devices hold a copy. interleaved: whether a device holds several stages
     that are not neighbours, as many as are quickest. samples: of a microbatch; None for as many as
     are quickest."""
