@@ -9,7 +9,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from dream import _framework, _observers, cluster
+from dream import _observers, cluster
 from dream._adapter import Adapter, Asynchronous, Metric, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._libraries import Refusal
@@ -19,8 +19,8 @@ from dream.collectives import Communicator
 from dream.data import partition, tracked
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import choice as choices
-from dream.strategies import making
 from dream.strategies.choice import Choice, Randomness
+from dream.strategies.pending import PendingAdapter
 from dream.strategies.spec import Framework
 
 if TYPE_CHECKING:
@@ -89,22 +89,18 @@ class Strategy:
     ) -> None:
         self._choice = choice
         self._place = place
-        self._framework = framework
         self._randomness = randomness
-        self._made: Adapter | None = None
+        self._pending = PendingAdapter(choice, place, framework, randomness)
         self._token: Token[Strategy | None] | None = None
-        self._awaited: _framework.FirstUse | None = None
         self._files: Watch | None = None
         self._runs: Runs | None = None
         self._refusal = Refusal(self.name)
         self._last_value: Any = None
         self._checkpoints: TrainingCheckpoints | None = None
-        if framework is not None and not cluster.frameworks_differ():
-            choice.spec.check_framework(choice.given, framework, choice.reduction)
 
     def __repr__(self) -> str:
         return (
-            f"Strategy({self.name!r}, framework={self._framework!r}, "
+            f"Strategy({self.name!r}, framework={self._pending.framework!r}, "
             f"reduction={self._choice.reduction!r}, world_size={self._place.world_size})"
         )
 
@@ -145,8 +141,7 @@ class Strategy:
     ) -> None:
         with ExitStack() as ends:  # the last one first, and all of them whatever one raises
             ends.callback(self._leave)
-            if self._awaited is None and not _observers.plain():
-                ends.callback(self._adapter.exit)
+            ends.callback(self._pending.exit)
             if self._checkpoints is not None:
                 ends.callback(self._checkpoints.rest, failed=error is not None)
             if self._files is not None:
@@ -157,32 +152,11 @@ class Strategy:
                 first.explain(error, self._place)
 
     def _begin(self) -> None:
-        """Enter the adapter now; where it is not known yet which, at the first import that leaves
-        no choice, or at the first thing that the script makes or uses."""
         self._look_at_files()
         if not self._place.alone:
             self._refusal.begin()
             self._silence_runs()
-        self._framework = self._framework or _framework.imported()
-        if self._framework is None:
-            self._awaited = _framework.FirstUse(self._decided)
-            self._awaited.start()
-        else:
-            self._enter()
-
-    def _decided(self, framework: Framework) -> None:
-        if self._awaited is not None:
-            self._awaited.stop()
-            self._awaited = None
-            self._framework = framework
-            self._enter()
-
-    def _enter(self) -> None:
-        for observer in _observers.registered:
-            assert self._framework is not None
-            observer.entering(self._adapter, self._framework, self.name)
-        if not _observers.plain():
-            self._adapter.enter()
+        self._pending.enter()
 
     def _look_at_files(self) -> None:
         """Those that other ranks of this host could write too."""
@@ -207,9 +181,7 @@ class Strategy:
         if self._files is not None:
             self._files.rest()
         self._files = None
-        if self._awaited is not None:
-            self._awaited.stop()
-        self._awaited = None
+        self._pending.rest()
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
@@ -218,7 +190,7 @@ class Strategy:
         """Models, optimizers and data in; the same, distributed, out in order (one object comes
         back alone). What was made inside the block is distributed already; this takes what was
         made before it, and is the explicit form for those who prefer it."""
-        self._decide_by(objects)
+        self._pending.decide_by(objects)
         ready = self._adapter.prepare(*objects)
         return ready[0] if len(objects) == 1 else ready
 
@@ -238,7 +210,7 @@ class Strategy:
         Returns the global mean loss as a 0-d value, the same on every rank, waited for only when
         it is read. Reading it on one rank alone never blocks.
         """
-        self._decide_by((model, optimizer))
+        self._pending.decide_by((model, optimizer))
         step = self._adapter.train_step(model, loss, optimizer, weight)
         for observer in _observers.registered:
             step = observer.observed(step, model)
@@ -258,7 +230,7 @@ class Strategy:
             yields every sample on every rank.
         metrics: name -> `function(prediction, target)` giving one value per sample, shape (n,).
         """
-        self._decide_by((model,))
+        self._pending.decide_by((model,))
         return self._adapter.evaluate(model, data, metrics)
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
@@ -268,7 +240,7 @@ class Strategy:
         Names are those of `state_dict()`; of `variable.path` in Keras, from the model's own name
         on.
         """
-        self._decide_by((model,))
+        self._pending.decide_by((model,))
         return self._adapter.full_state(model)
 
     def order(self, samples: int, epoch: int = 0) -> NDArray[np.int64]:
@@ -384,10 +356,12 @@ class Strategy:
             from dream import __version__
             from dream.checkpoint.training import TrainingCheckpoints
 
-            self._decide_by(model.values() if isinstance(model, Mapping) else (model,))
+            self._pending.decide_by(model.values() if isinstance(model, Mapping) else (model,))
             adapter = self._adapter
-            facts = {"strategy": self.name, "framework": self._framework, "dream": __version__,
-                     "world_size": self._place.world_size}  # fmt: skip
+            facts = {
+                "strategy": self.name, "framework": self._pending.framework,
+                "dream": __version__, "world_size": self._place.world_size,
+            }  # fmt: skip
             self._checkpoints = TrainingCheckpoints(
                 adapter.checkpointer, adapter.communicator, facts
             )
@@ -418,28 +392,4 @@ class Strategy:
 
     @property
     def _adapter(self) -> Adapter:
-        if self._made is None:
-            if self._awaited is not None and (named := _framework.of_script()) is not None:
-                self._decided(named)
-            self._made = self._made or self._build()
-        return self._made
-
-    def _decide_by(self, objects: Iterable[object]) -> None:
-        """Where nothing has said so yet, these say which framework the block is for."""
-        if self._framework is None and (found := _framework.of(*objects)) is not None:
-            if self._awaited is not None:
-                self._decided(found)
-            else:
-                self._framework = found
-
-    def _build(self) -> Adapter:
-        framework = self._framework or _framework.imported() or _framework.of_script()
-        if framework is None and _framework.several():
-            raise _framework.undecided(repr(self.name))
-        if framework is None:
-            raise ConfigurationError(
-                f"No framework is imported yet. Received: framework=None for {self.name!r}. "
-                "Import torch, tensorflow or keras first, or pass framework=."
-            )
-        self._framework = framework
-        return making.adapter(self._choice, self._randomness, self._place, framework)
+        return self._pending.get()
