@@ -15,6 +15,7 @@ from dream import stall
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import files, private
+from dream.adapters.keras.checkpoint import private as private_checkpoint
 from dream.adapters.keras.checkpoint.callback import Checkpoint
 from dream.adapters.keras.checkpoint.others import why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
@@ -39,7 +40,7 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
     users = listed(given)
     backups = [c for c in users if isinstance(c, keras.callbacks.BackupAndRestore)]
     for backup in backups:
-        private.backup_with(backup, progress.state_if_ordered, FIT_EPOCH)
+        private_checkpoint.backup_with(backup, progress.state_if_ordered, FIT_EPOCH)
     ignores_ends = keras.callbacks.Callback.on_train_batch_end
     asks = any(type(c).on_train_batch_end is not ignores_ends for c in users)
     counting = (CountBatchEnds if asks else CountBatches)(progress)
@@ -115,7 +116,9 @@ class SameOnEveryRank(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_train_begin(self, logs: Any = None) -> None:
         epoch = private.first_epoch(self.model)
-        kept = [] if epoch is None else [private.kept_with(each) for each in self._backups]
+        kept = (
+            [] if epoch is None else [private_checkpoint.kept_with(each) for each in self._backups]
+        )
         if self._engine.several_processes:
             epoch, kept = self._engine.communicator.broadcast_object((epoch, kept))
             private.set_first_epoch(self.model, epoch)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dream.adapters.keras import callbacks, checks, consistency, optimizer, private
 from dream.adapters.keras.data import alike
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, find
@@ -160,7 +161,7 @@ def split_validation(given: Arguments) -> None:
     """Set the validation_split of arrays apart, as Keras does."""
     if given["validation_split"] and given["validation_data"] is None:
         arrays = (given["x"], given["y"], given["sample_weight"])
-        split, given["validation_data"] = private.split(arrays, given["validation_split"])
+        split, given["validation_data"] = private_data.split(arrays, given["validation_split"])
         given["x"], given["y"], given["sample_weight"] = split
     given["validation_split"] = 0.0
 
@@ -186,7 +187,7 @@ def make_train_function(model: Any, progress: FitProgress, force: bool = False) 
 
 def _in_own_order(x: Any) -> bool:
     """Whether one device takes samples in another order than dream's."""
-    return private.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
+    return private_data.is_tf_dataset(x) or hasattr(x, "__next__") or hasattr(x, "batch_sampler")
 
 
 def _source(
@@ -284,7 +285,7 @@ def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) ->
 
 
 @final
-class DealtData(private.DataAdapter):  # type: ignore[misc]  # Keras is untyped
+class DealtData(private_data.DataAdapter):  # type: ignore[misc]  # Keras is untyped
     """A source dealt by an engine, which Keras's trainers take for `x` as it is."""
 
     def __init__(

@@ -1,12 +1,10 @@
-"""Keras's private names, all that dream needs on any backend, a function each. Read off Keras 3.15;
+"""Keras's private names that dream needs in several places, a function each. Read off Keras 3.15;
 pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -20,52 +18,13 @@ from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.losses import loss as loss_module
-from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-from keras.src.trainers.data_adapters.array_slicing import Sliceable
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-
-from dream.files.whole import write_whole
 
 __all__ = [
-    "ArrayDataAdapter",
-    "DataAdapter",
-    "Sliceable",
     "backend_numpy",
     "backend_random",
     "convert_to_tensor",
-    "get_data_adapter",
-    "is_tf_dataset",
     "tree",
 ]
-
-
-def split(arrays: Any, fraction: float) -> Any:
-    """Return ((x, y, sample_weight), validation data): the last `fraction` of arrays apart."""
-    return array_slicing.train_validation_split(arrays, validation_split=fraction)
-
-
-def sliceable(inputs: Any, backend: str) -> Any:
-    """Return arrays as Keras slices them, floats in its float type."""
-    return array_slicing.convert_to_sliceable(inputs, target_backend=backend)
-
-
-def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
-    """Return (inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
-    return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
-
-
-def sample_weights(y: Any, class_weight: Any) -> Any:
-    """Return the weight of each sample by its class."""
-    return class_weight_to_sample_weights(y, class_weight)
-
-
-def is_generator(adapter: Any) -> bool:
-    """Whether Keras's adapter reads a Python generator."""
-    return isinstance(adapter, GeneratorDataAdapter)
 
 
 def build(model: Any, batch: Any) -> None:
@@ -401,77 +360,6 @@ def validates(model: Any, epoch: int, frequency: Any) -> bool:
 def made_by(tensor: Any) -> Any:
     """Return the layer or operation that a KerasTensor comes from."""
     return tensor._keras_history.operation
-
-
-_BACKUP_KEY = "dream"
-
-
-def backup_with(backup: Any, state: Callable[[], Mapping[str, Any] | None], fit_epoch: str) -> None:
-    """Have a BackupAndRestore keep `state()` with the weights, and its epoch as the one to go on
-    in. Keras keeps the batch too, but begins the epoch again."""
-
-    def save(self: Any) -> None:
-        type(self)._save_model(self)
-        place, kept = Path(self._training_metadata_path), state()
-        if kept is None:
-            return
-        said = json.loads(place.read_text(encoding="utf-8"))
-        text = json.dumps({**said, "epoch": kept[fit_epoch], _BACKUP_KEY: dict(kept)})
-        write_whole(place, lambda file: file.write(text.encode()))
-
-    backup._save_model = MethodType(save, backup)
-
-
-def kept_with(backup: Any) -> dict[str, Any] | None:
-    """Return what was kept with the weights that a BackupAndRestore has loaded; None for
-    nothing."""
-    place = Path(backup._training_metadata_path)
-    if not place.exists():
-        return None
-    said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    return said.get(_BACKUP_KEY)
-
-
-# TensorFlow's backend.
-
-_LOCAL_UPDATE = (
-    "_apply_weight_decay",
-    "_backend_increment_gradient_accumulators",
-    "_backend_update_step",
-    "_overwrite_model_variables_with_average_value",
-)
-
-
-def update_own_copy(optimizer: Any) -> None:
-    """Have each replica update its own copy of the variables by the global gradients, as an
-    optimizer on one device does. Keras's way, through all replicas at once, adds the gradients up
-    again and cannot stand in a condition, as accumulation and averaging need it to."""
-    for name in _LOCAL_UPDATE:
-        setattr(optimizer, name, MethodType(getattr(BaseOptimizer, name), optimizer))
-
-
-def strategy_of(item: Any) -> Any:
-    """Return the tf.distribute strategy that a model or an optimizer was made under; None for a
-    model made under none."""
-    if isinstance(item, BaseOptimizer):
-        return item._distribution_strategy
-    return item._distribute_strategy
-
-
-def skip_symbolic_build(model: Any) -> None:
-    """Have Keras's trainer read no batch to build the model: dream has built it."""
-
-    def skip(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        """Do nothing."""
-
-    model._maybe_symbolic_build = MethodType(skip, model)
-
-
-def put_in_place(variable: Any, made: Any) -> None:
-    """Have a Keras variable be kept by another of TensorFlow's. Optimizers know a variable by
-    TensorFlow's number for it, which stays."""
-    made._unique_id = variable._value._unique_id
-    variable._value = made
 
 
 def loss_scaling() -> list[tuple[Any, str]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import callbacks, checks, private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, digest_of, find
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
@@ -68,7 +69,7 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
     _check(model, given)
     if given["validation_split"] and given["validation_data"] is None:
         arrays = (given["x"], given["y"], given["sample_weight"])
-        split, given["validation_data"] = private.split(arrays, given["validation_split"])
+        split, given["validation_data"] = private_data.split(arrays, given["validation_split"])
         given["x"], given["y"], given["sample_weight"] = split
     passes.seed = seed
     source = find(
@@ -189,7 +190,7 @@ class ArrayFeed(LeasedFeed):
     def __init__(self, source: Arrays, backend: str) -> None:
         self.epoch = Epoch(source.samples, source.batch_size, drop_last=False)
         self._order = source.order()
-        self._inputs = private.tree.lists_to_tuples(private.sliceable(source.inputs, backend))
+        self._inputs = private.tree.lists_to_tuples(private_data.sliceable(source.inputs, backend))
         first, _ = self.batch(Lease((0, 0), 0, 0, 0, 1))
         self.epoch = replace(self.epoch, mark=_mark(first))
 
@@ -273,7 +274,7 @@ def leased(worker: Worker, key: EpochKey, feed: LeasedFeed) -> Iterator[tuple[An
 def _taken(array: Any, places: Any) -> Any:
     if array is None or isinstance(array, np.ndarray):
         return None if array is None else array[places]
-    if isinstance(array, private.Sliceable):  # what Keras makes of arrays for torch
+    if isinstance(array, private_data.Sliceable):  # what Keras makes of arrays for torch
         return array.convert_to_torch_compatible(array[places])
     return keras.ops.take(array, places, axis=0)
 

@@ -3,12 +3,17 @@ tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import keras
 from keras.src.utils.naming import to_snake_case
 
 from dream.adapters.keras import private
+from dream.files.whole import write_whole
 
 
 def automatic_name(layer: Any) -> str:
@@ -54,3 +59,32 @@ def numbers_of(optimizer: Any) -> dict[str, Any]:
             name = variable.name
             found[f"{name}_{len(found)}" if name in found else name] = variable
     return found
+
+
+_BACKUP_KEY = "dream"
+
+
+def backup_with(backup: Any, state: Callable[[], Mapping[str, Any] | None], fit_epoch: str) -> None:
+    """Have a BackupAndRestore keep `state()` with the weights, and its epoch as the one to go on
+    in. Keras keeps the batch too, but begins the epoch again."""
+
+    def save(self: Any) -> None:
+        type(self)._save_model(self)
+        place, kept = Path(self._training_metadata_path), state()
+        if kept is None:
+            return
+        said = json.loads(place.read_text(encoding="utf-8"))
+        text = json.dumps({**said, "epoch": kept[fit_epoch], _BACKUP_KEY: dict(kept)})
+        write_whole(place, lambda file: file.write(text.encode()))
+
+    backup._save_model = MethodType(save, backup)
+
+
+def kept_with(backup: Any) -> dict[str, Any] | None:
+    """Return what was kept with the weights that a BackupAndRestore has loaded; None for
+    nothing."""
+    place = Path(backup._training_metadata_path)
+    if not place.exists():
+        return None
+    said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return said.get(_BACKUP_KEY)

@@ -10,7 +10,7 @@ import numpy as np
 from keras import tree
 from numpy.typing import NDArray
 
-from dream.adapters.keras import private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.sources import Arrays
 from dream.collectives import Communicator
 from dream.data.alike import check_data
@@ -57,5 +57,5 @@ def _rows_of(array: Any) -> Callable[[int, int], NDArray[Any]]:
     """Return what gives the rows from one place to another."""
     if isinstance(array, np.ndarray):  # Keras would cast all of it before it takes a row
         return lambda start, stop: array[start:stop]
-    known = private.sliceable(array, "numpy")
+    known = private_data.sliceable(array, "numpy")
     return lambda start, stop: np.asarray(known.convert_to_numpy(known[start:stop]))

@@ -10,7 +10,7 @@ import numpy as np
 from keras import tree
 
 from dream._log import logger
-from dream.adapters.keras import private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.alike import digest_of_arrays
 from dream.adapters.keras.data.sources import DIGESTS
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
@@ -76,7 +76,7 @@ _OTHERS = ("y", "sample_weight", "class_weight")
 def _packed(given: Arguments) -> Any:
     x, y, weight = given["x"], given["y"], given["sample_weight"]
     if given.get("class_weight") is not None and weight is None:
-        weight = private.sample_weights(y, given["class_weight"])
+        weight = private_data.sample_weights(y, given["class_weight"])
     return keras.utils.pack_x_y_sample_weight(x, y, weight)
 
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from dream.adapters.keras import private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.randomness.start import Generators
 from dream.data.partition import check_batch_size, epoch_order
 
@@ -173,13 +173,13 @@ def find(
     if fixed and shuffle and passes.seed is not None:
         x = ordered = OrderedDataset(x, passes)
         shuffle = False
-    adapter = private.get_data_adapter(
+    adapter = private_data.get_data_adapter(
         x, y, sample_weight, batch_size, steps, shuffle, class_weight
     )
-    if isinstance(adapter, private.ArrayDataAdapter):
-        inputs, samples, size, shuffle = private.array_facts(adapter)
+    if isinstance(adapter, private_data.ArrayDataAdapter):
+        inputs, samples, size, shuffle = private_data.array_facts(adapter)
         check_batch_size(size, parts)
-        places = private.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
+        places = private_data.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
         return Arrays(inputs, samples, size, shuffle, passes, adapter, places)
     return Batches(adapter, passes, ordered, fixed)
 

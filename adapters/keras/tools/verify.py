@@ -12,6 +12,7 @@ from typing import Any, final
 import keras
 
 from dream.adapters.keras import callbacks, consistency, private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.private import tree
 from dream.tools.record import RecordRequest, Traits
 from dream.tools.recorder import Recorder
@@ -194,7 +195,7 @@ def _loss(logs: Mapping[str, Any] | None) -> Any:
 
 def _samples(x: Any) -> int | None:
     """Return how many samples a call of fit is given, where that is known before."""
-    if isinstance(x, private.DataAdapter):
+    if isinstance(x, private_data.DataAdapter):
         source = getattr(x, "_source", None)
         samples: int | None = getattr(source, "samples", None)
         return samples

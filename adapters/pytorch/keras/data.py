@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from keras import tree
 
-from dream.adapters.keras import private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest_of_bytes
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
@@ -70,7 +70,7 @@ def _in_order(source: Arrays) -> Iterator[Any]:
 def _array_elements(
     source: Arrays, batches: Iterator[Any], rank: int, division: Division
 ) -> Iterator[Any]:
-    inputs = private.sliceable(source.inputs, "torch")
+    inputs = private_data.sliceable(source.inputs, "torch")
     left_out = source.passes.left_out
     for batch in islice(batches, left_out, None):
         mine = batch[division.share(len(batch), rank).cut]

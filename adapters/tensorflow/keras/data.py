@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from dream.adapters.keras import private
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BATCH, PARTS, SHARE
@@ -95,7 +95,7 @@ def _of_ranks(shares: Sequence[Any]) -> Any:
 
 
 def _inputs(source: Arrays) -> Any:
-    return tree.lists_to_tuples(private.sliceable(source.inputs, "tensorflow"))
+    return tree.lists_to_tuples(private_data.sliceable(source.inputs, "tensorflow"))
 
 
 def _zipped(places: tf.data.Dataset, inputs: Any) -> tf.data.Dataset:
@@ -179,7 +179,7 @@ def of_batches(
     digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
     draws from may be drawn from elsewhere."""
     batches = whole_batches(source)
-    ahead = None if private.is_generator(source.adapter) else tf.data.AUTOTUNE
+    ahead = None if private_data.is_generator(source.adapter) else tf.data.AUTOTUNE
 
     @as_it_stands
     def cut(*batch: Any) -> Any:

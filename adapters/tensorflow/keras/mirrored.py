@@ -14,6 +14,7 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras import private as private_tensorflow
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.private import read_as_number
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
@@ -106,16 +107,16 @@ class MirroredEngine(TensorFlowEngine):
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)
-        private.update_own_copy(optimizer)
+        private_tensorflow.update_own_copy(optimizer)
         for number in private.numbers_of(optimizer):
             read_as_number(number.value)
 
     def adopt_model(self, model: Any) -> None:
         self._check_made_here(model)
-        private.skip_symbolic_build(model)
+        private_tensorflow.skip_symbolic_build(model)
 
     def _check_made_here(self, item: Any) -> None:
-        if private.strategy_of(item) is not self._distribution:
+        if private_tensorflow.strategy_of(item) is not self._distribution:
             raise ConfigurationError(
                 "The variables of what is made outside the block lie on one device. Received: "
                 f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "

@@ -12,6 +12,8 @@ import pytest
 
 NEUTRAL = """
 import keras
+from dream.adapters.keras.data import private as private_data
+from dream.adapters.keras.checkpoint import private as private_checkpoint
 from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint.private import automatic_name, numbers_of, slots_of
 assert keras.__version__.startswith("3.15."), keras.__version__
@@ -26,9 +28,9 @@ assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
 assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
 assert not private.makes_floats_of_results()
 assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
-adapter = private.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
-assert isinstance(adapter, private.ArrayDataAdapter)
-assert private.array_facts(adapter)[1:] == (5, 2, True)
+adapter = private_data.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
+assert isinstance(adapter, private_data.ArrayDataAdapter)
+assert private_data.array_facts(adapter)[1:] == (5, 2, True)
 assert int(private.counter(model.optimizer)) == 0
 assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
@@ -71,10 +73,10 @@ assert len(calls) == 2
 import json, pathlib, tempfile
 backup = keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), delete_checkpoint=False)
 backup.set_model(model)
-assert private.kept_with(backup) is None
-private.backup_with(backup, lambda: {"at": 5, "batches": 2}, "at")
+assert private_checkpoint.kept_with(backup) is None
+private_checkpoint.backup_with(backup, lambda: {"at": 5, "batches": 2}, "at")
 backup._save_model()
-assert private.kept_with(backup) == {"at": 5, "batches": 2}
+assert private_checkpoint.kept_with(backup) == {"at": 5, "batches": 2}
 backup.on_train_begin()
 assert private.first_epoch(model) == 5
 private.backend_random.dropout = lambda x, *_, **__: x
@@ -92,13 +94,15 @@ before = loss.scale_loss_for_distribution
 with hooks.unscaled_losses(), hooks.unscaled_losses():
     assert loss.scale_loss_for_distribution is not before
 assert loss.scale_loss_for_distribution is before
-private.update_own_copy(model.optimizer)
-private.skip_symbolic_build(model)
-assert private.strategy_of(model) is None and private.strategy_of(model.optimizer) is not None
+from dream.adapters.tensorflow.keras import private as private_tensorflow
+private_tensorflow.update_own_copy(model.optimizer)
+private_tensorflow.skip_symbolic_build(model)
+assert private_tensorflow.strategy_of(model) is None
+assert private_tensorflow.strategy_of(model.optimizer) is not None
 import tensorflow as tf
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id
-private.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
+private_tensorflow.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
 assert kernel.value is made and made._unique_id == known and kernel.numpy().sum() == 6
 inputs = keras.Input((3,))
 functional = keras.Model(inputs, {"a": keras.layers.Dense(2, name="made")(inputs)})

@@ -13,9 +13,9 @@ from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.private import put_in_place
 from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.collectives import alone
+from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline.engine import (
     KerasPipeline,

@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
-from dream.adapters.keras.private import put_in_place
+from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.private import ResourceVariable
 from dream.collectives import Communicator

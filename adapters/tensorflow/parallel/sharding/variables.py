@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream.adapters.keras.private import put_in_place
+from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs

@@ -1,0 +1,40 @@
+"""Keras's private names that sources of data need. Read off Keras 3.15, and held by
+tests/adapters/keras/test_keras_private.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.array_slicing import Sliceable
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+__all__ = ["ArrayDataAdapter", "DataAdapter", "Sliceable", "get_data_adapter", "is_tf_dataset"]
+
+
+def split(arrays: Any, fraction: float) -> Any:
+    """Return ((x, y, sample_weight), validation data): the last `fraction` of arrays apart."""
+    return array_slicing.train_validation_split(arrays, validation_split=fraction)
+
+
+def sliceable(inputs: Any, backend: str) -> Any:
+    """Return arrays as Keras slices them, floats in its float type."""
+    return array_slicing.convert_to_sliceable(inputs, target_backend=backend)
+
+
+def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:
+    """Return (inputs, samples, batch size, shuffle) of Keras's adapter for arrays."""
+    return adapter._inputs, adapter._num_samples, adapter._batch_size, adapter._shuffle
+
+
+def sample_weights(y: Any, class_weight: Any) -> Any:
+    """Return the weight of each sample by its class."""
+    return class_weight_to_sample_weights(y, class_weight)
+
+
+def is_generator(adapter: Any) -> bool:
+    """Whether Keras's adapter reads a Python generator."""
+    return isinstance(adapter, GeneratorDataAdapter)
