@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from dream import cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import phases
 from dream.adapters.pytorch.checkpoint.checkpointer import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
@@ -41,7 +41,7 @@ class TorchAdapter(Adapter):
     """One strategy in torch."""
 
     def __init__(self, parallelism: Parallelism) -> None:
-        stall.phases_inside(private.phases())
+        stall.phases_inside(phases.rules())
         self.parallelism = own = parallelism
         plan = own.plan
         self._topology = Topology.of(

@@ -27,8 +27,6 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dream.stall.phases import Phase, PhaseRule
-
 LoaderIterator = _BaseDataLoaderIter
 """What every DataLoader iterates by."""
 BatchNorm = _BatchNorm
@@ -367,37 +365,6 @@ def is_number(kept: torch.Tensor) -> bool:
 
 
 _NARROW = torch.tensor(0, dtype=torch.int32)
-
-
-_TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parent
-
-
-def phases() -> list[PhaseRule]:
-    """Say what part of training a Python stack in torch's files is in."""
-    calls = ("_wrapped_call_impl", "_call_impl", "__call__")
-    return [
-        _within(_TORCH, "utils/data/dataloader.py", Phase.INPUT, "__next__", "__iter__"),
-        _within(_OWN, "data/", Phase.INPUT, "__next__", "iterate"),
-        _within(_TORCH, "nn/modules/module.py", Phase.FORWARD, *calls),
-        _within(_TORCH, "nn/functional.py", Phase.FORWARD),
-        _within(_TORCH, "_tensor.py", Phase.BACKWARD, "backward"),
-        _within(_TORCH, "autograd/__init__.py", Phase.BACKWARD, "backward", "grad"),
-        _within(_TORCH, "optim/", Phase.OPTIMIZER),
-        _within(_TORCH, "nn/utils/clip_grad.py", Phase.OPTIMIZER),
-        _within(_TORCH, "_dynamo/convert_frame.py", Phase.COMPILING),
-        _within(_TORCH, "_inductor/compile_fx.py", Phase.COMPILING),
-        _within(_TORCH, "serialization.py", Phase.WRITING, "save"),
-        _within(_TORCH, "serialization.py", Phase.LOADING, "load"),
-        _within(_TORCH, "distributed/checkpoint/", Phase.WRITING, "save", "async_save"),
-        _within(_TORCH, "distributed/checkpoint/", Phase.LOADING, "load"),
-        _within(_TORCH, "distributed/distributed_c10d.py", Phase.COMMUNICATION),
-        _within(_OWN, "parallel/pipeline/", Phase.STEP, "step", "forward_backward"),
-        _within(_OWN, "evaluate.py", Phase.EVALUATION),
-    ]
-
-
-def _within(folder: Path, name: str, phase: Phase, *functions: str) -> PhaseRule:
-    return PhaseRule(f"{folder}/{name}", phase, functions)
 
 
 def event_writers() -> tuple[Any, str]:

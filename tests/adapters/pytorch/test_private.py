@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import phases, private
 
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
@@ -206,7 +206,7 @@ def test_layers_that_normalise_over_a_batch() -> None:
 
 
 def test_where_phases_are_and_what_they_are_called() -> None:
-    for rule in private.phases():
+    for rule in phases.rules():
         place = Path(rule.place)
         assert place.exists(), rule
         files = place.rglob("*.py") if place.is_dir() else [place]
