@@ -1,5 +1,5 @@
-"""Keras's private names that dream needs in several places, a function each. Read off Keras 3.15;
-pinned to >=3.15,<3.16 in pyproject.toml, and held by tests/adapters/keras/test_keras_private.py."""
+"""Keras's private names that dream needs in several places, a function each: those of the releases
+that pyproject.toml allows, held by tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from torch._ops import OpOverload as OpOverload
 from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.optim import Optimizer
+from torch.overrides import _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_instance
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -202,6 +203,17 @@ def transform() -> str | None:
     """Name the transform of torch.func that runs now ("Grad", "Vmap", ...); None for none."""
     level = torch._C._functorch.peek_interpreter_stack()
     return None if level is None else str(level.key().name)
+
+
+def compiles() -> bool:
+    """Whether anything was given to torch.compile, be it not called yet."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # a second to import
+    return dynamo is not None and any(map(callable, dynamo.cached_backends.values()))
+
+
+def innermost_mode() -> Any:
+    """Return the function mode that sees calls first; None where there is none."""
+    return _get_current_function_mode()
 
 
 def is_compiled(module: nn.Module) -> bool:

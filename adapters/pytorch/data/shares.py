@@ -65,10 +65,12 @@ class PassReading:
 @final
 class Shares:
     """The shares of batches: of the tensors still alive, of views of these, and of copies by the
-    order in which batches come. given: told of each that a loader hands out."""
+    order in which batches come. given: told of each that a loader hands out; follow: of the batch
+    itself too."""
 
     def __init__(self) -> None:
         self.given: Callable[[Share], None] | None = None
+        self.follow: Callable[[object, Share], None] | None = None
         self._readings: dict[int, PassReading] = {}
         self._whole = False
         self._marked: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
@@ -114,6 +116,8 @@ class Shares:
         reading.yields(share)
         self._whole = False
         self._mark(batch, share, reading)
+        if self.follow is not None:
+            self.follow(batch, share)
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""

@@ -65,8 +65,9 @@ class WeighedBackward:
 
     among: the ranks that share batches. updates: where several micro-batches make one update.
     strict: raise where a loss is not understood. lent: for modules that are trained after their
-    block. within: what wraps the passes themselves. installed: whether the block is open, and
-    `torch.autograd.backward` wrapped. stamped: what is told with the gradients, and heard of.
+    block. within: what wraps the passes themselves. lineage: to be told of batches. installed:
+    whether the block is open, and `torch.autograd.backward` wrapped. stamped: what is told with
+    the gradients, and heard of.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class WeighedBackward:
         within: Callable[[Run], Run] = lambda run: run,
     ) -> None:
         self._reader = Reader(among, strict=strict)
+        self.lineage = self._reader.lineage
         self._among, self._updates = among, updates
         self._calls: dict[Bearer, deque[TrainingCall]] = {}
         self._lent, self._within = lent, within
@@ -93,6 +95,7 @@ class WeighedBackward:
         call = TrainingCall.of(bearer, share, args, kwargs)
         if not self._reader.settled:
             call.keep()
+            self.lineage.called(call, (args, kwargs))
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
         self._calls[bearer].append(call)

@@ -121,14 +121,15 @@ class TrainingCall:
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
     made: by node, small outputs, where `keep` was said: a graph keeps no targets that are
-    subtracted from them.
+    subtracted from them. returned: whether it has.
     """
 
-    __slots__ = ("bearer", "inputs", "made", "share")
+    __slots__ = ("bearer", "inputs", "made", "returned", "share")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
         self.made: dict[Any, torch.Tensor] | None = None
+        self.returned = False
 
     @classmethod
     def of(
@@ -149,6 +150,7 @@ class TrainingCall:
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
+        self.returned = True
         for x in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
             node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
             if node is not None:

@@ -17,6 +17,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.lineage import Lineage, Mixed
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
@@ -271,8 +272,8 @@ class ConstantLooks:
     """What the ranks find of the constants of one strategy's losses, in its first backward passes
     and when there are others. Each looks as often as the others do."""
 
-    def __init__(self, among: Communicator) -> None:
-        self._among = among.unchecked()
+    def __init__(self, among: Communicator, lineage: Lineage) -> None:
+        self._among, self._lineage = among.unchecked(), lineage
         self._left, self._again = _LOOKS, 0
         self._known: set[Any] = set()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
@@ -312,16 +313,20 @@ class ConstantLooks:
         figures = [float(zlib.crc32(what.encode()))] if rows else [-inf]
         figures += _slots([_digest(each.value) for each in alike])
         figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
+        met = self._lineage.met(node for node in _nodes(starts) if node not in read)
+        figures += _by_name(met)
         sent = torch.tensor(
             [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
         )
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
-        if pairs[0][0] != pairs[0][1] or any(term.unknown for term in terms):
+        if any(term.unknown for term in terms):
             return [], False
+        if pairs[0][0] != pairs[0][1]:
+            return [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1], False
         said = [*self._differ(alike, pairs[1 : 1 + _SLOTS])]
-        said += self._have_forms(over, pairs[1 + _SLOTS :], pairs[0][0])
-        return said, False
+        said += self._have_forms(over, pairs[1 + _SLOTS : 1 + 2 * _SLOTS], pairs[0][0])
+        return said or [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1], False
 
     def _differ(self, alike: list[Constant], pairs: list[tuple[float, float]]) -> Iterable[str]:
         for slot, (most, least) in enumerate(pairs):
@@ -348,6 +353,34 @@ def _of(constants: list[Constant], slot: int) -> str:
         if slot < len(constants)
         else ("a constant of the loss")
     )
+
+
+def _nodes(starts: Iterable[Any]) -> Iterable[Any]:
+    """Those of a loss, down to the outputs it comes from."""
+    left, seen = [*starts], set[Any]()
+    while left and len(seen) < FAR:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            if call_at(node) is None or not shape_of(node):
+                left += graph.operands(node)
+
+
+def _by_name(met: Iterable[Mixed]) -> list[float]:
+    """A figure a slot, which a function's name gives it: some rank may have met less."""
+    figures = [-inf] * _SLOTS
+    for each in met:
+        slot = zlib.crc32(each.name.encode()) % _SLOTS
+        figures[slot] = max(figures[slot], 0.0) + _digest(each.source)
+    return figures
+
+
+def _of_all_rows(met: Iterable[Mixed], pairs: list[tuple[float, float]]) -> Iterable[str]:
+    for each in met:
+        most, least = pairs[zlib.crc32(each.name.encode()) % _SLOTS]
+        if most > -inf and most - least > 1e-6 * max(abs(most), abs(least)):
+            yield f"what {each.name} gives of a share's rows comes into the loss"
 
 
 def _slots(figures: list[float]) -> list[float]:

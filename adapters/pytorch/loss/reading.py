@@ -11,6 +11,7 @@ from dream._log import logger
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
 from dream.adapters.pytorch.loss.constants import ConstantLooks
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
+from dream.adapters.pytorch.loss.lineage import Lineage
 from dream.adapters.pytorch.loss.look import bearers_of
 from dream.adapters.pytorch.loss.scaling import agree
 from dream.adapters.pytorch.loss.terms import Term, terms_of
@@ -39,7 +40,8 @@ class Reader:
 
     def __init__(self, among: Communicator, *, strict: bool) -> None:
         self._among, self._strict = among, strict
-        self._factors, self._looks = Factors(among), ConstantLooks(among)
+        self.lineage = Lineage(lambda: not self.settled)
+        self._factors, self._looks = Factors(among), ConstantLooks(among, self.lineage)
         self.said: set[str] = set()
 
     @property

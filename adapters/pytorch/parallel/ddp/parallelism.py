@@ -185,6 +185,7 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+            self.shares.follow = self._backward.lineage.begin
             if self.world.world_size > 1:
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
         if self.world.world_size > 1 and self.plan.options.get("shares") == "auto":
@@ -202,6 +203,7 @@ class Averaging(Synchronous):
 
     def closed(self) -> None:
         self._backward.installed = False
+        self._backward.lineage.rest()
         super().closed()
 
     def forward_backward(

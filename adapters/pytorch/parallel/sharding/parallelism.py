@@ -135,6 +135,7 @@ class Sharding(Parallelism):
         hooks.wrap("save", state.saving_wholes)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
+        self.shares.follow = self.backward.lineage.begin
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)
@@ -146,6 +147,7 @@ class Sharding(Parallelism):
 
     def closed(self) -> None:
         self.backward.installed = False
+        self.backward.lineage.rest()
         self._dtensors.take_back()
 
     def expect(self, objects: Sequence[Any]) -> None:
