@@ -18,6 +18,7 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
+from dream.adapters.pytorch.loss.one_by_one import sum_up
 from dream.adapters.pytorch.loss.stacked import Summand, parts_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
@@ -86,6 +87,7 @@ def terms_of(root: torch.Tensor, armed: list[TrainingCall]) -> list[Term]:
         if near is not None:
             return [near]
         reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
+        sum_up(root.grad_fn, reader.terms)
     return reader.terms
 
 
