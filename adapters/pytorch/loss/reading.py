@@ -9,9 +9,9 @@ from typing import Any, final
 from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
-from dream.adapters.pytorch.loss.constants import ConstantLooks
+from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
+from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
-from dream.adapters.pytorch.loss.lineage import Lineage
 from dream.adapters.pytorch.loss.look import bearers_of
 from dream.adapters.pytorch.loss.scaling import agree
 from dream.adapters.pytorch.loss.terms import Term, terms_of

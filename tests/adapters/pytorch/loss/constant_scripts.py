@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from loss_scripts import CLASSES, WIDTH, Trained, loop, mlp, numbers
+from loss_scripts import CLASSES, WIDTH, Trained, classes, loop, mlp, numbers
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,9 +34,12 @@ def normalised(x: torch.Tensor) -> torch.Tensor:
 
 
 def normalised_advantages() -> Trained:
+    """By NumPy, as are others here: what it does is seen by its outcome alone."""
+
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         chosen = m(b[0]).log_softmax(1).gather(1, b[1][:, None]).squeeze(1)
-        return -(chosen * normalised(b[2])).mean()
+        gain = b[2].numpy()
+        return -(chosen * torch.from_numpy((gain - gain.mean()) / (gain.std() + 1e-8))).mean()
 
     return loop(mlp(), loss)
 
@@ -57,7 +60,7 @@ def clipped_advantages() -> Trained:
 def less_the_mean() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         chosen = m(b[0]).log_softmax(1).gather(1, b[1][:, None]).squeeze(1)
-        return -(chosen * (b[2] - b[2].mean())).mean()
+        return -(chosen * torch.from_numpy(b[2].numpy() - b[2].numpy().mean())).mean()
 
     return loop(mlp(), loss)
 
@@ -76,18 +79,18 @@ def errors_by_hand() -> Trained:
 
 def weights_over_their_sum() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        weights = b[2].abs() + 0.1
+        weights = abs(b[2].numpy()) + 0.1
         each = F.cross_entropy(m(b[0]), b[1], reduction="none")
-        return (weights / weights.sum() * each).sum()
+        return (torch.from_numpy(weights / weights.sum()) * each).sum()
 
     return loop(mlp(), loss)
 
 
 def weights_over_their_mean() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        weights = b[2].abs() + 0.1
+        weights = abs(b[2].numpy()) + 0.1
         each = F.cross_entropy(m(b[0]), b[1], reduction="none")
-        return (weights / weights.mean() * each).mean()
+        return (torch.from_numpy(weights / weights.mean()) * each).mean()
 
     return loop(mlp(), loss)
 
@@ -148,20 +151,86 @@ def by_the_inverse_of_a_count() -> Trained:
     return loop(mlp(), loss)
 
 
+def _each(m: nn.Module, b: Any) -> torch.Tensor:
+    return F.cross_entropy(m(b[0]), b[1], reduction="none")
+
+
+def weights_over_their_largest() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        weights = b[0].norm(dim=1)
+        return (_each(m, b) * weights / weights.max()).mean()
+
+    return loop(mlp(), loss)
+
+
+def weights_times_a_matrix() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (m(b[0]).square().T @ F.softmax(b[2], 0)).mean()
+
+    return loop(mlp(), loss)
+
+
+def ranks_of_targets() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        order = b[2].argsort().argsort().float()
+        return F.mse_loss(m(b[0]).squeeze(1), order.flip(0).flip(0) / len(order))
+
+    return loop(mlp(1), loss)
+
+
+def samples_above_the_median() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = _each(m, b)
+        return each[each > each.median()].mean()
+
+    return loop(mlp(), loss)
+
+
+def distances_to_centroids() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, kind = m(b[0]), b[1] % 2
+        centres = torch.stack([out[kind == each].mean(0) for each in range(2)])
+        return (out - centres[kind]).square().mean() + F.cross_entropy(out, b[1])
+
+    return loop(mlp(), loss, DataLoader(classes().dataset, batch_size=24))
+
+
+def inputs_less_their_mean() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.cross_entropy(m((b[0] - b[0].mean(0)) / b[0].std(0)), b[1])
+
+    return loop(mlp(), loss)
+
+
+def clamped_at_a_quantile() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = _each(m, b)
+        return each.clamp(max=float(each.detach().quantile(0.8))).mean()
+
+    return loop(mlp(), loss)
+
+
 COUPLED: dict[str, tuple[Callable[[], Trained], str]] = {
     "positive_weight_of_the_batch": (positive_weight_of_the_batch, "differs over the ranks"),
     "class_weights_of_the_batch": (class_weights_of_the_batch, "differs over the ranks"),
     "normalised_advantages": (normalised_advantages, "a mean of 0 and a deviation of 1"),
-    "clipped_advantages": (clipped_advantages, "a mean of 0 and a deviation of 1"),
+    "clipped_advantages": (clipped_advantages, "rows, by mean"),
     "less_the_mean": (less_the_mean, "has a mean of 0 over"),
-    "normalised_targets": (normalised_targets, "a mean of 0 and a deviation of 1"),
-    "errors_by_hand": (errors_by_hand, "a mean of 0 and a deviation of 1"),
+    "normalised_targets": (normalised_targets, "rows, by mean"),
+    "errors_by_hand": (errors_by_hand, "rows, by mean"),
     "weights_over_their_sum": (weights_over_their_sum, "a sum of 1"),
-    "weights_that_sum_to_one": (weights_that_sum_to_one, "a sum of 1"),
+    "weights_that_sum_to_one": (weights_that_sum_to_one, "rows, by softmax"),
     "weights_over_their_mean": (weights_over_their_mean, "a mean of 1"),
     "balanced_experts": (balanced_experts, "differs over the ranks"),
     "balanced_within": (balanced_within, "differs over the ranks"),
     "weighed_by_own_losses": (weighed_by_own_losses, "differs over the ranks"),
+    "weights_over_their_largest": (weights_over_their_largest, "rows, by max"),
+    "weights_times_a_matrix": (weights_times_a_matrix, "rows, by softmax"),
+    "ranks_of_targets": (ranks_of_targets, "rows, by argsort"),
+    "samples_above_the_median": (samples_above_the_median, "rows, by median"),
+    "distances_to_centroids": (distances_to_centroids, "of all of a share's rows, by"),
+    "inputs_less_their_mean": (inputs_less_their_mean, "rows, by mean"),
+    "clamped_at_a_quantile": (clamped_at_a_quantile, "differs over the ranks"),
     "by_the_inverse_of_a_count": (by_the_inverse_of_a_count, "differs over the ranks"),
 }
 """And what is said of the constant."""
@@ -272,6 +341,24 @@ def time_first() -> Trained:
     return loop(Steps(), loss)
 
 
+def rows_in_another_order() -> Trained:
+    """Sorted, joined, chosen, and looked at; what is counted is what the loss is divided by."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, target = m(b[0]), b[0][:, :CLASSES]
+        order = b[2].sort(descending=True)[1]
+        both = F.smooth_l1_loss(torch.cat([out, 0.5 * out]), torch.cat([target, target.exp()]))
+        few = b[2] > -0.5
+        own = (target - target.mean(1, keepdim=True)) / target.std(1, keepdim=True)
+        right = (out.argmax(1) == b[1]).float().mean()
+        assert right >= 0.0
+        return F.mse_loss(out[order], target[order]) + both + F.mse_loss(out, own) + (
+            (out.square().mean(1) * few / few.sum()).sum()
+        )  # fmt: skip
+
+    return loop(mlp(), loss)
+
+
 def two_losses_in_turn() -> Trained:
     """A mean, and a weighed one: the same things happen on all ranks."""
     model = mlp()
@@ -291,7 +378,7 @@ INNOCENT: dict[str, Callable[[], Trained]] = {
     for each in (
         signs_and_fixed_weights, one_hot_and_binary_targets, given_weights, ratios_near_one,
         standard_targets, each_sample_by_itself, errors_of_signs_by_hand, masks_and_counts,
-        time_first, two_losses_in_turn,
+        time_first, rows_in_another_order, two_losses_in_turn,
     )
 }  # fmt: skip
 """Nothing is said of these."""

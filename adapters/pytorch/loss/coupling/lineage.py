@@ -10,7 +10,7 @@ to where it meets rows that are trained on, and that node is marked.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 from weakref import ref
@@ -35,6 +35,8 @@ _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
 _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
 """What must not be called twice, or is no function of rows."""
+_COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
+"""What gives a count of a share, which is the global batch's in part."""
 _ORDERS = {"argsort", "sort"}
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
@@ -68,7 +70,15 @@ class OfRows:
         return parts.narrow(rows.dim + 1, 0, h).flatten(rows.dim, rows.dim + 1)
 
 
-Origin = Mixed | OfRows
+@final
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Some of the rows, as a mask chooses them; count of them, along dim 0."""
+
+    count: int
+
+
+Origin = Mixed | OfRows | Chosen
 
 
 @final
@@ -127,11 +137,16 @@ class Lineage(TorchFunctionMode):
             self._entered = False
             self.__exit__(None, None, None)
 
-    def met(self, nodes: Iterable[Any]) -> list[Mixed]:
-        """What rows met at some nodes of a graph, and at the inputs of calls. A step's backward
-        passes may be several: what follows the next batch is forgotten with that."""
+    def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[Mixed]:
+        """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
+        divisor is taken for a count. A step's backward passes may be several: what follows the
+        next batch is forgotten with that."""
         self._looked = True
-        at_nodes = [found for node in nodes if (found := node.metadata.get(_MET)) is not None]
+        at_nodes: list[Mixed] = []
+        for node in nodes:
+            found = node.metadata.get(_MET)
+            if found is not None and not (node in read and found.name in _COUNTS):
+                at_nodes.append(found)
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,18 +185,30 @@ class Lineage(TorchFunctionMode):
         outs = [x for x in _tensors(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
         mixed = [o for o in origins.values() if isinstance(o, Mixed)]
         rows = [o for o in origins.values() if isinstance(o, OfRows)]
+        chosen = [o for o in origins.values() if isinstance(o, Chosen)]
         ordering = [o for o in rows if o.order]
         if ordering and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
             order = next(x for x in leaves if getattr(origins.get(id(x)), "order", False))
             mixed.append(Mixed("argsort", order))
         if mixed:
-            self._mix(mixed[0], [*outs, *leaves[:1]] if in_place else outs, meets=bool(rows))
+            constant = [o for x in leaves if not x.requires_grad
+                        if isinstance(o := origins.get(id(x)), Mixed)]  # fmt: skip
+            meets = bool(rows or chosen or constant)
+            self._mix([*constant, *mixed][0], [*outs, *leaves[:1]] if in_place else outs, meets)
+        elif chosen and not in_place:
+            self._follow_chosen(name, outs, chosen[0].count)
         elif rows and outs and not in_place:
             halves = None if drawn or name in _ITSELF else _halved((args, given), origins)
             self._sort_out(func, name, halves, outs, rows[0])
         return made
 
-    def _mix(self, mixed: Mixed, outs: list[torch.Tensor], *, meets: bool) -> None:
+    def _follow_chosen(self, name: str, outs: list[torch.Tensor], count: int) -> None:
+        """By sizes alone: there is no half of them to try."""
+        for x in outs:
+            kept = x.dim() and x.shape[0] and x.shape[0] % count == 0
+            self._put(x, Chosen(x.shape[0]) if kept else Mixed(name, x.detach()))
+
+    def _mix(self, mixed: Mixed, outs: list[torch.Tensor], meets: bool) -> None:
         for x in outs:
             self._put(x, mixed)
             if meets and x.grad_fn is not None:
@@ -210,7 +237,9 @@ class Lineage(TorchFunctionMode):
             if origin is None and name in _ORDERS and x.shape == (of.n,):
                 is_order = not x.is_floating_point() and (name == "argsort" or index == 1)
                 origin = OfRows(of.n, Place(0), order=is_order)
-            if origin is None and not _same(x, half[index]):
+            if origin is None and _begins_with(x, half[index]):
+                origin = Chosen(len(x)) if len(x) > 1 else None
+            elif origin is None and not _same(x, half[index]):
                 origin = Mixed(name, x.detach())
             if origin is not None:
                 self._put(x, origin)
@@ -285,6 +314,12 @@ def _places(
         if each > 1 and half.shape[dim] == h * each:
             parts = x.unflatten(dim, (each, n)).narrow(dim + 1, 0, h)
             yield Place(dim, each, copies=True), parts, half.unflatten(dim, (each, h))
+
+
+def _begins_with(x: torch.Tensor, half: torch.Tensor) -> bool:
+    """Whether the half gave the first rows of what all gave, which are fewer."""
+    several = x.dim() and x.dim() == half.dim() and len(half) < len(x)
+    return bool(several) and _same(x[: len(half)], half)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 Weights divided by their sum, advantages that are normalised, weights of classes that were counted:
 each couples the samples, and on a share of the batch is another number. What is not of this rank's
-rows is held against the other ranks'; what is, against the forms that a whole batch gives.
+rows is held against the other ranks'; what is, was followed from the batch, or is held against the
+forms that a whole batch gives (by NumPy, or in a model).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
-from dream.adapters.pytorch.loss.lineage import Lineage, Mixed
+from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
+from dream.adapters.pytorch.loss.coupling.lineage import Lineage, Mixed
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
@@ -32,21 +34,16 @@ _AGAIN = 8
 """How often a structure that is new has them look again."""
 _SLOTS = 12
 """Constants of each sort that are told."""
-_FEWEST = 4
-"""Rows that a share must have, for a form to be no chance."""
-_NEAR, _EXACT = 1e-4, 1e-5
-_SUM, _MEAN, _SPREAD, _CENTRED = 1.0, 2.0, 3.0, 4.0
-_FORMS = {
-    _SUM: ("has a sum of 1", 2),
-    _MEAN: ("has a mean of 1", 2),
-    _SPREAD: ("has a mean of 0 and a deviation of 1", 2),
-    _CENTRED: ("has a mean of 0", 3),
-}
-"""What a constant over rows is found to be; and in how many looks running."""
 _SIDES = {
     "MulBackward0": ("self", "other"), "DivBackward0": ("self", "other"),
     "DotBackward0": ("self", "tensor"), "MvBackward0": ("self", "vec"),
 }  # fmt: skip
+_NUMBERS = {
+    "ClampBackward1": ("min", "max"), "ClampMinBackward0": ("min",), "ClampMaxBackward0": ("max",),
+    "PowBackward0": ("exponent",), "HuberLossBackward0": ("delta",),
+    "SmoothL1LossBackward0": ("beta",),
+}  # fmt: skip
+"""Numbers that a script may have read off its batch."""
 _TURNS = {"TransposeBackward0", "PermuteBackward0", "TBackward0"}
 _VIEWS = {
     "SelectBackward0", "SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "ViewBackward0",
@@ -192,7 +189,10 @@ def _values(node: Any, name: str) -> list[torch.Tensor]:
         kept = [saved(node, each) for each in names]
     except RuntimeError:  # freed by a backward before
         return []
-    return [each.detach() for each in kept if isinstance(each, torch.Tensor)]
+    numbers = [saved(node, each) for each in _NUMBERS.get(name, ())]
+    return [each.detach() for each in kept if isinstance(each, torch.Tensor)] + [
+        torch.tensor(each, dtype=torch.float64) for each in numbers if isinstance(each, float)
+    ]
 
 
 def _subtracted(node: Any, name: str) -> list[torch.Tensor]:
@@ -234,39 +234,6 @@ def _digest(value: torch.Tensor) -> float:
     return made if isfinite(made) else -inf
 
 
-def form_of(value: torch.Tensor, dim: int) -> float:
-    """Which form of a whole batch's a constant has, over its rows; 0 for none, and -inf where it
-    cannot tell: numbers such as masks, counts and signs have them by chance."""
-    x = value.to(device="cpu", dtype=torch.float64).movedim(dim, 0)
-    if len(x) < _FEWEST or not bool(x.isfinite().all()):
-        return -inf
-    if float((x - x.round()).abs().max()) < _EXACT:
-        return -inf
-    rows = x.reshape(len(x), -1)
-    sizes = rows.abs()
-    if float(sizes.max() - sizes.min()) < _EXACT and float(rows.min()) < 0.0:
-        return -inf
-    whole = rows.reshape(-1, 1)
-    for each in (rows, whole):
-        if bool(((each.sum(0) - 1.0).abs() < _NEAR).all()):
-            return _SUM
-    if rows.shape[1] > 1 and _normalised(rows.T):
-        return 0.0  # each sample by itself
-    return _normalised(rows) or _normalised(whole)
-
-
-def _normalised(columns: torch.Tensor) -> float:
-    """The form that every column has."""
-    mean, spread = columns.mean(0), columns.std(0, correction=0)
-    unbiased = columns.std(0)
-    if bool(((mean - 1.0).abs() < _NEAR).all()) and float((columns - 1.0).abs().max()) > 1e-2:
-        return _MEAN
-    if not bool((spread > 0.0).all()) or not bool((mean.abs() < _NEAR * spread).all()):
-        return 0.0
-    of_one = [bool(((each - 1.0).abs() < 1e-3).all()) for each in (spread, unbiased)]
-    return _SPREAD if any(of_one) else _CENTRED
-
-
 @final
 class ConstantLooks:
     """What the ranks find of the constants of one strategy's losses, in its first backward passes
@@ -274,7 +241,7 @@ class ConstantLooks:
 
     def __init__(self, among: Communicator, lineage: Lineage) -> None:
         self._among, self._lineage = among.unchecked(), lineage
-        self._left, self._again = _LOOKS, 0
+        self._left, self._again, self._told = _LOOKS, 0, False
         self._known: set[Any] = set()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
 
@@ -313,7 +280,7 @@ class ConstantLooks:
         figures = [float(zlib.crc32(what.encode()))] if rows else [-inf]
         figures += _slots([_digest(each.value) for each in alike])
         figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
-        met = self._lineage.met(node for node in _nodes(starts) if node not in read)
+        met = self._lineage.met(_nodes(starts), read)
         figures += _by_name(met)
         sent = torch.tensor(
             [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
@@ -322,11 +289,17 @@ class ConstantLooks:
         pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
         if any(term.unknown for term in terms):
             return [], False
+        followed = [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1]
         if pairs[0][0] != pairs[0][1]:
-            return [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1], False
+            return self._once(followed), False
         said = [*self._differ(alike, pairs[1 : 1 + _SLOTS])]
-        said += self._have_forms(over, pairs[1 + _SLOTS : 1 + 2 * _SLOTS], pairs[0][0])
-        return said or [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1], False
+        forms = [*self._have_forms(over, pairs[1 + _SLOTS : 1 + 2 * _SLOTS], pairs[0][0])]
+        return said or self._once(followed or forms), False
+
+    def _once(self, said: list[str]) -> list[str]:
+        """What rows are coupled by, told once: what made it, else what it looks like."""
+        told, self._told = self._told, self._told or bool(said)
+        return [] if told else said
 
     def _differ(self, alike: list[Constant], pairs: list[tuple[float, float]]) -> Iterable[str]:
         for slot, (most, least) in enumerate(pairs):
@@ -343,8 +316,8 @@ class ConstantLooks:
             before, running = self._running.get(place, (0.0, 0))
             running = running + 1 if form == before else 1
             self._running[place] = (form, running) if form == least else (0.0, 0)
-            if form and form == least and running == _FORMS[form][1]:
-                yield f"{_of(over, slot)} {_FORMS[form][0]} over each rank's own rows"
+            if form and form == least and running == FORMS[form][1]:
+                yield f"{_of(over, slot)} {FORMS[form][0]} over each rank's own rows"
 
 
 def _of(constants: list[Constant], slot: int) -> str:
@@ -371,16 +344,21 @@ def _by_name(met: Iterable[Mixed]) -> list[float]:
     """A figure a slot, which a function's name gives it: some rank may have met less."""
     figures = [-inf] * _SLOTS
     for each in met:
-        slot = zlib.crc32(each.name.encode()) % _SLOTS
+        slot = _slot_of(each)
         figures[slot] = max(figures[slot], 0.0) + _digest(each.source)
     return figures
 
 
 def _of_all_rows(met: Iterable[Mixed], pairs: list[tuple[float, float]]) -> Iterable[str]:
-    for each in met:
-        most, least = pairs[zlib.crc32(each.name.encode()) % _SLOTS]
+    """On every rank alike, be it one that has met nothing there."""
+    names = {_slot_of(each): f", by {each.name}" for each in met}
+    for slot, (most, least) in enumerate(pairs):
         if most > -inf and most - least > 1e-6 * max(abs(most), abs(least)):
-            yield f"what {each.name} gives of a share's rows comes into the loss"
+            yield f"the loss has something made of all of a share's rows{names.get(slot, '')}"
+
+
+def _slot_of(mixed: Mixed) -> int:
+    return zlib.crc32(mixed.name.encode()) % _SLOTS
 
 
 def _slots(figures: list[float]) -> list[float]:
