@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dream import _framework, _observers, cluster
-from dream._adapter import Adapter, Asynchronous, Metric, Step
+from dream._adapter import Adapter, Asynchronous, Coordinating, Metric, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._libraries import Refusal
 from dream._log import speak_as
@@ -415,6 +415,32 @@ class Strategy:
                 f"{self.name!r}. It is for 'parameter_server'."
             )
         return adapter.staleness()
+
+    def schedule(
+        self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Hand a function out to whichever worker is free, and return at once what `fetch` takes:
+        under `parameter_server` with engine="tensorflow". A function of a worker that dies is done
+        again by another."""
+        return self._coordinating("schedule").schedule(function, args, kwargs or {})
+
+    def join(self) -> None:
+        """Wait until all that was handed out is done. Raises the first error of any of it."""
+        self._coordinating("join").join()
+
+    def fetch(self, value: Any) -> Any:
+        """What functions that were handed out gave, waited for: NumPy's arrays and numbers in the
+        structure of `value`."""
+        return self._coordinating("fetch").fetch(value)
+
+    def _coordinating(self, asked: str) -> Coordinating:
+        adapter = self._adapter
+        if not isinstance(adapter, Coordinating):
+            raise Unsupported(
+                f"Every rank takes its own steps here. Received: {asked} under {self.name!r}. It "
+                "is for dream.strategy('parameter_server', engine='tensorflow')."
+            )
+        return adapter
 
     @property
     def _adapter(self) -> Adapter:

@@ -88,6 +88,7 @@ class Topology:
     num_replicas: copies of the model that share a global batch; equals world_size, save where
         one process drives several devices.
     device: what this rank computes on, in the framework's own spelling ("cpu", "cuda:0").
+    role: "chief" or "evaluator", where ranks do not all run the script alike; else empty.
     """
 
     rank: int
@@ -98,9 +99,10 @@ class Topology:
     num_replicas: int
     device: str
     hosts: tuple[str, ...]
+    role: str = ""
 
     @classmethod
-    def of(cls, cluster: Cluster, *, num_replicas: int, device: str) -> Topology:
+    def of(cls, cluster: Cluster, *, num_replicas: int, device: str, role: str = "") -> Topology:
         return cls(
             rank=cluster.rank,
             local_rank=cluster.local_rank,
@@ -110,6 +112,7 @@ class Topology:
             num_replicas=num_replicas,
             device=device,
             hosts=cluster.hosts,
+            role=role,
         )
 
 

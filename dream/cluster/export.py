@@ -122,6 +122,12 @@ def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:
     os.environ[TF_CONFIG] = tf_config_text(workers, cluster.rank)
 
 
+def export_grpc_fails_fast() -> None:
+    """Have a call to a task of TensorFlow's that is gone fail, where it would wait for another to
+    come: who calls decides, task by task."""
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"
+
+
 def export_dtensor(workers: Sequence[Endpoint], rank: int) -> None:
     """Put DTensor's own names for the cluster into this process's environment."""
     os.environ["DTENSOR_JOBS"] = ",".join(map(str, workers))
