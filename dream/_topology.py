@@ -36,6 +36,8 @@ class Cluster:
     hosts: one name per node, in node order.
     servers: how many ranks, the last ones, the launcher names parameter servers; None where it
         names no roles.
+    evaluator: whether the launcher has this process stand beside the job, and evaluate what that
+        trains; it is alone then.
     """
 
     source: str = "nothing"
@@ -51,6 +53,7 @@ class Cluster:
     serves_rendezvous: bool = False
     workers: tuple[Endpoint, ...] = ()
     servers: int | None = None
+    evaluator: bool = False
 
     def __post_init__(self) -> None:
         _check_rank("rank", self.rank, "world size", self.world_size, self.source)

@@ -10,6 +10,7 @@ import pytest
 from dream import ConfigurationError
 from dream._topology import Cluster, Endpoint
 from dream.cluster import detect, export_horovod, variables
+from dream.strategies import choice
 
 TORCHRUN = {
     "RANK": "3",
@@ -148,6 +149,24 @@ def test_servers_come_last() -> None:
         assert (place.rank, place.world_size, place.servers) == (rank, 4, 1)
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_evaluator_stands_beside_the_ranks(listed: bool) -> None:
+    """Whether the list of tasks names it or not; a strategy that knows none refuses it."""
+    cluster = {"worker": ["b:1"], "chief": ["a:1"], **({"evaluator": ["a:2"]} if listed else {})}
+    tasks = [("chief", 0), ("worker", 0), ("evaluator", 0)]
+    chief, worker, beside = (
+        detect({"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": t, "index": i}}),
+                **SEVERAL})
+        for t, i in tasks
+    )  # fmt: skip
+    assert (chief.rank, worker.rank, chief.world_size, worker.world_size) == (0, 1, 2, 2)
+    assert (beside.alone, beside.evaluator, chief.evaluator) == (True, True, False)
+    with pytest.raises(ConfigurationError, match="an evaluator in TF_CONFIG, for 'mirrored'"):
+        choice.strategy("mirrored", {}, beside)
+    own = choice.strategy("parameter_server", {"engine": "tensorflow"}, beside)
+    assert own.given == {"engine": "tensorflow"}
+
+
 def test_one_worker_is_alone() -> None:
     assert detect(tf_config(["a:1"])).alone
 
@@ -166,8 +185,8 @@ def test_one_worker_is_alone() -> None:
         (tf_config(["a:1", "a:1"]), "twice"),
         (tf_config(["a:1", "b:1"], index=2), "index 2 is not below 2"),
         (tf_config(["a:1", "b:1"], index=-1), "index -1"),
-        (tf_config(["a:1", "b:1"], kind="evaluator"), "'evaluator'"),
-        ({"TF_CONFIG": '{"cluster": {"evaluator": ["a:1"], "worker": ["b:1"]}}'}, "'evaluator'"),
+        (tf_config(["a:1", "b:1"], kind="judge"), "'judge'"),
+        ({"TF_CONFIG": '{"cluster": {"judge": ["a:1"], "worker": ["b:1"]}}'}, "'judge'"),
     ],
 )
 def test_malformed_tf_config(environ: dict[str, str], words: str) -> None:

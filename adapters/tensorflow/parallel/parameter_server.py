@@ -45,6 +45,10 @@ from dream.parameter_server.worker import Worker
 def parameter_server(plan: Plan) -> Adapter:
     """Return dream's own servers, or TensorFlow's where the `engine=` option says so."""
     if plan.options["engine"] == "tensorflow":
+        if plan.cluster.evaluator:
+            from dream.adapters.tensorflow.parallel.coordinated.evaluator import Evaluator
+
+            return Evaluator(plan)
         from dream.adapters.tensorflow.parallel.coordinated.parallelism import Coordinated
 
         return Coordinated(plan)
