@@ -38,7 +38,9 @@ def row_of_ports(count: int) -> list[int]:
     raise AssertionError("no ports")
 
 
-def by_tf_config(mode: str, folder: Path) -> dict[str, tuple[int, str, str]]:
+def by_tf_config(
+    mode: str, folder: Path, patience: dict[str, str] = PATIENT
+) -> dict[str, tuple[int, str, str]]:
     """Start every task by itself; exit code and what it said, of each."""
     tasks = ("chief", "worker", "ps", "evaluator")
     cluster = {
@@ -47,7 +49,7 @@ def by_tf_config(mode: str, folder: Path) -> dict[str, tuple[int, str, str]]:
     started = {
         task: subprocess.Popen(
             [sys.executable, str(SCRIPT), mode, str(folder)],
-            env={**ENV, **PATIENT, "TF_CONFIG": json.dumps(
+            env={**ENV, **patience, "TF_CONFIG": json.dumps(
                 {"cluster": cluster, "task": {"type": task, "index": 0}})},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
@@ -90,3 +92,14 @@ def test_a_server_that_is_killed_ends_the_job_and_is_named(tmp_path: Path) -> No
     assert ended["chief"][0] == 1
     assert "WorkerFailed: Server 0 is gone (rank 2)" in ended["chief"][2]
     assert ended["worker"][0] in (0, 1)  # dismissed by the chief, or left by it
+
+
+@pytest.mark.exhaustive
+def test_a_chief_does_not_wait_for_ever_for_a_worker_that_nobody_starts_again(
+    tmp_path: Path,
+) -> None:
+    ended = by_tf_config("worker", tmp_path, PATIENT | {"DREAM_STARTUP_SECONDS": "20"})
+    assert ended["worker"][0] == -9
+    assert ended["chief"][0] == 1
+    assert "No worker is left, and none came back within 20 s" in ended["chief"][2]
+    assert ended["ps"][0] in (0, 1)
