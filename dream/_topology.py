@@ -18,7 +18,8 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host  # of IPv6
+        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

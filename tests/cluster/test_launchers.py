@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dream import ConfigurationError
+from dream import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.cluster import detect, export_horovod, variables
 from dream.strategies import choice
@@ -268,3 +268,11 @@ def test_a_token_is_never_told() -> None:
 def test_horovods_variables_that_cannot_be(change: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         detect({**HOROVOD, **change})
+
+
+def test_horovods_core_is_not_sent_where_it_cannot_go() -> None:
+    """By IPv6 it would abort the process."""
+    there = Endpoint("fd00::1", 29500)
+    place = Cluster("dream run", rank=1, world_size=2, hosts=("a", "b"), rendezvous=there)
+    with pytest.raises(Unsupported, match=r"the store at \[fd00::1\]:29500"):
+        export_horovod(place)
