@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import row_of_ports
 
 SCRIPT = Path(__file__).with_name("coordinated_script.py")
 ENV = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -21,21 +21,6 @@ PATIENT = {"DREAM_STALL_SECONDS": "900", "DREAM_STARTUP_SECONDS": "900"}
 DONE = re.compile(r"each done: True, again: [01], right: 1.0")
 
 pytestmark = pytest.mark.slow
-
-
-def row_of_ports(count: int) -> list[int]:
-    """Free ones in a row, and two above them for the chief's own."""
-    for _ in range(50):
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            first = found.getsockname()[1]
-        row = range(first, first + count + 2)
-        try:
-            for port in row:
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return list(row)[:count]
-    raise AssertionError("no ports")
 
 
 def by_tf_config(
