@@ -7,7 +7,7 @@ An adapter is one strategy in one framework. The registry finds it by (framework
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,3 +136,21 @@ class Asynchronous(Adapter):
     @abstractmethod
     def staleness(self) -> Staleness:
         """How stale updates were, and what became of the workers, over the job so far."""
+
+
+class Coordinating(Adapter):
+    """A strategy whose one script hands out work to the job's workers."""
+
+    @abstractmethod
+    def schedule(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Hand a function out, and return what `fetch` takes."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Wait until all that was handed out is done."""
+
+    @abstractmethod
+    def fetch(self, value: Any) -> Any:
+        """What functions that were handed out gave, waited for, in the same structure."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dream import _observers, cluster
-from dream._adapter import Adapter, Asynchronous, Metric, Step
+from dream._adapter import Adapter, Asynchronous, Coordinating, Metric, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._libraries import Refusal
 from dream._log import speak_as
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dream.checkpoint import CheckpointContent
     from dream.checkpoint.background import Saving
     from dream.checkpoint.training import TrainingCheckpoints
-    from dream.files.opened import Watch
-    from dream.files.runs import Runs
+    from dream.files.block import BlockFiles
     from dream.progress.loop import Progress
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -92,8 +91,7 @@ class Strategy:
         self._randomness = randomness
         self._pending = PendingAdapter(choice, place, framework, randomness)
         self._token: Token[Strategy | None] | None = None
-        self._files: Watch | None = None
-        self._runs: Runs | None = None
+        self._files: BlockFiles | None = None
         self._refusal = Refusal(self.name)
         self._last_value: Any = None
         self._checkpoints: TrainingCheckpoints | None = None
@@ -145,39 +143,19 @@ class Strategy:
             if self._checkpoints is not None:
                 ends.callback(self._checkpoints.rest, failed=error is not None)
             if self._files is not None:
-                ends.callback(self._files.tell_of_others)
-            if error is not None and not self._place.alone:
-                from dream.files import first  # on use: `import dream` stays quick
-
-                first.explain(error, self._place)
+                ends.callback(self._files.tell, error)
 
     def _begin(self) -> None:
-        self._look_at_files()
         if not self._place.alone:
+            from dream.files.block import BlockFiles  # on use: `import dream` stays quick
+
+            self._files = BlockFiles(self._place)
+            self._files.begin()
             self._refusal.begin()
-            self._silence_runs()
         self._pending.enter()
-
-    def _look_at_files(self) -> None:
-        """Those that other ranks of this host could write too."""
-        if self._place.local_world_size > 1:
-            from dream.files import opened  # on use: `import dream` stays quick
-
-            self._files = opened.watch(self._place)
-
-    def _silence_runs(self) -> None:
-        """Those that trackers begin on every rank: rank 0's is the job's."""
-        if self._place.rank:
-            from dream.files.runs import Runs  # on use: `import dream` stays quick
-
-            self._runs = Runs()
-            self._runs.begin()
 
     def _leave(self) -> None:
         self._refusal.end()
-        if self._runs is not None:
-            self._runs.end()
-        self._runs = None
         if self._files is not None:
             self._files.rest()
         self._files = None
@@ -389,6 +367,32 @@ class Strategy:
                 f"{self.name!r}. It is for 'parameter_server'."
             )
         return adapter.staleness()
+
+    def schedule(
+        self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Hand a function out to whichever worker is free, and return at once what `fetch` takes:
+        under `parameter_server` with engine="tensorflow". A function of a worker that dies is done
+        again by another."""
+        return self._coordinating("schedule").schedule(function, args, kwargs or {})
+
+    def join(self) -> None:
+        """Wait until all that was handed out is done. Raises the first error of any of it."""
+        self._coordinating("join").join()
+
+    def fetch(self, value: Any) -> Any:
+        """What functions that were handed out gave, waited for: NumPy's arrays and numbers in the
+        structure of `value`."""
+        return self._coordinating("fetch").fetch(value)
+
+    def _coordinating(self, asked: str) -> Coordinating:
+        adapter = self._adapter
+        if not isinstance(adapter, Coordinating):
+            raise Unsupported(
+                f"Every rank takes its own steps here. Received: {asked} under {self.name!r}. It "
+                "is for dream.strategy('parameter_server', engine='tensorflow')."
+            )
+        return adapter
 
     @property
     def _adapter(self) -> Adapter:

@@ -18,7 +18,8 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host  # of IPv6
+        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Cluster:
     hosts: one name per node, in node order.
     servers: how many ranks, the last ones, the launcher names parameter servers; None where it
         names no roles.
+    evaluator: whether the launcher has this process stand beside the job, and evaluate what that
+        trains; it is alone then.
     """
 
     source: str = "nothing"
@@ -51,6 +54,7 @@ class Cluster:
     serves_rendezvous: bool = False
     workers: tuple[Endpoint, ...] = ()
     servers: int | None = None
+    evaluator: bool = False
 
     def __post_init__(self) -> None:
         _check_rank("rank", self.rank, "world size", self.world_size, self.source)
@@ -88,6 +92,7 @@ class Topology:
     num_replicas: copies of the model that share a global batch; equals world_size, save where
         one process drives several devices.
     device: what this rank computes on, in the framework's own spelling ("cpu", "cuda:0").
+    role: "chief" or "evaluator", where ranks do not all run the script alike; else empty.
     """
 
     rank: int
@@ -98,9 +103,10 @@ class Topology:
     num_replicas: int
     device: str
     hosts: tuple[str, ...]
+    role: str = ""
 
     @classmethod
-    def of(cls, cluster: Cluster, *, num_replicas: int, device: str) -> Topology:
+    def of(cls, cluster: Cluster, *, num_replicas: int, device: str, role: str = "") -> Topology:
         return cls(
             rank=cluster.rank,
             local_rank=cluster.local_rank,
@@ -110,6 +116,7 @@ class Topology:
             num_replicas=num_replicas,
             device=device,
             hosts=cluster.hosts,
+            role=role,
         )
 
 

@@ -124,3 +124,18 @@ def gone(pids: list[int], seconds: float = 120) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def row_of_ports(count: int) -> list[int]:
+    """Free ones in a row, and two above them for rank 0's own."""
+    for _ in range(50):
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            first = found.getsockname()[1]
+        row = range(first, first + count + 2)
+        try:
+            for port in row:
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return list(row)[:count]
+    raise AssertionError("no ports")

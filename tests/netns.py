@@ -98,12 +98,14 @@ class Started:
 
 
 @contextmanager
-def hosts(count: int) -> Iterator[list[Host]]:
-    """Hosts that reach one another and nothing else; skips the test where none can be made."""
+def hosts(count: int, *, ipv6: bool = False) -> Iterator[list[Host]]:
+    """Hosts that reach one another and nothing else; skips the test where none can be made.
+    ipv6: they have that alone, for themselves too."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("network namespaces need root and the programs ip and unshare")
     mark = secrets.token_hex(3)
-    switch, net = f"dream-{mark}-s", f"10.{76 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
+    switch = f"dream-{mark}-s"
+    net = "fd00:" if ipv6 else f"10.{76 + secrets.randbelow(100)}.{secrets.randbelow(250)}."
     made = [
         Host(
             f"dream-{mark}-{i}",
@@ -111,7 +113,7 @@ def hosts(count: int) -> Iterator[list[Host]]:
             f"dr{mark}{i}",
             f"dp{mark}{i}",
             switch,
-            f"{net}.{i + 1}",
+            f"{net}:{i + 1}" if ipv6 else f"{net}{i + 1}",
         )
         for i in range(count)
     ]
@@ -139,9 +141,14 @@ def _make(switch: str, made: Sequence[Host]) -> None:
             ip("link", "set", host.port, "netns", switch)
             ip("-n", switch, "link", "set", host.port, "master", "br0", "up")
             inside = ("-n", host.namespace)
-            ip(*inside, "addr", "add", f"{host.address}/24", "dev", host.interface)
+            ipv6 = ":" in host.address
+            size = ["64", "nodad"] if ipv6 else ["24"]  # nodad: an address that is there at once
+            ip(*inside, "addr", "add", f"{host.address}/{size[0]}", *size[1:], "dev",
+               host.interface)  # fmt: skip
             ip(*inside, "link", "set", host.interface, "up")
             ip(*inside, "link", "set", "lo", "up")
+            if ipv6:
+                ip(*inside, "addr", "del", "127.0.0.1/8", "dev", "lo")
     except RuntimeError as error:
         pytest.skip(f"network namespaces cannot be made here: {error}")
 

@@ -43,7 +43,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
     returns at once."""
     if _joined.place is None:
         _joined.strategy = _bring_up(place, nccl=nccl)
-        _give_back_sigterm()
+        give_back_sigterm()
         _joined.place = place
     if _joined.place != place:
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def join_mesh(place: Cluster) -> None:
         workers = _met(place)
         cluster.export_dtensor(workers, place.rank)
         dtensor.join()
-        _give_back_sigterm()
+        give_back_sigterm()
         _joined.place = place
         _joined.mesh = True
     if not _joined.mesh:
@@ -66,6 +66,21 @@ def join_mesh(place: Cluster) -> None:
             "TensorFlow can be in one cluster in a process. Received: a mesh over the ranks, after "
             "a block of another strategy. Use another process."
         )
+
+
+def join_as_task(place: Cluster) -> tuple[Endpoint, ...]:
+    """The same, as TensorFlow's own parameter servers have it: each rank has a task of its own.
+    Returns where they listen; the caller starts what does, and waits for the others."""
+    if _joined.place is not None:
+        raise ConfigurationError(
+            "TensorFlow can be in one cluster in a process. Received: parameter servers, after a "
+            "block of another strategy. Use another process."
+        )
+    _check_cold(early=False)
+    endpoints = cluster.exchange_endpoints(place)
+    _listen_at_own(place, endpoints)
+    _joined.place = place
+    return endpoints
 
 
 def _bring_up(place: Cluster, *, nccl: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
@@ -104,7 +119,7 @@ def _resolver(
     )
 
 
-def _check_cold() -> None:
+def _check_cold(*, early: bool = True) -> None:
     """Refuse before waiting for peers, not after. TensorFlow takes another number of threads
     only while it has not started."""
     threads = tf.config.threading
@@ -112,7 +127,7 @@ def _check_cold() -> None:
     try:
         threads.set_inter_op_parallelism_threads(before + 1)
     except RuntimeError as error:
-        raise too_late("a cluster") from error
+        raise too_late("a cluster", early=early) from error
     threads.set_inter_op_parallelism_threads(before)
 
 
@@ -141,7 +156,7 @@ def _listen_at_own(place: Cluster, workers: Sequence[Endpoint]) -> None:
         )  # fmt: skip
 
 
-def _give_back_sigterm() -> None:
+def give_back_sigterm() -> None:
     """SIGTERM means to a rank what it means to Python. Once the cluster is up TensorFlow has taken
     the signal, and does nothing with it but keep it from the script's own handler and from the
     system, which would end the rank."""

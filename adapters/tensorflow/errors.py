@@ -81,11 +81,12 @@ def _first_line(text: str) -> str:
     return line.rstrip(" .:") + "."
 
 
-def too_late(what: str) -> ConfigurationError:
-    """TensorFlow has run an op already, and `what` must come before the first."""
+def too_late(what: str, *, early: bool = True) -> ConfigurationError:
+    """TensorFlow has run an op already, and `what` must come before the first. early: whether
+    `dream run --strategy` sees to that."""
+    or_so = ", or start the script with `dream run --strategy NAME`, which sets this up by itself"
     return ConfigurationError(
         f"TensorFlow has already started, and the block needs {what} before its first op. "
         "Received: an op, a dataset, a model or another block before this one. Move the block up, "
-        "to right after the imports, or start the script with `dream run --strategy NAME`, which "
-        "sets this up by itself."
+        f"to right after the imports{or_so if early else ''}."
     )

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.experimental import dtensor
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context, record
 
 from dream.stall.phases import Phase, PhaseRule
@@ -106,6 +107,23 @@ def _without_memory_pass(executor: str | None, config: bytes) -> Any:
     made = ConfigProto.FromString(config)
     made.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
     return context.FunctionCallOptions(executor, made)
+
+
+def cut_over_servers(variable: Any) -> list[Any] | None:
+    """Return the shards of a variable that ParameterServerStrategy cut; None of any other."""
+    return list(variable.variables) if isinstance(variable, ShardedVariable) else None
+
+
+@contextmanager
+def scheduling(strategy: tf.distribute.ParameterServerStrategy) -> Iterator[None]:
+    """Inside, a function is traced as when it is scheduled: TensorFlow would warn that its own
+    coordinator does not run it."""
+    extended = strategy.extended
+    extended._being_scheduled = True
+    try:
+        yield
+    finally:
+        extended._being_scheduled = False
 
 
 STATEFUL_DRAWS = frozenset(

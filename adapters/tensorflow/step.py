@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 import keras
@@ -40,6 +41,7 @@ class LocalStep:
     statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
     most: micro-batches that a part's share is computed in, at most.
     engine: what offers the statistics of all parts' samples; None for nothing.
+    trained: what of the model gradients are taken of, and applied to.
     form: in which gradients travel; to be set before the first step.
     """
 
@@ -54,6 +56,7 @@ class LocalStep:
         ranks: bool,
         most: int = 1,
         engine: Engine | None = None,
+        trained: Callable[[Any], Sequence[Any]] = attrgetter("trainable_variables"),
     ) -> None:
         check_loss(loss)
         self._model = model
@@ -64,6 +67,7 @@ class LocalStep:
         self._ranks = ranks
         self._most = most
         self._engine = engine
+        self._trained = trained
         self._missing: list[bool] = []
         self.form: GradientFormat = NativeFormat()
 
@@ -113,7 +117,7 @@ class LocalStep:
             scaled = self._optimizer.scale_loss(value)
             if weight is not None:
                 scaled *= tf.cast(weight, scaled.dtype)
-        return value, tape.gradient(scaled, self._model.trainable_variables)
+        return value, tape.gradient(scaled, self._trained(self._model))
 
     def _in_micros(self, batch: Batch) -> tuple[tf.Tensor, list[Any]]:
         """The means over micro-batches that count for what is in them."""
@@ -152,7 +156,7 @@ class LocalStep:
 
     def _apply(self, gradients: list[Any]) -> None:
         with reduced_scope():
-            self._optimizer.apply(gradients, self._model.trainable_variables)
+            self._optimizer.apply(gradients, self._trained(self._model))
 
     def _reduce(
         self, batch: Batch, value: tf.Tensor, gradients: list[Any], *, weighed: bool

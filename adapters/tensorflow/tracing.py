@@ -35,12 +35,12 @@ class Compiled:
 
     def __call__(self, *batch: Any) -> Any:
         if not self._traced:
-            self._function.get_concrete_function(*_any_length(batch))
+            self._function.get_concrete_function(*any_length(batch))
             self._traced = True
         return self._function(*batch)
 
 
-def _any_length(batch: Any) -> Any:
+def any_length(batch: Any) -> Any:
     """The specs of a batch's tensors, or of what replicas hold of them, first dim open."""
     return tf.nest.map_structure(lambda x: _open(tf.type_spec_from_value(x)), batch)
 

@@ -24,6 +24,7 @@ from dream.cluster.exchange import (
 )
 from dream.cluster.export import (
     export_dtensor,
+    export_grpc_fails_fast,
     export_horovod,
     export_interface,
     export_tf_config,
@@ -63,6 +64,7 @@ __all__ = [
     "exchange",
     "exchange_endpoints",
     "export_dtensor",
+    "export_grpc_fails_fast",
     "export_horovod",
     "export_interface",
     "export_tf_config",

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Sequence
 from math import ceil
 
+from dream._errors import Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.cluster import settings
 from dream.cluster.launchers import HOROVOD
@@ -70,6 +72,7 @@ def export_horovod(cluster: Cluster) -> None:
 
     Under Horovod's own launcher it takes the place of what the launcher said, so that is told in
     dream's words too: this place is read from the environment again."""
+    _check_horovod_reaches(cluster)
     if cluster.source == HOROVOD.source:
         os.environ |= _own_words(cluster)
     for name, value in horovod_environment(cluster).items():
@@ -77,6 +80,21 @@ def export_horovod(cluster: Cluster) -> None:
             os.environ[name] = value
     for name, number in _ring_defaults().items():
         os.environ.setdefault(f"HOROVOD_{name}", str(number))
+
+
+def _check_horovod_reaches(cluster: Cluster) -> None:
+    """Refuse a store that Horovod's core does not reach, which would abort the process."""
+    store = cluster.rendezvous
+    if store is None:
+        return
+    try:
+        socket.getaddrinfo(store.host, store.port, socket.AF_INET)
+    except OSError as error:
+        raise Unsupported(
+            "Horovod's core comes to the job's store by IPv4 alone. Received: the store at "
+            f"{store}. Give the first host by an IPv4 address (--master-addr), or use another "
+            "reduction: gloo in torch, grpc in TensorFlow."
+        ) from error
 
 
 def _ring_defaults() -> dict[str, int]:
@@ -120,6 +138,12 @@ def export_tuning(log: str) -> None:
 def export_tf_config(cluster: Cluster, workers: Sequence[Endpoint]) -> None:
     """Put TF_CONFIG into this process's environment."""
     os.environ[TF_CONFIG] = tf_config_text(workers, cluster.rank)
+
+
+def export_grpc_fails_fast() -> None:
+    """Have a call to a task of TensorFlow's that is gone fail, where it would wait for another to
+    come: who calls decides, task by task."""
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"
 
 
 def export_dtensor(workers: Sequence[Endpoint], rank: int) -> None:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Self
 
 from dream._errors import ConfigurationError
@@ -21,9 +22,22 @@ from dream._topology import Endpoint
 from dream.cluster import settings
 from dream.cluster.settings import LARGEST_PORT
 
-LOOPBACK = "127.0.0.1"
+_LOOPBACKS = ("127.0.0.1", "::1")
+
+
+def _loopback() -> str:
+    """Return the address that a host has for itself: IPv4's, unless it has IPv6 alone."""
+    for host, family in zip(_LOOPBACKS, (socket.AF_INET, socket.AF_INET6), strict=True):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+            return host
+    return _LOOPBACKS[0]
+
+
+LOOPBACK = _loopback()
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _LOOPBACK_NAMES = ("localhost", "::1", "")
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 
 
@@ -232,8 +246,22 @@ def interface_toward(host: str) -> str | None:
     if is_loopback(host):
         return LOOPBACK_INTERFACE
     address = own_address(host)
+    if ":" in address:
+        return _interface_of_ipv6(address)
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if _address(name) == address), None)
+
+
+def _interface_of_ipv6(address: str) -> str | None:
+    """Return the interface that has an IPv6 address, by Linux's table: address, index, length of
+    its prefix, scope, flags, name."""
+    wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    with contextlib.suppress(OSError):
+        for line in _IPV6_ADDRESSES.read_text().splitlines():
+            words = line.split()
+            if words[0] == wanted:
+                return words[-1]
+    return None
 
 
 def _address(interface: str) -> str | None:

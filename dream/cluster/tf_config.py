@@ -5,6 +5,7 @@ parameter servers, `ps`, come last). Rank 0 serves
 torch's store and dream's own: at the two ports above the highest that the list names on its host,
 or the two below the lowest where those would be past 65535. MASTER_ADDR with MASTER_PORT, and
 DREAM_RENDEZVOUS_PORT, put others in their place. Tasks on several hosts need one DREAM_TOKEN.
+An evaluator is none of the ranks: it is a process alone, and the others do not count it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TF_CONFIG = "TF_CONFIG"
 _SOURCE = "TF_CONFIG"
 _KINDS = ("chief", "worker", "ps")
 """Kinds of tasks, in the order of their ranks."""
+_ASIDE = "evaluator"
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
@@ -41,6 +43,8 @@ class Task:
 
 
 def read(environ: Mapping[str, str]) -> Cluster | None:
+    if _evaluates(_value(environ)):
+        return Cluster(source=_SOURCE, evaluator=True)
     task = parse(environ)
     if task is None:
         return None
@@ -73,29 +77,44 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def parse(environ: Mapping[str, str]) -> Task | None:
-    """Return the variable as a Task; None where it is unset or names no cluster."""
+    """Return the variable as a Task; None where it is unset or names no cluster, or this process
+    stands beside it."""
+    value = _value(environ)
+    if not value.get("cluster") or _evaluates(value):
+        return None
+    text = environ[TF_CONFIG]
+    workers = _workers(value["cluster"], text)
+    index = _index(value.get("task"), value["cluster"], text)
+    return Task(workers, index, len(value["cluster"].get("ps", [])) or None)
+
+
+def _value(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the variable says; nothing where it is unset."""
     text = environ.get(TF_CONFIG)
     if not text:
-        return None
+        return {}
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise _malformed(f"it is no JSON ({error})", text) from error
     if not isinstance(value, dict):
         raise _malformed("it is no JSON object", text)
-    if not value.get("cluster"):
-        return None
-    workers = _workers(value["cluster"], text)
-    index = _index(value.get("task"), value["cluster"], text)
-    return Task(workers, index, len(value["cluster"].get("ps", [])) or None)
+    return value
+
+
+def _evaluates(value: Mapping[str, Any]) -> bool:
+    """Whether this process is the evaluator. Lists of tasks may name it or not."""
+    task = value.get("task")
+    return bool(value.get("cluster")) and isinstance(task, dict) and task.get("type") == _ASIDE
 
 
 def _workers(cluster: Any, text: str) -> tuple[Endpoint, ...]:
     if not isinstance(cluster, dict):
         raise _malformed('"cluster" is no JSON object', text)
-    strange = sorted(set(cluster) - set(_KINDS))
+    kinds = (*_KINDS, _ASIDE)
+    strange = sorted(set(cluster) - set(kinds))
     if strange:
-        known = ", ".join(f'"{kind}"' for kind in _KINDS)
+        known = ", ".join(f'"{kind}"' for kind in kinds)
         raise _malformed(f'"cluster" names {strange[0]!r}, and only {known} work', text)
     listed = [cluster.get(kind, []) for kind in _KINDS]
     if not all(isinstance(part, list) for part in listed):

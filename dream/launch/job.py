@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dream import _framework
 from dream._errors import ConfigurationError
+from dream.cluster.ports import LOOPBACK
 from dream.launch.output import Show
 from dream.mixed import ranks
 from dream.strategies import spec as specs
@@ -43,7 +44,7 @@ class Job:
     frameworks: tuple[Framework, ...] = ()
     nnodes: int = 1
     node_rank: int = 0
-    master_addr: str = "127.0.0.1"
+    master_addr: str = LOOPBACK
     master_port: int | None = None
     node_timeout: float = 15.0
     log_dir: Path | None = None

@@ -95,6 +95,12 @@ def _check_place(choice: Choice, place: Cluster) -> None:
             f"{place.world_size} tasks are servers in {place.source}. Leave them out, or use "
             "'parameter_server'."
         )
+    if place.evaluator and choice.given.get("engine") != "tensorflow":
+        raise ConfigurationError(
+            "This process is to evaluate what others train. Received: the task of an evaluator in "
+            f"{place.source}, for {choice.spec.name!r}, which knows none. Start it without "
+            "TF_CONFIG, on what training saves, or use 'parameter_server' with engine='tensorflow'."
+        )
     if place.alone and choice.reduction != "auto":
         raise ConfigurationError(
             "One process has no other to reduce with. Received: "

@@ -271,8 +271,13 @@ SHARDED = (
 )  # fmt: skip
 SERVERS = (
     Option(
-        "workers", int, None, "ranks that compute gradients, the first ones; what the servers "
-        "leave by default", minimum=1, mesh=True,
+        "engine", str, "dream", "whose servers: dream's, which `fit` and both frameworks have, or "
+        "TensorFlow's own, where rank 0 is the chief that runs the script and hands out steps",
+        choices=("dream", "tensorflow"), mesh=True, frameworks=("tensorflow",),
+    ),
+    Option(
+        "workers", int, None, "ranks that compute gradients, the first ones, or those after a "
+        "chief; what the servers leave by default", minimum=1, mesh=True,
     ),
     Option(
         "servers", int, 1, "ranks that own the parameters, the last ones", minimum=1, mesh=True
@@ -284,6 +289,11 @@ SERVERS = (
     Option(
         "snapshot_every", int, None, "updates between snapshots of the servers, from which `dream "
         "run --max-restarts` goes on; None for no snapshots", minimum=1, mesh=True,
+    ),
+    Option(
+        "partitioner", str, None, "engine='tensorflow': how kernels and embeddings are cut over "
+        "the servers, along their first dim: 'min_size:BYTES' or 'max_size:BYTES' a shard, or "
+        "'fixed:SHARDS'; None for whole", mesh=True, frameworks=("tensorflow",),
     ),
 )  # fmt: skip
 LOCAL = (

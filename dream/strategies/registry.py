@@ -37,7 +37,7 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
     ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.sharding.parallelism:sharded",
     ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split:model_parallel",
-    ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:ParameterServer",
+    ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:parameter_server",
     ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.local_sgd:LocalSgd",
     ("tensorflow", "hybrid"): f"{_TENSORFLOW}.parallel.split:model_parallel",
 }

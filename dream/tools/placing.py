@@ -49,6 +49,7 @@ def places(request: str, n: int, framework: Framework) -> Places:
     if not spec.several or (framework, options.get("split")) in _IN_ONE_PROCESS:
         return Places(f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)
     if isinstance(servers, int) and servers:
+        servers += options["engine"] == "tensorflow"  # the chief trains nothing, either
         workers = options["workers"]
         return Places(request, (workers if isinstance(workers, int) else n) + servers, 1, servers)
     return Places(request, n)

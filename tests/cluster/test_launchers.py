@@ -7,9 +7,10 @@ import os
 
 import pytest
 
-from dream import ConfigurationError
+from dream import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.cluster import detect, export_horovod, variables
+from dream.strategies import choice
 
 TORCHRUN = {
     "RANK": "3",
@@ -148,6 +149,24 @@ def test_servers_come_last() -> None:
         assert (place.rank, place.world_size, place.servers) == (rank, 4, 1)
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_evaluator_stands_beside_the_ranks(listed: bool) -> None:
+    """Whether the list of tasks names it or not; a strategy that knows none refuses it."""
+    cluster = {"worker": ["b:1"], "chief": ["a:1"], **({"evaluator": ["a:2"]} if listed else {})}
+    tasks = [("chief", 0), ("worker", 0), ("evaluator", 0)]
+    chief, worker, beside = (
+        detect({"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": t, "index": i}}),
+                **SEVERAL})
+        for t, i in tasks
+    )  # fmt: skip
+    assert (chief.rank, worker.rank, chief.world_size, worker.world_size) == (0, 1, 2, 2)
+    assert (beside.alone, beside.evaluator, chief.evaluator) == (True, True, False)
+    with pytest.raises(ConfigurationError, match="an evaluator in TF_CONFIG, for 'mirrored'"):
+        choice.strategy("mirrored", {}, beside)
+    own = choice.strategy("parameter_server", {"engine": "tensorflow"}, beside)
+    assert own.given == {"engine": "tensorflow"}
+
+
 def test_one_worker_is_alone() -> None:
     assert detect(tf_config(["a:1"])).alone
 
@@ -166,8 +185,8 @@ def test_one_worker_is_alone() -> None:
         (tf_config(["a:1", "a:1"]), "twice"),
         (tf_config(["a:1", "b:1"], index=2), "index 2 is not below 2"),
         (tf_config(["a:1", "b:1"], index=-1), "index -1"),
-        (tf_config(["a:1", "b:1"], kind="evaluator"), "'evaluator'"),
-        ({"TF_CONFIG": '{"cluster": {"evaluator": ["a:1"], "worker": ["b:1"]}}'}, "'evaluator'"),
+        (tf_config(["a:1", "b:1"], kind="judge"), "'judge'"),
+        ({"TF_CONFIG": '{"cluster": {"judge": ["a:1"], "worker": ["b:1"]}}'}, "'judge'"),
     ],
 )
 def test_malformed_tf_config(environ: dict[str, str], words: str) -> None:
@@ -249,3 +268,11 @@ def test_a_token_is_never_told() -> None:
 def test_horovods_variables_that_cannot_be(change: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         detect({**HOROVOD, **change})
+
+
+def test_horovods_core_is_not_sent_where_it_cannot_go() -> None:
+    """By IPv6 it would abort the process."""
+    there = Endpoint("fd00::1", 29500)
+    place = Cluster("dream run", rank=1, world_size=2, hosts=("a", "b"), rendezvous=there)
+    with pytest.raises(Unsupported, match=r"the store at \[fd00::1\]:29500"):
+        export_horovod(place)

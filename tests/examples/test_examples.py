@@ -181,6 +181,14 @@ def test_workers_that_do_not_wait_learn_as_well(script):
     assert int(updates) == sum(map(int, re.findall(r": (\d+)", told)))
 
 
+@pytest.mark.slow
+def test_a_chief_hands_steps_out():
+    line = ("-m", "dream", "run", "-n", "4", str(EXAMPLES / "parameter_server_tensorflow.py"))
+    found = output("tensorflow", *line)
+    assert "220 updates by 2 workers" in found
+    assert float(re.findall(r"test accuracy ([\d.]+)", found)[0]) > 0.9
+
+
 def test_knobs_change_no_number():
     """Micro-batches, clipping and a schedule: one process and two ranks end alike."""
     found = [output("", *line, str(EXAMPLES / "knobs.py")) for line in ([], RUN)]

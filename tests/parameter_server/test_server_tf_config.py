@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import row_of_ports
 
 SCRIPT = """
 import sys
@@ -24,23 +24,8 @@ print(strategy.name, strategy.topology.rank, strategy.staleness().updates)
 TASKS = [("chief", 0), ("worker", 0), ("ps", 0)]
 
 
-def ports(count: int) -> list[int]:
-    """Free ones in a row, and two above them."""
-    for _ in range(50):
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            first = found.getsockname()[1]
-        row = range(first, first + count + 2)
-        try:
-            for port in row:
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return list(row)[:count]
-    raise AssertionError("no ports")
-
-
 def start(script: Path, *arguments: str) -> list[subprocess.Popen[str]]:
-    chief, worker, server = (f"127.0.0.1:{port}" for port in ports(3))
+    chief, worker, server = (f"127.0.0.1:{port}" for port in row_of_ports(3))
     cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
     env = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return [

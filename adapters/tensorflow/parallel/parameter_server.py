@@ -1,7 +1,7 @@
 """`parameter_server`: workers that do not wait for one another, and servers that own the model.
 
-TensorFlow's own ParameterServerStrategy is not used: Keras 3's `fit` does not run under it, its
-count of updates is not atomic, and nothing bounds how stale a worker is.
+TensorFlow's own ParameterServerStrategy is taken by engine="tensorflow" alone: Keras 3's `fit` does
+not run under it, and nothing bounds how stale a worker is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream._adapter import Asynchronous, Metric, Plan, Step
+from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.keras.asynchronous.block import LocalBlock
@@ -40,6 +40,25 @@ from dream.parameter_server.job import (
 from dream.parameter_server.server import serve
 from dream.parameter_server.staleness import Staleness
 from dream.parameter_server.worker import Worker
+
+
+def parameter_server(plan: Plan) -> Adapter:
+    """Return dream's own servers, or TensorFlow's where the `engine=` option says so."""
+    if plan.options["engine"] == "tensorflow":
+        if plan.cluster.evaluator:
+            from dream.adapters.tensorflow.parallel.coordinated.evaluator import Evaluator
+
+            return Evaluator(plan)
+        from dream.adapters.tensorflow.parallel.coordinated.parallelism import Coordinated
+
+        return Coordinated(plan)
+    if plan.options["partitioner"] is not None:
+        raise Unsupported(
+            "dream's own servers cut parameters by size, by themselves. Received: "
+            f"partitioner={plan.options['partitioner']!r}. Leave it out, or add "
+            "engine='tensorflow'."
+        )
+    return ParameterServer(plan)
 
 
 @final

@@ -18,7 +18,7 @@ HERE = [
 ]
 SEEN_IN = "2.21"
 LOOK = """
-import json, threading
+import inspect, json, threading
 import tensorflow as tf
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.parallel.sharding import dtensor
@@ -51,6 +51,9 @@ print(json.dumps({
     "waits": sorted({f.rsplit("/", 1)[1] for f in files if f in private.waiting_files()}),
     "resource": isinstance(tf.Variable(1.0), private.ResourceVariable),
     "library": private.LIBRARY in open("/proc/self/maps").read(),
+    "scheduled": "self._being_scheduled = False" in inspect.getsource(
+        inspect.getmodule(tf.distribute.ParameterServerStrategy)
+    ),
     "lost": [name for name in dtensor.NAMES if not hasattr(dtensor._dtensor, name)],
 }))
 """
@@ -68,6 +71,7 @@ def test_tensorflow_has_what_dream_names() -> None:
         "release": found["release"],
         "resource": True,
         "library": True,
+        "scheduled": True,
         "lost": [],
         "phases": [],
     }, f"names were read off TensorFlow {SEEN_IN}"

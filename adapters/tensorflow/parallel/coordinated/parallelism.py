@@ -1,0 +1,178 @@
+"""The chief: it runs the script, and hands its steps out to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dream import stall
+from dream._adapter import Coordinating, Metric, Plan, Step
+from dream._errors import Unsupported
+from dream._topology import Topology
+from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.loss import Batch
+from dream.adapters.tensorflow.parallel.coordinated import tasks as tasks_of_ranks
+from dream.adapters.tensorflow.parallel.coordinated.block import CoordinatedBlock
+from dream.adapters.tensorflow.parallel.coordinated.dispatch import Dispatcher, Scheduled
+from dream.adapters.tensorflow.parallel.coordinated.partition import (
+    Partitioner,
+    check_shards,
+    readable_shards,
+    trained,
+)
+from dream.adapters.tensorflow.step import LocalStep, build_model
+from dream.collectives import Communicator
+from dream.parameter_server.coordinated import Tasks
+from dream.parameter_server.job import refuse_before_block, refuse_communicator, refuse_weigh
+
+_ALL_LOOPS = (
+    "fit", "train_on_batch", "evaluate", "predict", "test_on_batch", "predict_on_batch",
+)  # fmt: skip
+_WHY = "Keras's loops do not run on TensorFlow's own parameter servers"
+
+
+@final
+class Coordinated(Coordinating):
+    """One rank of the job. Only the chief comes out of `enter`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._tasks = tasks = Tasks.of(plan.cluster, plan.options)
+        text = plan.options["partitioner"]
+        self._partitioner = None if text is None else Partitioner(str(text), tasks.servers)
+        kind, _ = tasks.own
+        self._topology = Topology.of(
+            plan.cluster, num_replicas=tasks.workers, device="CPU:0", role=kind
+        )
+        self._block = CoordinatedBlock(refused=_ALL_LOOPS, several=tasks.workers > 1, why=_WHY)
+        self._strategy: tf.distribute.ParameterServerStrategy | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._inside = ExitStack()
+        self._evaluated: dict[Any, Any] = {}
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def communicator(self) -> Communicator:
+        refuse_communicator()
+
+    def enter(self) -> None:
+        if self._topology.role != "chief":
+            tasks_of_ranks.serve(self._tasks)
+        if self._strategy is None:
+            self._strategy, attendance = tasks_of_ranks.lead(self._tasks, self._partitioner)
+            self._dispatcher = Dispatcher(self._tasks, attendance, self._strategy)
+        with ExitStack() as inside:
+            inside.enter_context(self._strategy.scope())
+            inside.enter_context(readable_shards())
+            self._block.enter()
+            inside.callback(self._block.exit)
+            self._inside = inside.pop_all()
+
+    def exit(self) -> None:
+        self._inside.close()
+
+    def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        return tuple(map(self._prepare, objects))
+
+    def _prepare(self, item: Any) -> Any:
+        if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
+            self._block.check_made_here(item)
+            return item
+        if isinstance(item, tf.data.Dataset):
+            return item  # the chief reads it, and each batch goes to one worker
+        if callable(item):
+            return self._dispatch.per_worker(item)
+        raise Unsupported(
+            "prepare takes Keras models, Keras optimizers, tf.data.Dataset of global batches, and "
+            f"functions that make one on each worker. Received: {type(item).__name__}. Make it "
+            "one of these."
+        )
+
+    def train_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        for item in (model, optimizer):
+            self._block.check_made_here(item)
+        inner = LocalStep(model, loss, optimizer, weight, None, ranks=True, trained=trained)
+        fresh = True
+
+        def step(*batch: Any) -> Scheduled:
+            """Hand the batch out to a worker, and return the mean loss over it."""
+            nonlocal fresh
+            stall.stepped()
+            tensors = tf.nest.map_structure(tf.convert_to_tensor, batch)
+            if fresh:
+                self._build(model, optimizer, tensors)
+                self._dispatch.trace(inner, tensors)
+                fresh = False
+            return self._dispatch.schedule(inner, tensors, {})
+
+        return step
+
+    def evaluate(
+        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
+    ) -> dict[str, float]:
+        """Evaluate by the workers, a batch each, on what all steps so far have made."""
+        key = id(model), tuple(metrics.items())
+        if key not in self._evaluated:
+            checked = evaluation.checked(metrics)
+
+            def sums(*batch: Any) -> tf.Tensor:
+                return evaluation.sums(model, batch, checked)
+
+            self._evaluated[key] = sums
+        function = self._evaluated[key]
+        self._dispatch.join()
+        parts = [
+            self._dispatch.schedule(
+                function, tf.nest.map_structure(tf.convert_to_tensor, batch), {}
+            )
+            for batch in data
+        ]
+        return evaluation.means(metrics, sum(self._dispatch.fetch(parts)))
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        refuse_weigh(count)
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        """What the servers hold once all that was handed out is done."""
+        self._dispatch.join()
+        return {v.path: np.asarray(v) for v in model.variables}
+
+    def schedule(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Scheduled:
+        return self._dispatch.schedule(function, args, kwargs)
+
+    def join(self) -> None:
+        self._dispatch.join()
+
+    def fetch(self, value: Any) -> Any:
+        return self._dispatch.fetch(value)
+
+    @property
+    def _dispatch(self) -> Dispatcher:
+        if self._dispatcher is None:
+            refuse_before_block()
+        return self._dispatcher
+
+    def _build(self, model: Any, optimizer: Any, batch: Batch) -> None:
+        """Make what Keras would make during the first step, on the servers."""
+        assert self._strategy is not None
+        with self._strategy.scope(), readable_shards():
+            build_model(model, batch)
+            check_shards(model, optimizer)
+            if not optimizer.built:
+                optimizer.build(trained(model))
