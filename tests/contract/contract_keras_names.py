@@ -170,7 +170,10 @@ OF_ANY_DEVICES = frozenset(
         "fitted_after_the_block",
         "accumulated_adamw_rank_without_sample",
         "accumulated_by_the_optimizer",
+        "accumulated_twice",
         "averaged_by_the_optimizer",
+        "clip_norm_in_a_step",
+        "clip_norm_with_a_scaled_loss",
         "clip_value",
         "knobs_refused",
         "precision_bfloat16",
@@ -181,7 +184,15 @@ OF_ANY_DEVICES = frozenset(
 )
 """Nothing in them is of devices in one process: held by the cell of two processes that runs all."""
 OF_ANY_WIRE = frozenset(
-    {"shuffled", "global_clipnorm", "several_outputs", "batch_normalisation", "copies"}
+    {
+        "shuffled",
+        "global_clipnorm",
+        "clip_norm",
+        "several_outputs",
+        "batch_normalisation",
+        "copies",
+        "loop_written_by_hand",
+    }
 )
 """Nothing in them is of what adds up: held by the cell that runs all."""
 OF_ANY_PARTS = frozenset(
