@@ -1,0 +1,40 @@
+"""One copy of the weights a host: the bits of replicas of their own, and nothing in silence."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import one_copy_scripts
+import pytest
+
+import dream
+
+
+@cache
+def results() -> list[dict[str, Any]]:
+    return dream.launch(one_copy_scripts.everything, n=2, framework="torch", timeout=300)
+
+
+@pytest.mark.parametrize("case", [*one_copy_scripts.MAKES, "accumulate", "shares", "checkpoint"])
+def test_ten_uneven_steps_end_at_the_same_bits(case: str) -> None:
+    assert [rank[case] for rank in results()] == ["", ""]
+
+
+def test_parameters_and_state_lie_once() -> None:
+    assert [rank["memory"] for rank in results()] == [[True] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("loop_untouched", "Make step = strategy.train_step(model, loss, optimizer)"),
+        ("step_by_hand", "Received: AdamW.step() in the loop"),
+        ("written_outside", "A parameter was written outside the update"),
+        ("part_of_a_model", "Received: 3 of its parameters that SGD does not step"),
+        ("LBFGS", "Received: LBFGS. Use one of SGD, Adam,"),
+    ],
+)
+def test_what_would_be_another_model_is_refused_on_every_rank(act: str, said: str) -> None:
+    for rank in results():
+        assert said in rank[act]
