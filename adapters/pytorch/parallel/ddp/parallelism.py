@@ -46,6 +46,7 @@ KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 def ddp(plan: Plan) -> Parallelism:
     """Replicas of one framework, or of two."""
     if plan.mixed:
+        one_copy.refuse_mixed(plan)
         made: Parallelism = registry.load("dream.adapters.pytorch.parallel.mixed:Mixed")(plan)
         return made
     return Ddp(plan)

@@ -75,7 +75,7 @@ def asked(
     if wire is None:
         logger.info("one_copy=True: there is one rank, which has one copy anyway")
         return None
-    _check(plan, device, wire)
+    _check(plan, device.type, wire.name)
     knobs.only(_HONOURED, "One copy of the weights")
     for name, default in _OF_DDP.items():
         if plan.options.get(name, default) != default:
@@ -86,23 +86,28 @@ def asked(
     return OneCopyTraining(Host(groups.everybody(plan.cluster), world))
 
 
-def _check(plan: Plan, device: torch.device, wire: Wire) -> None:
+def refuse_mixed(plan: Plan) -> None:
+    """Refuse it in a job of two frameworks."""
+    if plan.options.get("one_copy"):
+        raise _elsewhere("ranks of two frameworks")
+
+
+def _check(plan: Plan, device: str, reduction: str) -> None:
     place = plan.cluster
     hosts = place.world_size // place.local_world_size
-    received = ""
     if hosts > 1:
-        received = f"{place.world_size} ranks on {hosts} hosts"
-    elif device.type != "cpu":
-        received = f"replicas on {device.type}"
-    elif plan.mixed:
-        received = "ranks of two frameworks"
-    elif wire.name != groups.NAME:
-        received = f"reduction={wire.name!r}"
-    if received:
-        raise Unsupported(
-            "One copy of the weights is for replicas of torch on the CPU of one host, over "
-            f"reduction='shared_memory'. Received: {received}. Leave one_copy out."
-        )
+        raise _elsewhere(f"{place.world_size} ranks on {hosts} hosts")
+    if device != "cpu":
+        raise _elsewhere(f"replicas on {device}")
+    if reduction != groups.NAME:
+        raise _elsewhere(f"reduction={reduction!r}")
+
+
+def _elsewhere(received: str) -> Unsupported:
+    return Unsupported(
+        "One copy of the weights is for replicas of torch on the CPU of one host, over "
+        f"reduction='shared_memory'. Received: {received}. Leave one_copy out."
+    )
 
 
 def refused_loop() -> ConfigurationError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import resource
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +112,8 @@ def everything() -> dict[str, Any]:
     found["shares"] = compared(MAKES["SGD"], shares=[3, 1])
     found["checkpoint"] = resumed()
     found["memory"] = where_it_lies()
-    return found | {name: refused(act) for name, act in ACTS.items()} | {"LBFGS": unlike()}
+    found |= {name: refused(act) for name, act in ACTS.items()}
+    return found | {name: refused(start_only, **options) for name, options in OTHERS.items()}
 
 
 def resumed() -> str:
@@ -187,27 +189,39 @@ def part_of_a_model(strategy: Any, model: nn.Module, *_: Any) -> None:
     run(strategy.train_step(model, F.cross_entropy, some), 1)
 
 
-ACTS = {act.__name__: act for act in (
-    loop_untouched, step_by_hand, written_outside, part_of_a_model,
-)}  # fmt: skip
+def another_optimizer(strategy: Any, model: nn.Module, *_: Any) -> None:
+    strategy.train_step(model, F.cross_entropy, optim.LBFGS(model.parameters()))
 
 
-def refused(act: Callable[..., None]) -> str:
+def no_room(strategy: Any, *_: Any) -> None:
+    """Files, and so the memory that is made of one, may have 4 KB on rank 0."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if strategy.topology.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with dream.strategy("mirrored", one_copy=True) as strategy:
+        run(start(strategy)[2], 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def start_only(*_: Any) -> None:
+    """What is refused is refused when the block is made."""
+
+
+ACTS = {act.__name__: act for act in (
+    loop_untouched, step_by_hand, written_outside, part_of_a_model, another_optimizer, no_room,
+)}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "over gloo": {"reduction": "gloo"}, "clipped": {"clip_norm": 1.0}, "buckets": {"bucket_mb": 5},
+}  # fmt: skip
+
+
+def refused(act: Callable[..., None], **options: Any) -> str:
+    try:
+        with dream.strategy("mirrored", one_copy=True, **options) as strategy:
             model, optimizer, step = start(strategy)
             run(step, 2)
             act(strategy, model, optimizer, step)
-    except dream.DreamError as error:
-        return str(error)
-    return "nothing was said"
-
-
-def unlike() -> str:
-    try:
-        with dream.strategy("mirrored", one_copy=True) as strategy:
-            model, _, _ = start(strategy)
-            strategy.train_step(model, F.cross_entropy, optim.LBFGS(model.parameters()))
     except dream.DreamError as error:
         return str(error)
     return "nothing was said"
