@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import distributed
+from torch import distributed, nn
 
 from dream import cluster
-from dream._errors import ConfigurationError, DreamError, WorkerFailed
+from dream._errors import ConfigurationError, DreamError, Unsupported, WorkerFailed
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
@@ -56,3 +56,15 @@ def peer_failed(action: str, error: Exception) -> DreamError:
         f"A peer is gone, late or out of step. Received during {action}: {error}. "
         "The rank that failed first says why."
     )
+
+
+def refuse_computed(module: nn.Module) -> None:
+    """Refuse a first call whose parameters were computed: whose they are cannot be seen then."""
+    for name, parameter in module.named_parameters():
+        if not parameter.is_leaf:
+            raise Unsupported(
+                "A model's first training call has parameters that were computed, as by "
+                f"functional_call. Received: {name} of {type(module).__name__}. Compute them in "
+                "the model's forward or by torch.nn.utils.parametrize; or call the model as "
+                "model(...) once before, with gradients on."
+            )

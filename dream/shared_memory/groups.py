@@ -41,16 +41,7 @@ def met(meet: Meet, ranks: Sequence[int], mine: int, seconds: float) -> Group:
     """`connect`, by whatever means the ranks meet."""
     made, told = _introduce(meet, ranks, mine)
     first = told[0]
-    fd = made.fd if made else memory.open_through_proc(first.pid, first.fd, first.key)
-    said = meet("reached", _yes(fd))
-    missing = [rank for rank, word in zip(ranks, said, strict=True) if word != b"yes"]
-    if missing:
-        fd = _handed(meet, made, len(missing)) if made else _fetched(meet, fd, first.key)
-        if any(word != b"yes" for word in meet("handed", _yes(fd))):
-            if fd is not None:
-                os.close(fd)
-            raise _apart(ranks, missing)
-    assert fd is not None
+    fd = reach(meet, ranks, made, (first.pid, first.fd, first.key))
     group, why = None, ""
     try:
         group = Group(fd, ranks, mine, slot=first.slot, spin=_a_core_each(told), seconds=seconds)
@@ -62,6 +53,24 @@ def met(meet: Meet, ranks: Sequence[int], mine: int, seconds: float) -> Group:
             group.close()
         raise Unsupported(refusals[0])
     return group
+
+
+def reach(
+    meet: Meet, ranks: Sequence[int], made: Made | None, address: tuple[int, int, bytes]
+) -> int:
+    """The memory that the first of the ranks has made, on each of them; made: there alone.
+    address: its process, its descriptor there, and the token at its end."""
+    fd = made.fd if made else memory.open_through_proc(*address)
+    said = meet("reached", _yes(fd))
+    missing = [rank for rank, word in zip(ranks, said, strict=True) if word != b"yes"]
+    if missing:
+        fd = _handed(meet, made, len(missing)) if made else _fetched(meet, fd, address[2])
+        if any(word != b"yes" for word in meet("handed", _yes(fd))):
+            if fd is not None:
+                os.close(fd)
+            raise _apart(ranks, missing)
+    assert fd is not None
+    return fd
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,21 @@ def make(ranks: int, needed: Callable[[int, int], int]) -> Made:
     )
 
 
+def reserve(size: int) -> Made:
+    """So many bytes, all of them there from now on."""
+    refusals = []
+    for create in (_anonymous, _nameless):
+        try:
+            return _filled(create(), size + TOKEN, 0)
+        except OSError as error:
+            refusals.append(f"{create.__name__[1:]} memory: {error.strerror}")
+    raise Unsupported(
+        f"There is no memory for the ranks to share. Received: {size} bytes of "
+        f"{', of '.join(refusals)}. Give the job or its container more memory, or raise the limit "
+        f"on file sizes (ulimit -f) or the size of {_FOLDER}."
+    )
+
+
 def _say_smaller(slot: int, refusal: str) -> None:
     logger.warning(
         "shared memory goes by smaller pieces, of %d KiB, and slower: the system refused %s",

@@ -169,6 +169,11 @@ REPLICAS = (
         choices=("equal", "auto"), also=(list, tuple),
     ),
     Option(
+        "one_copy", bool, False, "the replicas of one host hold parameters and optimizer state "
+        "once, in memory that they share, and each updates a part of them; in train_step, with an "
+        "element-wise optimizer, on the CPU", mesh=True, frameworks=("torch",),
+    ),
+    Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),
     ),

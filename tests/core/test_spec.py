@@ -42,6 +42,7 @@ def test_options_have_defaults() -> None:
         "find_unused": False,
         "resync": None,
         "shares": "equal",
+        "one_copy": False,
         "strict": False,
     }
 

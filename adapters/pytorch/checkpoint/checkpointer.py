@@ -53,6 +53,7 @@ class TorchCheckpointer(Checkpointer):
     def set_model(self, model: nn.Module, arrays: Arrays) -> None:
         for name, tensor in model.state_dict().items():
             tensor.copy_(_laid_as(tensor, torch.from_numpy(arrays[name])))
+        self._parallelism.loaded()
 
     def describe(self, model: nn.Module) -> layers.Plain:
         described = describe(model)

@@ -66,8 +66,7 @@ class WeighedBackward:
     among: the ranks that share batches. updates: where several micro-batches make one update.
     strict: raise where a loss is not understood. lent: for modules that are trained after their
     block. within: what wraps the passes themselves. lineage: to be told of batches. installed:
-    whether the block is open, and `torch.autograd.backward` wrapped. stamped: what is told with
-    the gradients, and heard of.
+    whether the block is open. stamped: what is told with the gradients, and heard of.
     """
 
     def __init__(
@@ -397,6 +396,5 @@ def _begun(bearer: Bearer) -> bool:
 
 def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:
     """Whether a further backward would use the root's own value."""
-    return bool(keep.get("retain_graph") or keep.get("create_graph")) and (
-        private.saved(root.grad_fn, "result") is not None
-    )
+    again = keep.get("retain_graph") or keep.get("create_graph")
+    return bool(again) and private.saved(root.grad_fn, "result") is not None

@@ -208,6 +208,9 @@ class Parallelism(ABC):
         """Have what a model's calls gathered be in parts again; replicas have none."""
         return
 
+    def loaded(self) -> None:  # noqa: B027
+        """A checkpoint's weights were written to a model, on every rank."""
+
     def checkpointer(self) -> Checkpointer:
         """What saves and loads its models, optimizers and generators."""
         if not self.checkpoints:

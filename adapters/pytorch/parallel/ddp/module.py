@@ -16,11 +16,13 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.collectives import GradientHook
-from dream.adapters.pytorch.errors import unfinished
+from dream.adapters.pytorch.errors import refuse_computed, unfinished
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
+from dream.adapters.pytorch.parallel.one_copy.training import OneCopyTraining, refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
@@ -31,11 +33,13 @@ from dream.shared_memory import Riders
 @dataclass(frozen=True, slots=True)
 class DdpSettings:
     """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
-    riders: what travels with each bucket that it reduces."""
+    riders: what travels with each bucket that it reduces. once: what puts parameters in memory that
+    all ranks share, instead; None for replicas of their own."""
 
     options: Mapping[str, Any]
     hook: GradientHook | None
     riders: Riders | None = None
+    once: OneCopyTraining | None = None
 
     def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
@@ -141,11 +145,13 @@ _requires_grad = attrgetter("requires_grad")
 class DdpModule(DistributedModule, Bearer):
     """Takes the calls of one module and runs them under DDP.
 
-    trained: the parameters that this module's DDP reduces, the message not among them.
+    trained: the parameters that this module's DDP reduces, the message not among them. copy: the
+    one of all ranks, instead of a DDP.
     """
 
     completes = True
     trained: list[nn.Parameter] = []
+    copy: OneCopy | None = None
 
     def __init__(
         self,
@@ -177,6 +183,8 @@ class DdpModule(DistributedModule, Bearer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.registry.training_call():
             return self._beside(args, kwargs)
+        if self._settings.once is not None:
+            raise refused_loop()
         if self.registry.training.scaling is not None:
             self.registry.training.scaling.loop_calls()
         share = self.registry.shares.of((*args, *kwargs.values()))
@@ -225,6 +233,8 @@ class DdpModule(DistributedModule, Bearer):
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
         a gradient of has none after it, as on one device."""
         self.backwards.averaged()
+        if self.copy is not None and self.completes:
+            self.copy.reduce()
         if self._reducer is None or not self.completes or self._runner.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -266,6 +276,9 @@ class DdpModule(DistributedModule, Bearer):
         for handle in self._held:
             handle.remove()
         self._held = []
+        if self.copy is not None:
+            self.copy.release()
+            self.copy = None
         if self._ddp is not None:
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
@@ -331,7 +344,7 @@ class DdpModule(DistributedModule, Bearer):
             self.registry.settle(self.module)  # before rank 0's weights are rounded
             precision.cast(self.module)
         self._parameters = list(self.module.parameters())
-        _refuse_given(self.module)
+        refuse_computed(self.module)
         self._trained = ()
 
     def _untaken(self) -> list[nn.Parameter]:
@@ -355,16 +368,23 @@ class DdpModule(DistributedModule, Bearer):
                 self._runner.message = self._new_message()
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
-                self._ddp = self._settings.wrap(self._runner, taken)
+                self._join(taken)
                 self.registry.begin(self.module)
-                self._forward = forward_of(self._ddp, self._runner)
-                if not self._ddp.find_unused_parameters:
-                    self._reducer = self._ddp.reducer
             if self.registry.updates is not None:
                 self._held = self.registry.updates.held.watch(self.trained)
             if self._ddp is not None and self._settings.sparse(self._runner):
                 self._held += [parameter.register_hook(_apart) for parameter in self.trained]
             self.backwards.watch_others(self.trained[0])
+
+    def _join(self, taken: set[int]) -> None:
+        """Have gradients reduced: by DDP, or to the one copy of all ranks."""
+        if self._settings.once is not None:
+            self.copy = self._settings.once.take(self.trained)
+            return
+        self._ddp = self._settings.wrap(self._runner, taken)
+        self._forward = forward_of(self._ddp, self._runner)
+        if not self._ddp.find_unused_parameters:
+            self._reducer = self._ddp.reducer
 
     def _new_message(self) -> LossMessage:
         """One in the gradients' own bucket, where they are not of half precision."""
@@ -377,15 +397,3 @@ def _apart(gradient: torch.Tensor) -> torch.Tensor:
     """A sparse gradient in memory of its own: its values may be those that backward goes on from,
     and DDP divides them in place."""
     return gradient.clone() if gradient.is_sparse else gradient
-
-
-def _refuse_given(module: nn.Module) -> None:
-    """Refuse a first call whose parameters were computed: whose they are cannot be seen then."""
-    for name, parameter in module.named_parameters():
-        if not parameter.is_leaf:
-            raise Unsupported(
-                "A model's first training call has parameters that were computed, as by "
-                f"functional_call. Received: {name} of {type(module).__name__}. Compute them in "
-                "the model's forward or by torch.nn.utils.parametrize; or call the model as "
-                "model(...) once before, with gradients on."
-            )

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from dream._adapter import Plan
+from dream._adapter import Plan, Step
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
@@ -31,6 +31,7 @@ from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
+from dream.adapters.pytorch.parallel.one_copy import training as one_copy
 from dream.adapters.pytorch.train_step import (
     Batch,
     Cuts,
@@ -52,6 +53,7 @@ KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 def ddp(plan: Plan) -> Parallelism:
     """Replicas of one framework, or of two."""
     if plan.mixed:
+        one_copy.refuse_mixed(plan)
         made: Parallelism = registry.load("dream.adapters.pytorch.parallel.mixed:Mixed")(plan)
         return made
     return Ddp(plan)
@@ -171,7 +173,10 @@ class Averaging(Synchronous):
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
         self._reducing = dict(self.plan.options)
-        settings = DdpSettings(self._reducing, hook, riders)
+        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.world, self.wire)
+        if self._once is not None:
+            self.keras_block = None
+        settings = DdpSettings(self._reducing, hook, riders, self._once)
         return partial(DdpModule, settings=settings, backward=self._backward)
 
     def _called(self) -> Callable[[], bool]:
@@ -204,7 +209,28 @@ class Averaging(Synchronous):
     def closed(self) -> None:
         self._backward.installed = False
         self._backward.lineage.rest()
+        if self._once is not None:
+            self._once.let_go()
         super().closed()
+
+    def train_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        if self._once is None:
+            return super().train_step(model, loss, optimizer, weight)
+        root = self.registry.distribute(model)
+        assert isinstance(root, DdpModule)
+        self.adopt(optimizer)
+        step = super().train_step(model, loss, optimizer, weight)
+        return self._once.step(optimizer, lambda: root.copy, step)
+
+    def loaded(self) -> None:
+        if self._once is not None:
+            self._once.loaded()
 
     def forward_backward(
         self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None

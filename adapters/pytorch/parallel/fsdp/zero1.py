@@ -8,7 +8,7 @@ from typing import Any, final
 from weakref import WeakSet
 
 import torch
-from torch import nn, optim
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
@@ -17,6 +17,7 @@ from dream._adapter import Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
+from dream.adapters.pytorch.parallel.one_copy.update import ELEMENTWISE
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state, saving_wholes
 from dream.collectives import Communicator
@@ -63,10 +64,7 @@ class ZeroOne(Averaging):
         return super().train_step(model, loss, optimizer, weight)
 
 
-_BY_ELEMENT = {
-    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad,
-    optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
-}  # fmt: skip
+_BY_ELEMENT = {*ELEMENTWISE}
 """What these do to an element depends on no other one, so rows may be stepped by themselves."""
 
 

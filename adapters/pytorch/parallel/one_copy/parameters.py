@@ -1,0 +1,176 @@
+"""The parameters of a module, once on a host, and how their gradients come together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from mmap import mmap
+from typing import final
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch.parallel.one_copy.layout import Layout, layouts
+from dream.adapters.pytorch.private import version_of
+from dream.adapters.shared_memory._buckets import name_of
+from dream.collectives import Communicator
+from dream.shared_memory import Group, block
+
+_MISSING, _WRITTEN = 6, 7
+"""Places among the numbers that travel with a call."""
+
+
+@final
+class Host:
+    """The ranks of one host."""
+
+    def __init__(self, group: Group, world: Communicator) -> None:
+        self.group, self._world = group, world
+
+    def memory(self, size: int) -> mmap:
+        """Memory that all of them map; all of them call."""
+
+        def meet(step: str, said: bytes) -> list[bytes]:
+            told = self._world.all_gather_object((step, said))
+            return [word for _, word in told]
+
+        return block(meet, self.group.ranks, self.group.place, size)
+
+
+@final
+class OneCopy:
+    """A module's trained parameters.
+
+    A gradient comes to this rank's own memory; of the part that this rank updates it is the mean
+    over all ranks once `reduce` has ended, elsewhere it is the rank's own.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], host: Host) -> None:
+        """parameters: alike on all ranks."""
+        self.host = host
+        group = host.group
+        self.layouts = layouts(parameters, group.size, group.place)
+        self._memory = [host.memory(layout.bytes) for layout in self.layouts]
+        self._gradients = [torch.zeros(each.length, dtype=each.dtype) for each in self.layouts]
+        self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self.pieces: dict[nn.Parameter, tuple[nn.Parameter, Layout, int]] = {}
+        self._handles: list[RemovableHandle] = []
+        self._left_out = False
+        for layout, memory, gradients in zip(
+            self.layouts, self._memory, self._gradients, strict=True
+        ):
+            self._move(layout, memory, gradients)
+        group.barrier()
+        self._flags = torch.zeros(len(self._views), dtype=torch.int32)
+        self.note()
+
+    def note(self) -> None:
+        """What the parameters hold now is right."""
+        self._versions = [version_of(parameter) for parameter, _ in self._views]
+        self._addresses = [parameter.data_ptr() for parameter, _ in self._views]
+
+    def reduce(self) -> None:
+        """Have this rank's part of the gradients be the mean over all ranks."""
+        if self._left_out:
+            self._take_in()
+        group = self.host.group
+        missing = [place for place, (p, _) in enumerate(self._views) if p.grad is None]
+        for place in missing:
+            self._views[place][1].zero_()
+        group.riders.own[_MISSING] = float(len(missing))
+        group.riders.own[_WRITTEN] = float(self._written() is not None)
+        for layout, gradients in zip(self.layouts, self._gradients, strict=True):
+            at = gradients.data_ptr()
+            own = at + layout.first * layout.item
+            group.reduce_scatter(at, own, layout.share, name_of(layout.dtype), "mean")
+        told = group.riders.means[_MISSING], group.riders.means[_WRITTEN]
+        group.riders.own[_MISSING] = group.riders.own[_WRITTEN] = 0.0
+        if told[1]:
+            raise _written_outside(self._written())
+        if told[0]:
+            self._leave_out(missing)
+
+    def let_go(self) -> None:
+        """Have every rank hold its own again."""
+        self.release()
+        for parameter, _ in self._views:
+            parameter.data = parameter.detach().clone()
+
+    def release(self) -> None:
+        """Gradients come to the parameters as ever."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _move(self, layout: Layout, memory: mmap, gradients: torch.Tensor) -> None:
+        for place, parameter in enumerate(layout.parameters):
+            there = layout.whole(memory, place)
+            if self.host.group.place == 0:
+                there.copy_(parameter.detach())
+            parameter.data = there
+            piece = nn.Parameter(layout.piece(memory, place))
+            piece.grad = layout.piece(gradients, place)
+            self.pieces[parameter] = piece, layout, place
+            view = layout.whole(gradients, place)
+            if parameter.grad is not None:
+                parameter.grad = None
+            self._views.append((parameter, view))
+            came = partial(_came, view)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(came))
+
+    def _written(self) -> tuple[int, ...] | None:
+        """The shape of a parameter that was written since the last note."""
+        for (parameter, _), version, address in zip(
+            self._views, self._versions, self._addresses, strict=True
+        ):
+            if version_of(parameter) != version or parameter.data_ptr() != address:
+                return tuple(parameter.shape)
+        return None
+
+    def _leave_out(self, missing: Sequence[int]) -> None:
+        """What no rank has a gradient of is not stepped."""
+        self._flags.fill_(1)
+        self._flags[list(missing)] = 0
+        at = self._flags.data_ptr()
+        self.host.group.all_reduce(at, at, len(self._flags), "int32", "max")
+        gradients = dict(zip(map(id, self.layouts), self._gradients, strict=True))
+        for (parameter, view), came in zip(self._views, self._flags.tolist(), strict=True):
+            piece, layout, place = self.pieces[parameter]
+            parameter.grad = view if came else None
+            piece.grad = layout.piece(gradients[id(layout)], place) if came else None
+        self._left_out = True
+
+    def _take_in(self) -> None:
+        """The next step may have a gradient of each."""
+        self._left_out = False
+        for layout, gradients in zip(self.layouts, self._gradients, strict=True):
+            for place, parameter in enumerate(layout.parameters):
+                piece = self.pieces[parameter][0]
+                if piece.grad is None:
+                    piece.grad = layout.piece(gradients, place)
+
+
+def _came(view: torch.Tensor, parameter: torch.Tensor) -> None:
+    """A gradient goes to its place as soon as it is there: it is in the cache still, and its own
+    memory is free for the next one."""
+    gradient = parameter.grad
+    if gradient is view or gradient is None:
+        return
+    if gradient.is_sparse:
+        raise Unsupported(
+            "With one copy of the weights gradients are dense. Received: a sparse one, of shape "
+            f"{tuple(gradient.shape)}. Make the embedding with sparse=False, or leave one_copy out."
+        )
+    view.copy_(gradient)
+    parameter.grad = view
+
+
+def _written_outside(shape: tuple[int, ...] | None) -> ConfigurationError:
+    what = "one on another rank" if shape is None else f"a parameter of shape {shape}"
+    return ConfigurationError(
+        "A parameter was written outside the update, and there is one copy of it for all ranks, "
+        f"each of which would write it. Received: {what}. Load weights by strategy.load, or "
+        "before the first step, or leave one_copy out."
+    )
