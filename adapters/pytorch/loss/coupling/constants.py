@@ -19,7 +19,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
-from dream.adapters.pytorch.loss.coupling.lineage import Lineage, Mixed
+from dream.adapters.pytorch.loss.coupling.lineage import Lineage, MixedRows
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
@@ -340,7 +340,7 @@ def _nodes(starts: Iterable[Any]) -> Iterable[Any]:
                 left += graph.operands(node)
 
 
-def _by_name(met: Iterable[Mixed]) -> list[float]:
+def _by_name(met: Iterable[MixedRows]) -> list[float]:
     """A figure a slot, which a function's name gives it: some rank may have met less."""
     figures = [-inf] * _SLOTS
     for each in met:
@@ -349,7 +349,7 @@ def _by_name(met: Iterable[Mixed]) -> list[float]:
     return figures
 
 
-def _of_all_rows(met: Iterable[Mixed], pairs: list[tuple[float, float]]) -> Iterable[str]:
+def _of_all_rows(met: Iterable[MixedRows], pairs: list[tuple[float, float]]) -> Iterable[str]:
     """On every rank alike, be it one that has met nothing there."""
     names = {_slot_of(each): f", by {each.name}" for each in met}
     for slot, (most, least) in enumerate(pairs):
@@ -357,7 +357,7 @@ def _of_all_rows(met: Iterable[Mixed], pairs: list[tuple[float, float]]) -> Iter
             yield f"the loss has something made of all of a share's rows{names.get(slot, '')}"
 
 
-def _slot_of(mixed: Mixed) -> int:
+def _slot_of(mixed: MixedRows) -> int:
     return zlib.crc32(mixed.name.encode()) % _SLOTS
 
 

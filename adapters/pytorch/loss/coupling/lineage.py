@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 from weakref import ref
 
@@ -38,6 +39,7 @@ _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backwa
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
 _ORDERS = {"argsort", "sort"}
+_ADAPTER = str(Path(__file__).parents[2])
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
@@ -46,7 +48,7 @@ _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 
 @final
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedRows:
     """Made of all rows. name: of the function that did. source: what it gave."""
 
     name: str
@@ -72,13 +74,13 @@ class OfRows:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenRows:
     """Some of the rows, as a mask chooses them; count of them, along dim 0."""
 
     count: int
 
 
-Origin = Mixed | OfRows | Chosen
+Origin = MixedRows | OfRows | ChosenRows
 
 
 @final
@@ -90,7 +92,7 @@ class Lineage(TorchFunctionMode):
         self._wanted = wanted
         self._entered = self._follows = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
-        self._inputs: list[Mixed] = []
+        self._inputs: list[MixedRows] = []
         self._inside: TrainingCall | None = None
         self._calls = 0
         self._looked = False
@@ -121,7 +123,7 @@ class Lineage(TorchFunctionMode):
         if self._follows:
             self._inside = call
             origins = (self._origin(x) for x in tree_leaves(args))
-            self._inputs += [each for each in origins if isinstance(each, Mixed)]
+            self._inputs += [each for each in origins if isinstance(each, MixedRows)]
 
     def end(self) -> None:
         """Forget what there is."""
@@ -137,12 +139,12 @@ class Lineage(TorchFunctionMode):
             self._entered = False
             self.__exit__(None, None, None)
 
-    def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[Mixed]:
+    def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[MixedRows]:
         """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
         divisor is taken for a count. A step's backward passes may be several: what follows the
         next batch is forgotten with that."""
         self._looked = True
-        at_nodes: list[Mixed] = []
+        at_nodes: list[MixedRows] = []
         for node in nodes:
             found = node.metadata.get(_MET)
             if found is not None and not (node in read and found.name in _COUNTS):
@@ -151,6 +153,7 @@ class Lineage(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
+        func = _of_torch(func)
         if not self._follows or self._is_inside() or torch.compiler.is_compiling():
             return func(*args, **given)
         name = getattr(func, "__name__", "")
@@ -183,16 +186,16 @@ class Lineage(TorchFunctionMode):
         made = func(*args, **given)
         drawn = not same(before, state())
         outs = [x for x in _tensors(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
-        mixed = [o for o in origins.values() if isinstance(o, Mixed)]
+        mixed = [o for o in origins.values() if isinstance(o, MixedRows)]
         rows = [o for o in origins.values() if isinstance(o, OfRows)]
-        chosen = [o for o in origins.values() if isinstance(o, Chosen)]
+        chosen = [o for o in origins.values() if isinstance(o, ChosenRows)]
         ordering = [o for o in rows if o.order]
         if ordering and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
             order = next(x for x in leaves if getattr(origins.get(id(x)), "order", False))
-            mixed.append(Mixed("argsort", order))
+            mixed.append(MixedRows("argsort", order))
         if mixed:
             constant = [o for x in leaves if not x.requires_grad
-                        if isinstance(o := origins.get(id(x)), Mixed)]  # fmt: skip
+                        if isinstance(o := origins.get(id(x)), MixedRows)]  # fmt: skip
             meets = bool(rows or chosen or constant)
             self._mix([*constant, *mixed][0], [*outs, *leaves[:1]] if in_place else outs, meets)
         elif chosen and not in_place:
@@ -206,9 +209,9 @@ class Lineage(TorchFunctionMode):
         """By sizes alone: there is no half of them to try."""
         for x in outs:
             kept = x.dim() and x.shape[0] and x.shape[0] % count == 0
-            self._put(x, Chosen(x.shape[0]) if kept else Mixed(name, x.detach()))
+            self._put(x, ChosenRows(x.shape[0]) if kept else MixedRows(name, x.detach()))
 
-    def _mix(self, mixed: Mixed, outs: list[torch.Tensor], meets: bool) -> None:
+    def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], meets: bool) -> None:
         for x in outs:
             self._put(x, mixed)
             if meets and x.grad_fn is not None:
@@ -238,9 +241,9 @@ class Lineage(TorchFunctionMode):
                 is_order = not x.is_floating_point() and (name == "argsort" or index == 1)
                 origin = OfRows(of.n, Place(0), order=is_order)
             if origin is None and _begins_with(x, half[index]):
-                origin = Chosen(len(x)) if len(x) > 1 else None
+                origin = ChosenRows(len(x)) if len(x) > 1 else None
             elif origin is None and not _same(x, half[index]):
-                origin = Mixed(name, x.detach())
+                origin = MixedRows(name, x.detach())
             if origin is not None:
                 self._put(x, origin)
 
@@ -259,6 +262,16 @@ class Lineage(TorchFunctionMode):
             return None
         place = Rows.of(call.share).find(x.shape)
         return None if place is None else OfRows(call.share.count, place)
+
+
+def _of_torch(func: Any) -> Any:
+    """A function as torch has it: by its name torch finds what the block has put in its place,
+    which has come by already."""
+    while hasattr(func, "__wrapped__") and hasattr(func, "__code__"):
+        if not func.__code__.co_filename.startswith(_ADAPTER):
+            break
+        func = func.__wrapped__
+    return func
 
 
 def _called_by_dream() -> bool:

@@ -23,7 +23,7 @@ _MISSING, _WRITTEN = 6, 7
 
 
 @final
-class Host:
+class SharingHost:
     """The ranks of one host."""
 
     def __init__(self, group: Group, world: Communicator) -> None:
@@ -47,7 +47,7 @@ class OneCopy:
     over all ranks once `reduce` has ended, elsewhere it is the rank's own.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], host: Host) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], host: SharingHost) -> None:
         """parameters: alike on all ranks."""
         self.host = host
         group = host.group

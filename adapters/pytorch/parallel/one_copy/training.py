@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from dream._adapter import Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.parallel.one_copy.parameters import Host, OneCopy
+from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy, SharingHost
 from dream.adapters.pytorch.parallel.one_copy.update import PieceUpdate
 from dream.collectives import Communicator, Wire
 from dream.shared_memory import groups
@@ -29,7 +29,7 @@ _OF_DDP = {"bucket_mb": None, "bucket_view": True, "static_graph": False, "find_
 class OneCopyTraining:
     """What a strategy's modules and optimizers share on a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SharingHost) -> None:
         self._host = host
         self._copies: list[OneCopy] = []
         self._updates: list[PieceUpdate] = []
@@ -83,7 +83,7 @@ def asked(
                 "With one copy of the weights there are no buckets. Received: "
                 f"{name}={plan.options[name]!r}. Leave it out."
             )
-    return OneCopyTraining(Host(groups.everybody(plan.cluster), world))
+    return OneCopyTraining(SharingHost(groups.everybody(plan.cluster), world))
 
 
 def refuse_mixed(plan: Plan) -> None:
