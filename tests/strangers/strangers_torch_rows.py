@@ -79,6 +79,11 @@ ROWS: list[Row] = [
         reason="which samples are the hardest is a matter of the whole batch",
     ),
     Row("infinite_loader"),
+    Row(
+        "inputs_whitened_by_the_batch",
+        expect="of all of a share's rows",
+        reason="each input is brought to scale by all others of the batch",
+    ),
     Row("k_fold"),
     Row("lbfgs_batches", tolerance=6e-5, reason=CURVATURE + "; by 2e-5, alone, in halves"),
     Row(
@@ -131,7 +136,17 @@ ROWS: list[Row] = [
     Row("plateau_and_early_stop"),
     Row("policy_gradient_episodes"),
     Row("prefetcher"),
+    Row(
+        "prototypes",
+        expect="all_gather",
+        reason="a class's mean is over all of the batch",
+    ),
     Row("radiance_field"),
+    Row(
+        "rank_targets",
+        expect="of all of a share's rows",
+        reason="a place among the batch is another one among a part of it",
+    ),
     Row("regression_in_order", sample=("mirrored", "sharded")),
     Row("replay_memory"),
     Row("replayed_second_loader", expect="near the global one", reason=NEAR),
@@ -144,6 +159,7 @@ ROWS: list[Row] = [
         reason="sizes and counts that the loop adds up are the rank's own",
     ),
     Row("sampler_with_replacement"),
+    Row("samples_one_by_one"),
     Row("script_that_distributes_itself", sample=("mirrored",)),
     Row("search_over_learning_rates"),
     Row(

@@ -19,7 +19,8 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
-from dream.adapters.pytorch.loss.coupling.lineage import Lineage, MixedRows
+from dream.adapters.pytorch.loss.coupling.lineage import Lineage
+from dream.adapters.pytorch.loss.coupling.origins import MixedRows
 from dream.adapters.pytorch.loss.look import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local

@@ -10,8 +10,11 @@ to where it meets rows that are trained on, and that node is marked.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 from weakref import ref
@@ -21,14 +24,27 @@ from torch.overrides import TorchFunctionMode
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
-from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.loss.coupling.origins import (
+    ChosenRows,
+    MixedRows,
+    OfRows,
+    Origin,
+    Tried,
+    begins_with,
+    is_in_place,
+    origin_of,
+    same_values,
+    tensors_of,
+    try_halves,
+)
+from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
 
 _MET = "dream.met"
 """A key of a graph node's metadata: what its rows met."""
-_FEWEST = 4
+_FEWEST = 2
 """Rows that a share must have."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
@@ -38,49 +54,14 @@ _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backwa
 """What must not be called twice, or is no function of rows."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
+_PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
+"""What may take a row, or rows, by number."""
 _ORDERS = {"argsort", "sort"}
 _ADAPTER = str(Path(__file__).parents[2])
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class MixedRows:
-    """Made of all rows. name: of the function that did. source: what it gave."""
-
-    name: str
-    source: torch.Tensor
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OfRows:
-    """Made row by row. n: rows of the share. order: numbers that put rows in another order."""
-
-    n: int
-    place: Place
-    order: bool = False
-
-    def half(self, x: torch.Tensor) -> torch.Tensor:
-        rows, h = self.place, self.n // 2
-        if rows.each == 1 or not rows.copies:
-            return x.detach().narrow(rows.dim, 0, h * rows.each).clone()
-        parts: torch.Tensor = x.detach().unflatten(rows.dim, (rows.each, self.n))
-        return parts.narrow(rows.dim + 1, 0, h).flatten(rows.dim, rows.dim + 1)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ChosenRows:
-    """Some of the rows, as a mask chooses them; count of them, along dim 0."""
-
-    count: int
-
-
-Origin = MixedRows | OfRows | ChosenRows
 
 
 @final
@@ -102,7 +83,8 @@ class Lineage(TorchFunctionMode):
         if share.parts * share.micros < 2 or share.count < _FEWEST or not self._wanted():
             self.rest()
             return
-        if private.compiles() or not torch.is_grad_enabled():
+        apart = threading.current_thread() is not threading.main_thread()  # as prefetchers read
+        if apart or private.compiles() or not torch.is_grad_enabled():
             self.rest()  # a graph that is compiled would be compiled again without this
             return
         if self._looked:
@@ -176,34 +158,37 @@ class Lineage(TorchFunctionMode):
         self, func: Any, name: str, args: Any, given: Any, leaves: list[Any],
         origins: dict[int, Origin],
     ) -> Any:  # fmt: skip
-        in_place = (
-            "out" in given
-            or name in ("__set__", "__setitem__")
-            or (name.endswith("_") and not name.endswith("__"))
-            or (name.startswith("__i") and name not in ("__invert__", "__int__", "__index__"))
-        )
         before = state()
         made = func(*args, **given)
         drawn = not same(before, state())
-        outs = [x for x in _tensors(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
+        outs = [x for x in tensors_of(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
+        if "out" in given or is_in_place(name):
+            outs = [*outs, *leaves[:1]]
+            self._meet(name, outs, leaves, origins)
+        elif not self._meet(name, outs, leaves, origins) and outs:
+            rows = next(o for o in origins.values() if isinstance(o, OfRows))
+            with suppress(Exception):  # a script never fails of being looked at
+                tried = None if drawn or name in _ITSELF else partial(try_halves, func, args, given)
+                self._sort_out(name, tried, outs, origins, rows)
+        return made
+
+    def _meet(
+        self, name: str, outs: list[torch.Tensor], leaves: list[Any], origins: dict[int, Origin]
+    ) -> bool:
+        """Follow what was made of all rows, or of chosen ones; whether any of that was there."""
         mixed = [o for o in origins.values() if isinstance(o, MixedRows)]
-        rows = [o for o in origins.values() if isinstance(o, OfRows)]
         chosen = [o for o in origins.values() if isinstance(o, ChosenRows)]
-        ordering = [o for o in rows if o.order]
-        if ordering and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
-            order = next(x for x in leaves if getattr(origins.get(id(x)), "order", False))
-            mixed.append(MixedRows("argsort", order))
+        order = [x for x in leaves if getattr(origins.get(id(x)), "order", False)]
+        if order and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
+            mixed.append(MixedRows("argsort", order[0]))
         if mixed:
             constant = [o for x in leaves if not x.requires_grad
                         if isinstance(o := origins.get(id(x)), MixedRows)]  # fmt: skip
-            meets = bool(rows or chosen or constant)
-            self._mix([*constant, *mixed][0], [*outs, *leaves[:1]] if in_place else outs, meets)
-        elif chosen and not in_place:
+            meets = bool(constant) or len(mixed) < len(origins)
+            self._mix([*constant, *mixed][0], outs, meets=meets)
+        elif chosen:
             self._follow_chosen(name, outs, chosen[0].count)
-        elif rows and outs and not in_place:
-            halves = None if drawn or name in _ITSELF else _halved((args, given), origins)
-            self._sort_out(func, name, halves, outs, rows[0])
-        return made
+        return bool(mixed or chosen)
 
     def _follow_chosen(self, name: str, outs: list[torch.Tensor], count: int) -> None:
         """By sizes alone: there is no half of them to try."""
@@ -211,41 +196,45 @@ class Lineage(TorchFunctionMode):
             kept = x.dim() and x.shape[0] and x.shape[0] % count == 0
             self._put(x, ChosenRows(x.shape[0]) if kept else MixedRows(name, x.detach()))
 
-    def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], meets: bool) -> None:
+    def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], *, meets: bool) -> None:
         for x in outs:
             self._put(x, mixed)
             if meets and x.grad_fn is not None:
                 private.note(x.grad_fn, _MET, mixed)
 
     def _sort_out(
-        self, func: Any, name: str, halves: Any, outs: list[torch.Tensor], of: OfRows
-    ) -> None:
-        """Find what a function of rows alone has made."""
-        half: list[Any] | None = None
-        if halves is not None:
-            try:
-                with torch.no_grad():
-                    half = _tensors(func(*halves[0], **halves[1]))
-            except Exception:
-                half = None
-        if half is not None and len(half) != len(outs):
-            return
-        for index, x in enumerate(outs):
-            if half is None:
+        self, name: str, tried: Tried | None, outs: list[torch.Tensor],
+        origins: dict[int, Origin], of: OfRows,
+    ) -> None:  # fmt: skip
+        """Find what a function of rows alone has made. tried: it, on half of the rows."""
+        half = None if tried is None else tried(origins)
+        if tried is None or half is None:
+            for x in outs:
                 place = Rows(slice(None), of.n, of.n).find(x.shape)
                 if place is not None:
                     self._put(x, replace(of, place=place, order=False))
-                continue
-            origin: Origin | None = _origin_of(x, half[index], of.n)
-            if origin is None and name in _ORDERS and x.shape == (of.n,):
-                is_order = not x.is_floating_point() and (name == "argsort" or index == 1)
-                origin = OfRows(of.n, Place(0), order=is_order)
-            if origin is None and _begins_with(x, half[index]):
-                origin = ChosenRows(len(x)) if len(x) > 1 else None
-            elif origin is None and not _same(x, half[index]):
-                origin = MixedRows(name, x.detach())
-            if origin is not None:
-                self._put(x, origin)
+        elif len(half) == len(outs):
+            found = [self._found(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
+            if found == [None] and name not in _PICKS and same_values(outs[0], half[0]):
+                last = tried(origins, last=True)  # such as the largest, which the first half had
+                if last and not same_values(outs[0], last[0]):
+                    found = [MixedRows(name, outs[0].detach())]
+            for x, origin in zip(outs, found, strict=True):
+                if origin is not None:
+                    self._put(x, origin)
+
+    def _found(
+        self, name: str, x: torch.Tensor, half: torch.Tensor, n: int, at: int
+    ) -> Origin | None:
+        origin = origin_of(x, half, n)
+        if origin is not None:
+            return origin
+        if name in _ORDERS and x.shape == (n,):
+            is_order = not x.is_floating_point() and (name == "argsort" or at == 1)
+            return OfRows(n, Place(0), order=is_order)
+        if begins_with(x, half):
+            return ChosenRows(len(x)) if len(x) > 1 else None
+        return None if same_values(x, half) else MixedRows(name, x.detach())
 
     def _put(self, x: torch.Tensor, origin: Origin) -> None:
         key = id(x)
@@ -281,64 +270,9 @@ def _called_by_dream() -> bool:
     return str(name).startswith(_OWN)
 
 
-def _tensors(made: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
-
-
-def _halved(given: Any, origins: dict[int, Origin]) -> Any:
-    """Arguments with half of the rows."""
-
-    def halve(x: Any) -> Any:
-        origin = origins.get(id(x))
-        if isinstance(origin, OfRows):
-            return origin.half(x)
-        return x.detach() if isinstance(x, torch.Tensor) else x
-
-    return tree_map(halve, given)
-
-
 def _takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
     """Whether a function puts the rows of its first argument in an order."""
     if name not in ("__getitem__", "index_select", "take_along_dim", "gather") or len(leaves) != 2:
         return False
     first, second = (origins.get(id(x)) for x in leaves)
     return isinstance(first, OfRows) and isinstance(second, OfRows) and second.order
-
-
-def _origin_of(x: torch.Tensor, half: torch.Tensor, n: int) -> OfRows | None:
-    """Where what a function made has the rows, if its half is what it made of half of them."""
-    if x.dim() != half.dim():
-        return None
-    for place, rows, own in _places(x, half, n):
-        if rows.shape == own.shape and _same(rows, own):
-            return OfRows(n, place)
-    return None
-
-
-def _places(
-    x: torch.Tensor, half: torch.Tensor, n: int
-) -> Iterator[tuple[Place, torch.Tensor, torch.Tensor]]:
-    h = n // 2
-    for dim, size in enumerate(x.shape):
-        if not size or size % n:
-            continue
-        each = size // n
-        yield Place(dim, each), x.narrow(dim, 0, h * each), half
-        if each > 1 and half.shape[dim] == h * each:
-            parts = x.unflatten(dim, (each, n)).narrow(dim + 1, 0, h)
-            yield Place(dim, each, copies=True), parts, half.unflatten(dim, (each, h))
-
-
-def _begins_with(x: torch.Tensor, half: torch.Tensor) -> bool:
-    """Whether the half gave the first rows of what all gave, which are fewer."""
-    several = x.dim() and x.dim() == half.dim() and len(half) < len(x)
-    return bool(several) and _same(x[: len(half)], half)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.is_floating_point() or one.is_complex():
-        scale = float(one.detach().abs().max()) if one.numel() else 0.0
-        return torch.allclose(one.detach(), other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
-    return torch.equal(one, other)

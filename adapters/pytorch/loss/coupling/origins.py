@@ -1,0 +1,123 @@
+"""What tensors are made of: a batch's rows each by itself, all of them, or chosen ones; and how
+that is found by half of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.randomness.rows import Place
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MixedRows:
+    """Made of all rows. name: of the function that did. source: what it gave."""
+
+    name: str
+    source: torch.Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OfRows:
+    """Made row by row. n: rows of the share. order: numbers that put rows in another order."""
+
+    n: int
+    place: Place
+    order: bool = False
+
+    def half(self, x: torch.Tensor, *, last: bool = False) -> torch.Tensor:
+        rows, h = self.place, self.n // 2
+        first = self.n - h if last else 0
+        if rows.each == 1 or not rows.copies:
+            return x.detach().narrow(rows.dim, first * rows.each, h * rows.each).clone()
+        parts: torch.Tensor = x.detach().unflatten(rows.dim, (rows.each, self.n))
+        return parts.narrow(rows.dim + 1, first, h).flatten(rows.dim, rows.dim + 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """Some of the rows, as a mask chooses them; count of them, along dim 0."""
+
+    count: int
+
+
+Origin = MixedRows | OfRows | ChosenRows
+Tried = Callable[..., list[torch.Tensor] | None]
+
+
+def tensors_of(made: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
+
+
+def is_in_place(name: str) -> bool:
+    if name.startswith("__"):
+        return name in ("__set__", "__setitem__") or (
+            name.startswith("__i") and name not in ("__invert__", "__int__", "__index__")
+        )
+    return name.endswith("_")
+
+
+def try_halves(
+    func: Any, args: Any, given: Any, origins: dict[int, Origin], *, last: bool = False
+) -> list[torch.Tensor] | None:
+    """What a function gives of the first half of the rows, or of the last; None where it fails, as
+    by sizes that the script has written down."""
+
+    def halve(x: Any) -> Any:
+        origin = origins.get(id(x))
+        if isinstance(origin, OfRows):
+            return origin.half(x, last=last)
+        return x.detach() if isinstance(x, torch.Tensor) else x
+
+    with torch.no_grad(), suppress(Exception):
+        args, given = tree_map(halve, (args, given))
+        return tensors_of(func(*args, **given))
+    return None
+
+
+def origin_of(x: torch.Tensor, half: torch.Tensor, n: int) -> OfRows | None:
+    """Where what a function made has the rows, if its half is what it made of half of them."""
+    if x.dim() != half.dim():
+        return None
+    for place, rows, own in _places(x, half, n):
+        if rows.shape == own.shape and same_values(rows, own):
+            return OfRows(n, place)
+    return None
+
+
+def _places(
+    x: torch.Tensor, half: torch.Tensor, n: int
+) -> Iterator[tuple[Place, torch.Tensor, torch.Tensor]]:
+    h = n // 2
+    for dim, size in enumerate(x.shape):
+        if not size or size % n:
+            continue
+        each = size // n
+        yield Place(dim, each), x.narrow(dim, 0, h * each), half
+        if each > 1 and half.shape[dim] == h * each:
+            parts = x.unflatten(dim, (each, n)).narrow(dim + 1, 0, h)
+            yield Place(dim, each, copies=True), parts, half.unflatten(dim, (each, h))
+
+
+def begins_with(x: torch.Tensor, half: torch.Tensor) -> bool:
+    """Whether the half gave the first rows of what all gave, which are fewer."""
+    several = x.dim() and x.dim() == half.dim() and len(half) < len(x)
+    return bool(several) and same_values(x[: len(half)], half)
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.is_floating_point() or one.is_complex():
+        finite = one.detach().nan_to_num(0.0, 0.0, 0.0).abs()
+        scale = float(finite.max()) if one.numel() else 0.0
+        return torch.allclose(one.detach(), other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+    return torch.equal(one, other)
