@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import BaseTorchFunctionMode
 
 from dream.adapters.pytorch import phases, private
 
@@ -203,6 +204,18 @@ def test_layers_that_normalise_over_a_batch() -> None:
     encoder = nn.TransformerEncoderLayer(4, 2)
     private.unfused(encoder)
     assert encoder.activation_relu_or_gelu == 0
+
+
+def test_function_modes_and_what_is_compiled() -> None:
+    torch.compiler.reset()
+    assert not private.compiles()
+    torch.compile(torch.sin, backend="eager")
+    assert private.compiles()
+    torch.compiler.reset()
+    assert private.innermost_mode() is None
+    with BaseTorchFunctionMode() as mode:
+        assert private.innermost_mode() is mode
+    assert private.innermost_mode() is None
 
 
 def test_where_phases_are_and_what_they_are_called() -> None:
