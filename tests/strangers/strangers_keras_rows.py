@@ -29,11 +29,12 @@ def _rows(
     tolerance: float = 1e-6,
     reason: str = "",
     sample: tuple[str, ...] = (),
+    sampled: str = "mirrored",
     only: str = "",
 ) -> list[Row]:
     """Rows for each backend that a script runs on: its name begins with the only one, if so.
 
-    sample: backends that `make test` runs it on. only: the backend that these rows are for.
+    sample: backends that `make test` runs it on, under `sampled`. only: the backend that these rows are for.
     """
     if script in ON_A_MESH and not but:
         but, why = {"sharded": ON_A_MESH[script]}, "DTensor does it otherwise, and it is said"
@@ -50,7 +51,7 @@ def _rows(
             but=but or {},
             tolerance=tolerance,
             reason=reason,
-            sample=("mirrored",) if backend in sample else (),
+            sample=(sampled,) if backend in sample else (),
         )
         for backend in backends
         if only in ("", backend)
@@ -152,7 +153,6 @@ EXACT = (
     "torch_loop_keras_optimizer",
     "torch_own_trackers",
     "torch_vae",
-    "train_on_batch",
     "transformer_classifier",
     "two_fits",
     "unet",
@@ -165,6 +165,7 @@ ROWS: list[Row] = [
     *_rows("autoencoder", sample=(TENSORFLOW,)),
     *_rows("mnist_dropout", sample=(TENSORFLOW,)),
     *_rows("augmentation", sample=(TORCH,)),
+    *_rows("train_on_batch", sample=(TENSORFLOW,), sampled="sharded"),
     *(row for script in EXACT for row in _rows(script)),
     *_rows("adam", tolerance=1e-5, reason=ADAM),
     *_rows("adamw_warmup", tolerance=1e-5, reason=ADAM),

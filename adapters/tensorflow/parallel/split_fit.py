@@ -114,7 +114,15 @@ class Fitting:
 
 
 def _of_next(step: Callable[[Any, bool], Any]) -> Callable[[Any], Any]:
-    return lambda batches: step(next(batches), _one_length(batches))
+    return lambda batches: step(_given(next(batches)), _one_length(batches))
+
+
+def _given(batch: Any) -> Any:
+    """A batch without the targets and weights that `train_on_batch` was not given."""
+    if isinstance(batch, tuple):
+        while len(batch) > 1 and batch[-1] is None:
+            batch = batch[:-1]
+    return batch
 
 
 def _counted(
