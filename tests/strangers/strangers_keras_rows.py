@@ -29,12 +29,11 @@ def _rows(
     tolerance: float = 1e-6,
     reason: str = "",
     sample: tuple[str, ...] = (),
-    sampled: str = "mirrored",
     only: str = "",
 ) -> list[Row]:
     """Rows for each backend that a script runs on: its name begins with the only one, if so.
 
-    sample: backends that `make test` runs it on, under `sampled`. only: the backend that these rows are for.
+    sample: backends that `make test` runs it on. only: the backend that these rows are for.
     """
     if script in ON_A_MESH and not but:
         but, why = {"sharded": ON_A_MESH[script]}, "DTensor does it otherwise, and it is said"
@@ -51,7 +50,7 @@ def _rows(
             but=but or {},
             tolerance=tolerance,
             reason=reason,
-            sample=(sampled,) if backend in sample else (),
+            sample=("mirrored",) if backend in sample else (),
         )
         for backend in backends
         if only in ("", backend)
@@ -84,7 +83,7 @@ ON_A_MESH = {
             "one_then_another", "pseudo_labels", "reduce_lr", "save_load", "subclassed",
             "text_from_raw", "tf_diffusion", "tf_steps_per_execution", "transformer_classifier",
             "two_fits", "vit", "mixup", "tf_own_trackers", "tf_vae", "vae_add_loss",
-            "vae_add_loss_summed",
+            "vae_add_loss_summed", "train_on_batch",
         ),
         MESH_DRAWS,
     ),
@@ -153,6 +152,7 @@ EXACT = (
     "torch_loop_keras_optimizer",
     "torch_own_trackers",
     "torch_vae",
+    "train_on_batch",
     "transformer_classifier",
     "two_fits",
     "unet",
@@ -165,7 +165,6 @@ ROWS: list[Row] = [
     *_rows("autoencoder", sample=(TENSORFLOW,)),
     *_rows("mnist_dropout", sample=(TENSORFLOW,)),
     *_rows("augmentation", sample=(TORCH,)),
-    *_rows("train_on_batch", sample=(TENSORFLOW,), sampled="sharded"),
     *(row for script in EXACT for row in _rows(script)),
     *_rows("adam", tolerance=1e-5, reason=ADAM),
     *_rows("adamw_warmup", tolerance=1e-5, reason=ADAM),

@@ -85,6 +85,18 @@ def of_unknown_length() -> list[Any]:
     return [int(model.optimizer.iterations), *weights(model)]
 
 
+def batch_by_batch() -> list[Any]:
+    """What train_on_batch and test_on_batch give, with weights of samples and without; the weights
+    of the model."""
+    x, y = data()
+    model = wide()
+    model.compile(momentum(), loss())
+    said = [model.train_on_batch(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
+    said.append(model.train_on_batch(x[:16], y[:16], sample_weight=np.arange(16.0)))
+    said.append(model.test_on_batch(x, y))
+    return [np.array(said), *weights(model)]
+
+
 def adapted() -> list[Any]:
     """The weights of a model with a layer that holds tensors which are no variables."""
     keras.utils.set_random_seed(3)
@@ -131,10 +143,12 @@ def mesh() -> dict[str, Any]:
         found["overflowing"] = overflowing()
         found["of unknown length"] = of_unknown_length()
         found["adapted"] = adapted()
+        found["batch by batch"] = batch_by_batch()
     found["local"] = told(lambda: entered("sharded", devices=2, sync_batch_norm=False))
     found["groups"] = told(lambda: entered("sharded", devices=2, data=2))
     found["one of unknown length"] = of_unknown_length()
     found["one adapted"] = adapted()
+    found["one batch by batch"] = batch_by_batch()
     with dream.strategy("model_parallel", split="tensor", devices=2):
         found["attention layouts"] = layouts(fitted(attending()))
         found["auto layouts"] = layouts(fitted(wide()))
