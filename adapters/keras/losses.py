@@ -92,6 +92,7 @@ class _Weighed:
         self._strict = strict
         self._kind: Kind | None = None
         self._gives_number = False
+        self._of_rows = _is_kerass(loss)
         if not self._calls_itself:
             call = loss.call
             loss.call = lambda *args, **kwargs: self._seen(call(*args, **kwargs))
@@ -120,6 +121,10 @@ class _Weighed:
                 with _tried_alone(place.engine):
                     self._kind = self._tried(y_true, y_pred, sample_weight)
             return place.as_sum(value) if self._kind == "sum" else value
+        if not self._of_rows:
+            self._of_rows = True
+            with _tried_alone(place.engine):
+                self._tell_coupled(y_true, y_pred)
         mask, reduction = private.mask_of(y_pred), self._loss.reduction
         if reduction == "sum":
             return place.as_sum(value)
@@ -131,13 +136,27 @@ class _Weighed:
             return place.by_count(value, ops.sum(ops.cast(mask, "float32")))
         return value
 
+    def _tell_coupled(self, *like: Any) -> None:
+        """Say if a sample's value depends on the others of its batch."""
+        if any(kind != "sum" for kind in kinds_of(lambda *b: [self._loss.call(*b)], like, "sum")):
+            said = (
+                f"The loss {self._name!r} gives a sample another value in a part of its batch: it "
+                "couples the samples, which replicas share. Received: values of all rows, such as "
+                "a batch's largest, in it. Take them from the whole data"
+            )
+            if self._strict:
+                raise Unsupported(f"{said}.")
+            once(f"{said}; each replica takes those of its share")
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self._loss, "name", type(self._loss).__name__))
+
     def _tried(self, *like: Any) -> Kind:
         """Find out what the loss is, on made-up batches: the same on every rank."""
         (kind,) = kinds_of(lambda *batch: [self._loss(*batch)], like)
         if kind == "unknown":
-            say(
-                f"The loss {getattr(self._loss, 'name', type(self._loss).__name__)!r}", self._strict
-            )
+            say(f"The loss {self._name!r}", self._strict)
         return kind
 
 
@@ -205,11 +224,18 @@ def say(what: str, strict: bool) -> None:
     once(f"{said}; it counts as a mean over samples")
 
 
-def kinds_of(function: Any, like: tuple[Any, ...]) -> list[Kind]:
+def _is_kerass(loss: Any) -> bool:
+    """Whether a loss is one of Keras's own, whose values are each sample's."""
+    computes = getattr(loss, "fn", None) or type(loss)
+    return str(getattr(computes, "__module__", "")).startswith("keras.")
+
+
+def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") -> list[Kind]:
     """Tell means over samples from sums over them, and both from anything else, by what a function
     gives for made-up batches that are cut in two.
 
-    function: gives a list of numbers. like: tensors as it is given them, nested, or None.
+    function: gives a list of tensors, whose sums count. like: tensors as it is given them, nested,
+    or None. failing: what it is if it takes none that are made up, or draws at random.
     """
     draw = np.random.default_rng(0)
     widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
@@ -223,10 +249,12 @@ def kinds_of(function: Any, like: tuple[Any, ...]) -> list[Kind]:
         return [float(np.sum(ops.convert_to_numpy(x))) for x in function(*part)]
 
     try:
-        whole = values(slice(None))
+        whole, again = values(slice(None)), values(slice(None))
         cuts = [(n, values(slice(0, n)), values(slice(n, None))) for n in _CUTS]
     except Exception:
-        return ["unknown"]  # made-up values may be none that it takes
+        return [failing]  # made-up values may be none that it takes
+    if whole != again:
+        return [failing] * len(whole)  # it draws at random
     return [
         _kind(value, [(n, a[place], b[place]) for n, a, b in cuts])
         for place, value in enumerate(whole)

@@ -174,6 +174,12 @@ ROWS: list[Row] = [
     # These may be refused, or said: fixed before any result was seen.
     *_rows("contrastive_in_batch", expect="gives one number for a batch", reason=COUPLED),
     *_rows("correlation_loss", expect="gives one number for a batch", reason=COUPLED),
+    *_rows(
+        "hard_samples_weigh_most",
+        expect="gives a sample another value in a part of its batch",
+        reason=COUPLED,
+        sample=(TENSORFLOW,),
+    ),
     *_rows("mixup", expect="A shuffle inside a training step couples samples", reason=COUPLED),
     *_rows("dice_over_batch", expect="gives one number for a batch", reason=COUPLED),
     *_rows(
