@@ -129,6 +129,7 @@ ROWS: list[Row] = [
     Row("momentum_queue", expect="queue", reason="each batch is written into a buffer, in order"),
     Row("moving_average_of_weights"),
     Row("multi_task_heads", sample=("mirrored",)),
+    Row("nested_sequences"),
     Row("own_autograd_function"),
     Row("packed_sequences"),
     Row("padded_to_the_longest"),

@@ -173,7 +173,7 @@ def cut_batch(batch: Any, cut: slice, total: int) -> Any:
     """Take the rows of a collated batch; None where it does not say which are whose: a tensor has
     neither as many rows as the batch samples, nor as many columns."""
     sizes = [x for x in _tensors(batch) if x.dim()]
-    if not sizes or any(total not in x.shape[:2] for x in sizes):
+    if not sizes or any(x.is_nested or total not in x.shape[:2] for x in sizes):
         return None
     return _cut(batch, cut, total)
 

@@ -174,7 +174,7 @@ class Shares:
     def _by_order(self, leaves: Iterable[torch.Tensor]) -> Share | None:
         """That of a copy, or of what a loop made of a batch: of as many rows, the last read
         first."""
-        rows = {size for x in leaves for size in x.shape[:2]}
+        rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
         fitting: list[Share] = []
         last: Share | None = None
         for reading in reversed(self._readings.values()):

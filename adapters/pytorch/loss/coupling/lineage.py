@@ -48,6 +48,8 @@ _FEWEST = 2
 """Rows that a share must have."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
+_LARGE = 1 << 22
+"""Elements of a tensor that is taken for made row by row: half of it once more may be too much."""
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
 _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
@@ -91,7 +93,7 @@ class Lineage(TorchFunctionMode):
             self.end()
         rows = Rows.of(share)
         for x in tree_leaves(batch):
-            place = rows.find(x.shape) if isinstance(x, torch.Tensor) else None
+            place = _place(x, rows) if isinstance(x, torch.Tensor) else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = True
@@ -136,7 +138,7 @@ class Lineage(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         func = _of_torch(func)
-        if not self._follows or self._is_inside() or torch.compiler.is_compiling():
+        if not self._follows or self._is_inside() or _records():
             return func(*args, **given)
         name = getattr(func, "__name__", "")
         leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
@@ -168,7 +170,12 @@ class Lineage(TorchFunctionMode):
         elif not self._meet(name, outs, leaves, origins) and outs:
             rows = next(o for o in origins.values() if isinstance(o, OfRows))
             with suppress(Exception):  # a script never fails of being looked at
-                tried = None if drawn or name in _ITSELF else partial(try_halves, func, args, given)
+                large = any(x.numel() > _LARGE for x in (*leaves, *outs))
+                tried = (
+                    None
+                    if drawn or large or name in _ITSELF
+                    else partial(try_halves, func, args, given)
+                )
                 self._sort_out(name, tried, outs, origins, rows)
         return made
 
@@ -249,8 +256,21 @@ class Lineage(TorchFunctionMode):
         call = call_at(x.grad_fn)
         if call is None or call.share is None or call.share.count < _FEWEST:
             return None
-        place = Rows.of(call.share).find(x.shape)
+        place = _place(x, Rows.of(call.share))
         return None if place is None else OfRows(call.share.count, place)
+
+
+def _place(x: torch.Tensor, rows: Rows) -> Place | None:
+    with suppress(RuntimeError):  # nested ones have no sizes
+        return rows.find(x.shape)
+    return None
+
+
+def _records() -> bool:
+    """Whether what is called is put into a graph, of Dynamo's or of CUDA's."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _of_torch(func: Any) -> Any:
