@@ -179,8 +179,8 @@ def test_what_cannot_be_sketched_says_why(build: Any, words: str) -> None:
 
 
 def test_the_trace_of_a_run_is_read_as_torch_writes_it(tmp_path: Path) -> None:
-    """Bytes to collectives: each with its dtype, in the step that gave least, which compared nothing
-    beside. Peaks: of every step, what came before among it."""
+    """Bytes to collectives: each with its dtype, in the step that gave least, where nothing was
+    compared. Peaks: of every step, what came before among it."""
     events = [
         {"name": trial.STEP, "ts": 10.0, "dur": 5.0},
         {"name": trial.STEP, "ts": 2.0, "dur": 3.0},
