@@ -52,8 +52,12 @@ _LARGE = 1 << 22
 """Elements of a tensor that is taken for made row by row: half of it once more may be too much."""
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
+_SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace"}
+_PACKS = {"_pack_padded_sequence", "_pad_packed_sequence"}
 _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
-"""What must not be called twice, or is no function of rows."""
+_LEFT_OUT = _SIZES | _PACKS | _CHANGES
+"""What takes a number for a size alone, as a mask up to the longest does; puts rows in another
+order; or must not be called twice."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
 _PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
@@ -143,7 +147,7 @@ class Lineage(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
-        if not origins or name in _CHANGES or _called_by_dream():
+        if not origins or name in _LEFT_OUT or _called_by_dream():
             return func(*args, **given)
         self._calls += 1
         if self._calls > _MOST:
@@ -187,6 +191,10 @@ class Lineage(TorchFunctionMode):
         chosen = [o for o in origins.values() if isinstance(o, ChosenRows)]
         order = [x for x in leaves if getattr(origins.get(id(x)), "order", False)]
         if order and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
+            if all(x.dtype == torch.int64 for x in outs):  # inverted, or brought to a device
+                for x in outs:
+                    self._put(x, origins[id(order[0])])
+                return True
             mixed.append(MixedRows("argsort", order[0]))
         if mixed:
             constant = [o for x in leaves if not x.requires_grad

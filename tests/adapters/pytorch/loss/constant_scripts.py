@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from loss_scripts import CLASSES, WIDTH, Trained, classes, mlp, numbers
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -368,6 +369,36 @@ def rows_in_another_order() -> Trained:
     return loop(mlp(), loss)
 
 
+def masks_up_to_the_longest() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        lengths = b[1] + 1
+        longest = lengths.max()
+        mask = torch.arange(longest)[None] < lengths[:, None]
+        return (m(b[0])[:, : int(longest)].square() * mask).sum() / mask.sum()
+
+    return loop(mlp(), loss)
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head = nn.GRU(1, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: PackedSequence) -> torch.Tensor:
+        return self.head(self.body(x)[1][0])
+
+
+def packed_by_the_loop() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        packed = pack_padded_sequence(
+            b[0][:, :, None], b[1] + 1, batch_first=True, enforce_sorted=False
+        )
+        return F.cross_entropy(m(packed), b[1])
+
+    return loop(Packed(), loss)
+
+
 def two_losses_in_turn() -> Trained:
     """A mean, and a weighed one: the same things happen on all ranks."""
     model = mlp()
@@ -387,7 +418,8 @@ INNOCENT: dict[str, Callable[[], Trained]] = {
     for each in (
         signs_and_fixed_weights, one_hot_and_binary_targets, given_weights, ratios_near_one,
         standard_targets, each_sample_by_itself, errors_of_signs_by_hand, masks_and_counts,
-        time_first, rows_in_another_order, two_losses_in_turn,
+        time_first, rows_in_another_order, masks_up_to_the_longest, packed_by_the_loop,
+        two_losses_in_turn,
     )
 }  # fmt: skip
 """Nothing is said of these."""
