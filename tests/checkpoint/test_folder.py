@@ -15,29 +15,29 @@ import numpy as np
 import pytest
 
 from dream import ConfigurationError, DreamError, Unsupported
-from dream.checkpoint import Checkpoint, CheckpointFolder, OptimizerState, check_arrays
+from dream.checkpoint import CheckpointContent, CheckpointFolder, OptimizerState, check_arrays
 from dream.checkpoint.words import from_json, to_json
 
 WRITER = """
 import sys
 import numpy as np
-from dream.checkpoint import Checkpoint, CheckpointFolder
+from dream.checkpoint import CheckpointContent, CheckpointFolder
 folder = CheckpointFolder(sys.argv[1], keep=2)
 step = 0
 while True:
     step += 1
-    folder.save(Checkpoint(step, {"": {"w": np.full(40_000, step, np.float32)}}))
+    folder.save(CheckpointContent(step, {"": {"w": np.full(40_000, step, np.float32)}}))
     if step == 3:
         print("going", flush=True)
 """
 
 
-def made(step: int, **more: object) -> Checkpoint:
+def made(step: int, **more: object) -> CheckpointContent:
     weights = {"w": np.arange(6, dtype=np.float32).reshape(2, 3) + step, "n": np.array(step)}
     slots = OptimizerState(
         "SGD", {"w/momentum_buffer": np.ones((2, 3))}, {"w/step": 3}, [{"lr": 0.1, "names": ["w"]}]
     )
-    return Checkpoint(step, {"": weights}, {"": slots}, **more)  # type: ignore[arg-type]
+    return CheckpointContent(step, {"": weights}, {"": slots}, **more)  # type: ignore[arg-type]
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
 def test_several_models_and_several_files(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, largest=100)
     models = {name: {f"{i}": np.full(9, i, np.float32) for i in range(5)} for name in ("g", "d")}
-    place = folder.save(Checkpoint(1, models))
+    place = folder.save(CheckpointContent(1, models))
     index = json.loads((place / "model.safetensors.index.json").read_text())
     assert len({*index["weight_map"].values()}) == 5
     read = folder.load(place)
@@ -89,14 +89,14 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
     arrays = {**made_of, "none": np.zeros((0, 3)), "one": np.array(2.5), "T": np.eye(3)[:, 1:].T}
     half = {"half": np.arange(3).astype(pytest.importorskip("ml_dtypes").bfloat16)}
     folder = CheckpointFolder(tmp_path)
-    place = folder.save(Checkpoint(1, {"": {**arrays, **half}}))
+    place = folder.save(CheckpointContent(1, {"": {**arrays, **half}}))
     read = folder.load(place).models[""]
     assert read.keys() == {*arrays, "half"}
     for name, array in {**arrays, **half}.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
         assert read[name].flags.writeable  # others take no arrays that can only be read
-    place = folder.save(Checkpoint(2, {"": arrays}))
+    place = folder.save(CheckpointContent(2, {"": arrays}))
     for name, array in load_file(place / "model.safetensors").items():
         np.testing.assert_array_equal(array, arrays[name])
 
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_last_one_whole(tmp_path: Path) -> None:
         folder = CheckpointFolder(small)
         place = folder.save(made(1))
         with pytest.raises(DreamError, match=r"step-000000002.*1 MB.*Make room"):
-            folder.save(Checkpoint(2, {"": {"w": np.zeros(1 << 20)}}))
+            folder.save(CheckpointContent(2, {"": {"w": np.zeros(1 << 20)}}))
         assert folder.newest() == place
         assert folder.load(place).step == 1
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dream.checkpoint import Checkpoint, CheckpointFolder, OptimizerState
+from dream.checkpoint import CheckpointContent, CheckpointFolder, OptimizerState
 from dream.cli import main
 
 WITHOUT = """
@@ -91,7 +91,7 @@ def ours(tmp_path: Path) -> Path:
     for step in (3, 7):
         data = {"epoch": 1, "batches": step}
         CheckpointFolder(folder).save(
-            Checkpoint(step, {"": weights}, {"": slots}, data=data, facts=facts)
+            CheckpointContent(step, {"": weights}, {"": slots}, data=data, facts=facts)
         )
     return folder
 
