@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from dream._log import logger
+from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.randomness.generators import digests, states, take
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
@@ -74,7 +75,7 @@ class Fetch:
 
     def choose(self, batch: list[int], cut: slice) -> list[int] | None:
         """Choose what is read of a batch; None for this rank's samples alone, which `cut` are."""
-        found = int(self._found)
+        found = number_of(self._found)
         if found in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
         if found == _DRAWN_IN_WORKERS:
@@ -87,7 +88,7 @@ class Fetch:
 
     @property
     def unknown(self) -> bool:
-        return int(self._found) == _UNKNOWN
+        return number_of(self._found) == _UNKNOWN
 
     def __call__(self, given: Any) -> Any:
         """Collate this rank's part."""
@@ -140,7 +141,7 @@ class _Dataset:
     def __getitems__(self, indices: list[int]) -> Fetched:
         own, fetch = self.dream_own, self.dream_fetch
         before = None
-        if fetch.unknown and hasattr(indices, "cut"):
+        if hasattr(indices, "cut") and fetch.unknown:
             before = (digests(),)
         many = getattr(own, "__getitems__", None)
         plain = list(indices)

@@ -93,11 +93,11 @@ class Shares:
     @property
     def parted(self) -> bool:
         """Whether the loop reads, or has just read, batches that several ranks share."""
-        return any(
-            share is not None and share.parts > 1
-            for reading in self._readings.values()
-            for share in reading.recent
-        )
+        for reading in self._readings.values():  # asked at every step
+            for share in reading.recent:
+                if share is not None and share.parts > 1:
+                    return True
+        return False
 
     def whole_begins(self) -> None:
         """A pass begins of which every rank reads all."""
