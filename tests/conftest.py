@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ settings.load_profile("any")
 
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
 _FORK_SERVER = b"fork_server.py server"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("ring") and not find_spec("horovod"):
+        pytest.skip("no ring is built: dream build-horovod")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -96,17 +96,22 @@ ON_GPU: Mapping[str, str] = {
 TUNING = f"{_HOROVOD}.tuning:begin"
 """Has the ring tune itself."""
 
+_RING = f"{_HOROVOD}.build:require"
+"""Raises an error that says what the ring lacks here."""
+
 _EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "rich": "report"}
 
 
 def load(place: str) -> Any:
-    """What `module:name` names. A missing package is named with the extra that brings it."""
+    """What `module:name` names. A missing package is named with what brings it."""
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        if module.startswith(_HOROVOD):
+            load(_RING)()
         missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRAS:
+        if missing not in _EXTRAS or not isinstance(error, ModuleNotFoundError):
             raise
         raise NotInstalled(
             f"{missing} is not installed. Needed by: {place}. "

@@ -125,7 +125,11 @@ def test_a_split_keras_model_learns(line, script, least):
     "line",
     [
         pytest.param([], id="alone", marks=AGAIN),
-        pytest.param([*RUN, "--framework", "torch,tensorflow"], id="mixed", marks=pytest.mark.slow),
+        pytest.param(
+            [*RUN, "--framework", "torch,tensorflow"],
+            id="mixed",
+            marks=[pytest.mark.slow, pytest.mark.ring],
+        ),
     ],
 )
 def test_one_ring_for_two_frameworks(line):

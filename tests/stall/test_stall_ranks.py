@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ SECONDS = "6"
 """A stall time; half of it is when the line comes."""
 
 LONG = "600"
-needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is not built")
 
 
 @pytest.mark.slow
@@ -24,7 +22,7 @@ needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is no
     [
         ("train_torch.py", "gloo"),
         pytest.param("train_torch.py", "shared_memory", marks=pytest.mark.exhaustive),
-        pytest.param("train_torch.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("train_torch.py", "horovod", marks=[pytest.mark.exhaustive, pytest.mark.ring]),
         pytest.param("train_split.py", "sharded", marks=pytest.mark.exhaustive),
         pytest.param("train_split.py", "zero=1", marks=pytest.mark.exhaustive),
         pytest.param("train_split.py", "tensor", marks=pytest.mark.exhaustive),
@@ -32,7 +30,7 @@ needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is no
         pytest.param("train_split.py", "local_sgd", marks=pytest.mark.exhaustive),
         pytest.param("train_keras.py", "grpc", marks=pytest.mark.exhaustive),
         pytest.param("train_keras.py", "shared_memory", marks=pytest.mark.exhaustive),
-        pytest.param("train_keras.py", "horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("train_keras.py", "horovod", marks=[pytest.mark.exhaustive, pytest.mark.ring]),
     ],
 )
 def test_a_stopped_rank_ends_the_wait_and_is_named(

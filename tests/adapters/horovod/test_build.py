@@ -29,6 +29,7 @@ from dream.adapters.horovod import (
 from dream.adapters.horovod._compile import PlainProgress
 from dream.adapters.horovod._status import BuildKey
 from dream.cluster.settings import cache_folder
+from dream.strategies import registry
 
 BOTH = {"torch": "2.13.0+cpu", "tensorflow-cpu": "2.21.0"}
 
@@ -171,6 +172,18 @@ def test_no_ring(environment: Environment) -> None:
     assert (now.installed, now.matches, now.torch, now.tensorflow) == (False,) * 4
     with pytest.raises(NotInstalled, match="dream build-horovod"):
         _status.require()
+
+
+def test_a_reduction_without_a_ring_names_the_command(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.versions = dict(BOTH)
+    for name in [name for name in sys.modules if name.startswith("horovod.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "dream.adapters.horovod.pytorch", raising=False)
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    with pytest.raises(NotInstalled, match="dream build-horovod"):
+        registry.reduction("torch", "horovod")
 
 
 def test_the_right_ring(environment: Environment) -> None:

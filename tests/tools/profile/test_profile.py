@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from dream.tools.profile.spans import CollectiveCall, RankProfile, Span
 from dream.tools.profile.split import MOVING, REST, WAITING, split, stragglers
 
 HERE = Path(__file__).parent
-needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is not built")
 
 
 def recorded(rank: int, late: float) -> RankProfile:
@@ -83,7 +81,7 @@ def test_a_trace_in_chromes_format() -> None:
     [
         "shared_memory",
         pytest.param("gloo", marks=pytest.mark.exhaustive),
-        pytest.param("horovod", marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("horovod", marks=[pytest.mark.exhaustive, pytest.mark.ring]),
     ],
 )
 def test_a_rank_whose_data_is_slow(

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -105,7 +104,6 @@ STALLS = {
     "compiling": (Phase.COMPILING, "in stand"),
 }
 QUICK = ("loader", "behind", "disk")
-needs_ring = pytest.mark.skipif(not find_spec("horovod"), reason="the ring is not built")
 
 
 def _stands(job: Running, name: str) -> None:
@@ -135,7 +133,7 @@ def _stands(job: Running, name: str) -> None:
         pytest.param("shared_memory", QUICK, id="quick"),
         pytest.param("shared_memory", tuple(STALLS), marks=pytest.mark.exhaustive),
         pytest.param("gloo", tuple(STALLS), marks=pytest.mark.exhaustive),
-        pytest.param("horovod", QUICK, marks=[pytest.mark.exhaustive, needs_ring]),
+        pytest.param("horovod", QUICK, marks=[pytest.mark.exhaustive, pytest.mark.ring]),
     ],
 )
 def test_where_a_rank_stands(tmp_path: Path, reduction: str, fates: tuple[str, ...]) -> None:
