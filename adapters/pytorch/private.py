@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_instance
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
+from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 LoaderIterator = _BaseDataLoaderIter
@@ -391,3 +392,8 @@ def drop_event_file(writer: Any) -> None:
     file.unlink(missing_ok=True)
     with suppress(OSError):  # it has other files
         file.parent.rmdir()
+
+
+def worker_info() -> tuple[Any, str, Any]:
+    """Return where `get_worker_info` finds what it returns, its name there, and its class."""
+    return worker, "_worker_info", worker.WorkerInfo

@@ -136,6 +136,11 @@ _STRICT = Option(
     "raise where it cannot be told what a loss is a mean over; by default it "
     "counts as a mean over samples, and a line says so",
 )
+INPUT = Option(
+    "input", str, "whole", "how a stream is read: 'whole' by every rank, in the order of one "
+    "device, or 'sharded': each rank reads its own parts of it alone, in an order of their own",
+    choices=("whole", "sharded"), mesh=True, frameworks=("torch",),
+)  # fmt: skip
 KNOBS = (
     _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM, _STRICT,
 )  # fmt: skip
@@ -163,6 +168,7 @@ TRAVEL = (
 REPLICAS = (
     *KNOBS,
     *TRAVEL,
+    INPUT,
     Option(
         "shares", str, "equal", "how each global batch is divided among the replicas: 'equal', "
         "'auto' by their measured speeds, or a list of whole numbers in that proportion, as [3, 1]",
@@ -272,6 +278,7 @@ SHARDED = (
         "data", int, None, "groups of ranks that hold all shards each (hybrid sharding); 1 by "
         "default", minimum=1, mesh=True,
     ),
+    INPUT,
     *KNOBS,
 )  # fmt: skip
 SERVERS = (

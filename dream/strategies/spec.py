@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dream._errors import ConfigurationError, DreamError, Unsupported, unknown
+from dream.data.parts import check as check_parts
 from dream.strategies import options as all_options
 from dream.strategies.options import FRAMEWORKS, Framework, Option
 from dream.update.outer import check as check_outer
@@ -67,6 +68,7 @@ class Spec:
         options = {o.name: o.default for o in self.options} | checked
         check_update(options)
         check_outer(options)
+        check_parts(options)
         return MappingProxyType(options)
 
     def check_framework(
@@ -108,7 +110,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "single", "one device; the oracle every other is held against",
                 "one replica", "none", {"torch": (), "tensorflow": ()}, several=False,
-                options=all_options.KNOBS,
+                options=(all_options.INPUT, *all_options.KNOBS),
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",

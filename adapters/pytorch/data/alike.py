@@ -1,16 +1,41 @@
-"""A digest of a few samples of a dataset, to be compared between ranks."""
+"""A digest of samples, to be compared between ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
-from dream.adapters.pytorch.data.streams import digest_of
 from dream.adapters.pytorch.randomness.generators import states, take
 from dream.data.position import chained
 
 _ALL = (True, True, True)
+_GLANCE = 1024
+"""Elements of each array that are looked at."""
+
+
+def digest_of(value: Any, digest: int = 0) -> int:
+    """Chain tensors, arrays, numbers and text, nested; of anything else, its type."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu()
+        value = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    if isinstance(value, np.ndarray):
+        digest = chained(digest, repr(value.shape).encode())
+        if value.dtype.hasobject:
+            return digest_of(value.reshape(-1)[:_GLANCE].tolist(), digest)
+        return chained(digest, np.ascontiguousarray(value.reshape(-1)[:_GLANCE]).tobytes())
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            digest = digest_of(inner, chained(digest, repr(key).encode()))
+        return digest
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            digest = digest_of(inner, digest)
+        return digest
+    known = isinstance(value, (int, float, complex, str, bytes, bool, np.generic, type(None)))
+    return chained(digest, repr(value if known else type(value).__name__).encode())
 
 
 def digest_of_dataset(loader: DataLoader[Any]) -> int:

@@ -23,6 +23,7 @@ from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
 from dream.adapters.pytorch.data.fetch import Fetch, say
 from dream.adapters.pytorch.data.modes import Modes
+from dream.adapters.pytorch.data.parted import PartedStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
@@ -143,12 +144,14 @@ class LoaderSharder:
         micros: Callable[[], int] = lambda: 1,
         in_step: InStep | None = None,
         modes: Modes | None = None,
+        *,
+        parted: bool = False,
     ) -> None:
         """divided: how global batches are, now. seed: fixes the order of shuffled data; None leaves
         each loader its own. resyncs: where some ranks are of another framework, with which passes
         are compared. told_by: all ranks, where several of them take the same share. micros: see
         `DealtBatches`. in_step: keeps the ranks' generators so. modes: whether the models of the
-        block evaluate."""
+        block evaluate. parted: whether a rank reads its own parts of a stream alone."""
         self._communicator, self._divided = communicator, divided
         self._told_by = told_by
         self._all = told_by or communicator
@@ -160,6 +163,7 @@ class LoaderSharder:
         self._seed = seed
         self._resyncs = resyncs
         self._micros = micros
+        self._parted = parted
 
     def made(self, loader: DataLoader[Any], given: Mapping[str, Any]) -> None:
         """Deal a loader that was made in the block. given: its constructor's arguments."""
@@ -220,9 +224,12 @@ class LoaderSharder:
                 f"DataLoader over {type(loader.dataset).__name__}. Use a map-style dataset."
             )
         self._check(loader)
+        parts = None
+        if self._parted:
+            parts = PartedStream(self._communicator, loader, leave_loaders_alone)
         stream = DealtStream(
             self._communicator, self._divided.now, loader, self._seed,
-            Reads(self._modes.evaluate), self._told_by, self._micros,
+            Reads(self._modes.evaluate), self._told_by, self._micros, parts,
         )  # fmt: skip
         mark(loader, stream)
         loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)

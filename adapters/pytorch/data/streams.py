@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
+from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.drawn import DrawnOrder
 from dream.adapters.pytorch.data.fetch import cut_batch, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads
@@ -25,34 +26,24 @@ from dream.collectives import Communicator
 from dream.data.partition import Division, Share, micro_shares
 from dream.data.position import Pass, Position, Track, chained, check_long_enough, check_read_again
 
-_GLANCE = 1024
-"""Elements of each array that are looked at."""
-
-
-def digest_of(value: Any, digest: int = 0) -> int:
-    """Chain tensors, arrays, numbers and text, nested; of anything else, its type."""
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu()
-        value = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    if isinstance(value, np.ndarray):
-        digest = chained(digest, repr(value.shape).encode())
-        if value.dtype.hasobject:
-            return digest_of(value.reshape(-1)[:_GLANCE].tolist(), digest)
-        return chained(digest, np.ascontiguousarray(value.reshape(-1)[:_GLANCE]).tobytes())
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            digest = digest_of(inner, chained(digest, repr(key).encode()))
-        return digest
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            digest = digest_of(inner, digest)
-        return digest
-    known = isinstance(value, (int, float, complex, str, bytes, bool, np.generic, type(None)))
-    return chained(digest, repr(value if known else type(value).__name__).encode())
-
-
-Dealt = tuple[int, int, list[Any]]
+Collated = tuple[int, int, list[Any]]
 """Samples of a global batch, a digest of it, and this rank's part in micro-batches."""
+Dealt = tuple[list[Share], int, list[Any]]
+"""This rank's shares of a global batch, a digest of that, and the shares' samples."""
+
+
+class Parts(Protocol):
+    """Reads a rank's parts of a stream alone.
+
+    facts: what must be the same where a pass is gone on with.
+    """
+
+    @property
+    def facts(self) -> dict[str, Any]: ...
+
+    def begin(self, generator: torch.Generator | None, micros: int) -> Iterator[Dealt]:
+        """Ask for a pass, in at most `micros` micro-batches. generator: what it is seeded from;
+        None for torch's."""
 
 
 @final
@@ -83,7 +74,7 @@ class DealtCollate:
         rank."""
         self._micros[0] = micros
 
-    def __call__(self, given: Any) -> Dealt:
+    def __call__(self, given: Any) -> Collated:
         total = len(given) if self._batched else samples_in(given)
         micros = int(self._micros)
         if micros == 0:
@@ -168,7 +159,7 @@ _ENDED = -1
 @final
 class DealtStream:
     """Deals the batches of a loader over an IterableDataset. told_by, micros: see
-    `DealtBatches`."""
+    `DealtBatches`. parts: what reads passes to train on, if not all ranks read all."""
 
     def __init__(
         self,
@@ -179,8 +170,11 @@ class DealtStream:
         reads: Reads,
         told_by: Communicator | None = None,
         micros: Callable[[], int] = lambda: 1,
+        parts: Parts | None = None,
     ) -> None:
         facts = {"batch_size": loader.batch_size} | ({} if seed is None else {"seed": seed})
+        facts |= {} if parts is None else parts.facts
+        self._parts = parts
         self._drawn = DrawnOrder(loader)
         self.track = Track(lambda: facts, self._drawn if seed is None else None)
         self._batched = loader.batch_size is not None
@@ -202,19 +196,38 @@ class DealtStream:
         trains = self.reads.trains
         start = self.track.begin() if trains else Position(self.track.epoch)
         micros = (self._micros() if trains else 1) if trains or reading == "share" else 0
-        collate = self._collate(loader)
-        collate.set_micros(micros)
         generator = None if self._seed is None else _seeded(self._seed, start.epoch)
-        with (
-            _set(loader, collate, generator),
-            self._drawn.begin(again=start.batches > 0) if trains else nullcontext(),
-        ):
-            inner = begin(loader)
+        with self._drawn.begin(again=start.batches > 0) if trains else nullcontext():
+            if trains and self._parts is not None:
+                inner = self._parts.begin(loader.generator or generator, micros)
+            else:
+                inner = self._begun(loader, begin, generator, micros)
         counts = self.track if trains or reading == "whole" else None
         begun = Pass(counts, start, trains=trains)
         if not micros:
             return _whole(inner, begun)
-        return _StreamIterator(self, inner, begun, shares, micros)
+        return _StreamIterator(self, inner, begun, shares)
+
+    def _begun(
+        self,
+        loader: DataLoader[Any],
+        begin: Callable[[DataLoader[Any]], Iterator[Any]],
+        generator: torch.Generator | None,
+        micros: int,
+    ) -> Iterator[Any]:
+        collate = self._collate(loader)
+        collate.set_micros(micros)
+        with _set(loader, collate, generator):
+            inner = begin(loader)
+        return self._compared(inner, micros) if micros else inner
+
+    def _compared(self, inner: Iterator[Collated], micros: int) -> Iterator[Dealt]:
+        """What all ranks have read alike."""
+        for total, digest, parts in inner:
+            self.compare(digest)
+            share = self._division.share(total, self._communicator.rank)
+            yield micro_shares(share, micros), digest, parts
+        self.compare(_ENDED)
 
     @contextmanager
     def drawing(self, begun: Pass) -> Iterator[None]:
@@ -222,10 +235,6 @@ class DealtStream:
         now = self._drawn.first(again=begun.position.batches > 0) if begun.trains else None
         yield
         self._drawn.go_on(now)
-
-    def shares_of(self, total: int, micros: int) -> list[Share]:
-        """Weigh the parts of a batch."""
-        return micro_shares(self._division.share(total, self._communicator.rank), micros)
 
     def compare(self, said: int) -> None:
         """Raise `Desynchronized` where the ranks have not read the same. Every rank calls it."""
@@ -265,13 +274,11 @@ class _StreamIterator:
         inner: Iterator[Any],
         begun: Pass,
         shares: Shares,
-        micros: int,
     ) -> None:
         self._stream = stream
         self._inner = inner
         self._pass = begun
         self._shares = shares
-        self._micros = micros
         self._waiting: deque[Any] = deque()
         self._fresh = True
         self._digest = begun.position.digest
@@ -297,15 +304,13 @@ class _StreamIterator:
         """The next global batch."""
         try:
             with current.reading():
-                total, digest, parts = next(self._inner)
+                shares, digest, parts = next(self._inner)
         except StopIteration:
             self._shares.ended(self)
-            self._stream.compare(_ENDED)
             self._pass.ended()
             raise
-        self._stream.compare(digest)
         self._digest = _joined(self._digest, digest)
-        for share, part in zip(self._stream.shares_of(total, self._micros), parts, strict=True):
+        for share, part in zip(shares, parts, strict=True):
             self._pass.drawn(share, self._digest)
             self._waiting.append(part)
 

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
+from dream._errors import Unsupported
 from dream.adapters.keras import hooks
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import (
@@ -63,6 +64,7 @@ class TorchEngine(Engine):
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
         self.generators = TorchGenerators()
+        self._parted = plan.options.get("input") == "sharded"
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     @property
@@ -130,6 +132,11 @@ class TorchEngine(Engine):
         return data.of_arrays(source, self.rank, self.division)
 
     def batches(self, source: Batches) -> Iterable[Any]:
+        if self._parted:
+            raise Unsupported(
+                "Streams are read in parts in torch's own loops. Received: input='sharded' and a "
+                "Keras fit over batches that come one after the other. Leave input= out."
+            )
         return data.of_batches(source, self.rank, self.division, mixed=self.mixed)
 
     def example(self, source: Arrays | Batches) -> Any:

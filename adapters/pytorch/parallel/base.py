@@ -122,6 +122,7 @@ class Parallelism(ABC):
         return LoaderSharder(
             self.dealt, self.divided, self.shares, self.plan.seed, self.plan.resyncs, self.told_by,
             self.training.micros, self.in_step, self.modes,
+            parted=self.plan.options.get("input") == "sharded",
         )  # fmt: skip
 
     def distribute(self, module: nn.Module) -> nn.Module:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import BaseTorchFunctionMode
+from torch.utils.data import get_worker_info
 
 from dream.adapters.pytorch import phases, private
 
@@ -295,3 +296,15 @@ def test_nodes_tell_the_sizes_of_what_they_made() -> None:
     made = (x * 2).sum(0)
     assert private.shape_of(made.grad_fn) == (2,)
     assert private.shape_of(made.sum().grad_fn) == ()
+
+
+def test_a_worker_is_told_its_number_by_a_place_of_torchs() -> None:
+    owner, name, kind = private.worker_info()
+    assert getattr(owner, name) is get_worker_info() is None
+    info = kind(1, 4, 7, None)
+    setattr(owner, name, info)
+    try:
+        assert get_worker_info() is info
+        assert (info.id, info.num_workers, info.seed, info.dataset) == (1, 4, 7, None)
+    finally:
+        setattr(owner, name, None)
