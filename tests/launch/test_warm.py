@@ -132,6 +132,12 @@ def test_a_file_of_the_name_of_what_frameworks_import_counts(tmp_path: Path) -> 
     assert "has the name of a module that frameworks import" in ended.stderr
 
 
+def test_what_torch_imports_late_ends_in_order(tmp_path: Path) -> None:
+    """As DDP does: a module of it holds a generator of optree's, which comes after it."""
+    pytest.importorskip("optree")
+    run(write(tmp_path, "import torch, torch._dynamo"))
+
+
 def test_a_path_that_a_script_adds_counts(tmp_path: Path) -> None:
     (tmp_path / "added").mkdir()
     (tmp_path / "added" / "rich.py").write_text("mine = True\n")

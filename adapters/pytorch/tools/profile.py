@@ -15,7 +15,7 @@ from torch.optim import optimizer as optimizers
 
 from dream.adapters.pytorch.data.loader import ComparedIterator, _DealtIterator
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.parallel.ddp.module import DdpSettings
+from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.private import LoaderIterator
 from dream.collectives import Communicator
 from dream.stall.phases import Phase

@@ -21,6 +21,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn, final
 
+_NEEDS_OPTREE = "torch.utils._cxx_pytree"
+"""Holds a generator of optree's, and comes before it."""
 _SEEDED_AT_IMPORT = {"numpy.random", "torch"}
 
 
@@ -139,8 +141,14 @@ class HiddenModules(MetaPathFinder, Loader):
         self._environ, self._reads = dict(environ), reads
         self._start_fresh = start_fresh
         self._new_draws()
-        # an interpreter ends by its modules: those it does not find outlive what they need
-        atexit.register(lambda: self._show({*self._hidden}))
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """An interpreter ends by its modules, the last first: those that it does not find outlive
+        what they need."""
+        self._show({*self._hidden})
+        if _NEEDS_OPTREE in sys.modules:
+            sys.modules[_NEEDS_OPTREE] = sys.modules.pop(_NEEDS_OPTREE)
 
     def _import(self, name: str, before: Collection[str]) -> None:
         effects = _Effects()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from operator import add, attrgetter
 from typing import Any, final
 
@@ -12,68 +11,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, set_hook
-from dream.adapters.pytorch.collectives import GradientHook
 from dream.adapters.pytorch.errors import refuse_computed, unfinished
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
-from dream.adapters.pytorch.parallel.one_copy.training import OneCopyTraining, refused_loop
+from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
 from dream.shared_memory import Riders
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DdpSettings:
-    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
-    riders: what travels with each bucket that it reduces. once: what puts parameters in memory that
-    all ranks share, instead; None for replicas of their own."""
-
-    options: Mapping[str, Any]
-    hook: GradientHook | None
-    riders: Riders | None = None
-    once: OneCopyTraining | None = None
-
-    def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
-        """Make a DDP over the runner. taken: ids of parameters that another module's DDP
-        reduces."""
-        ignored = (name for name, p in runner.named_parameters() if id(p) in taken)
-        private.ignore_parameters(runner, ignored)
-        ddp = DistributedDataParallel(
-            runner,
-            init_sync=False,
-            forward_sync_buffers=False,
-            gradient_as_bucket_view=self.options["bucket_view"],
-            bucket_cap_mb=self.options["bucket_mb"],
-            find_unused_parameters=self.options["find_unused"],
-            static_graph=self.options["static_graph"],
-        )
-        if self.hook is not None and not self.sparse(runner):
-            ddp.register_comm_hook(runner if self.riders else None, self.hook)
-        return ddp
-
-    def riders_of(self, runner: DdpForward) -> Riders | None:
-        """What travels with a module's gradients by itself."""
-        return None if self.sparse(runner) else self.riders
-
-    def sparse(self, runner: DdpForward) -> bool:
-        """Whether gradients are sparse, which torch's own process group reduces alone."""
-        kinds = (nn.Embedding, nn.EmbeddingBag)
-        found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
-        if found and self.options.get("compression", "none") not in (None, "none"):
-            raise Unsupported(
-                "Sparse gradients are not compressed. Received: compression="
-                f"{self.options['compression']!r} and a {type(found[0]).__name__} with "
-                "sparse=True. Leave one of them out."
-            )
-        return bool(found)
 
 
 @final

@@ -30,7 +30,8 @@ from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
-from dream.adapters.pytorch.parallel.ddp.module import DdpModule, DdpSettings
+from dream.adapters.pytorch.parallel.ddp.module import DdpModule
+from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy import training as one_copy
 from dream.adapters.pytorch.train_step import (
     Batch,

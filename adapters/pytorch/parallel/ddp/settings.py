@@ -1,0 +1,69 @@
+"""How a module's DistributedDataParallel is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, final
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dream._errors import Unsupported
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.collectives import GradientHook
+from dream.adapters.pytorch.parallel.one_copy.training import OneCopyTraining
+from dream.shared_memory import Riders
+
+_TAKES = signature(DistributedDataParallel.__init__).parameters
+_SYNC = "forward_sync_buffers" if "forward_sync_buffers" in _TAKES else "broadcast_buffers"
+_KEEP_BUFFERS: dict[str, Any] = {_SYNC: False}
+"""As torch calls it from 2.13 on, and before."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DdpSettings:
+    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
+    riders: what travels with each bucket that it reduces. once: what puts parameters in memory that
+    all ranks share, instead; None for replicas of their own."""
+
+    options: Mapping[str, Any]
+    hook: GradientHook | None
+    riders: Riders | None = None
+    once: OneCopyTraining | None = None
+
+    def wrap(self, runner: nn.Module, taken: set[int]) -> DistributedDataParallel:
+        """Make a DDP over the runner. taken: ids of parameters that another module's DDP
+        reduces."""
+        ignored = (name for name, p in runner.named_parameters() if id(p) in taken)
+        private.ignore_parameters(runner, ignored)
+        ddp = DistributedDataParallel(
+            runner,
+            init_sync=False,
+            **_KEEP_BUFFERS,
+            gradient_as_bucket_view=self.options["bucket_view"],
+            bucket_cap_mb=self.options["bucket_mb"],
+            find_unused_parameters=self.options["find_unused"],
+            static_graph=self.options["static_graph"],
+        )
+        if self.hook is not None and not self.sparse(runner):
+            ddp.register_comm_hook(runner if self.riders else None, self.hook)
+        return ddp
+
+    def riders_of(self, runner: nn.Module) -> Riders | None:
+        """What travels with a module's gradients by itself."""
+        return None if self.sparse(runner) else self.riders
+
+    def sparse(self, runner: nn.Module) -> bool:
+        """Whether gradients are sparse, which torch's own process group reduces alone."""
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
+        if found and self.options.get("compression", "none") not in (None, "none"):
+            raise Unsupported(
+                "Sparse gradients are not compressed. Received: compression="
+                f"{self.options['compression']!r} and a {type(found[0]).__name__} with "
+                "sparse=True. Leave one of them out."
+            )
+        return bool(found)
