@@ -133,9 +133,12 @@ def test_a_file_of_the_name_of_what_frameworks_import_counts(tmp_path: Path) -> 
 
 
 def test_what_torch_imports_late_ends_in_order(tmp_path: Path) -> None:
-    """As DDP does: a module of it holds a generator of optree's, which comes after it."""
+    """A module of it, which DDP brings, holds a generator of optree's, which comes after it."""
     pytest.importorskip("optree")
-    run(write(tmp_path, "import torch, torch._dynamo"))
+    lines = "import dream, torch\nfrom torch.utils.data import DataLoader\n"
+    lines += "with dream.strategy('mirrored'):\n  layer = torch.nn.Linear(4, 1)\n"
+    lines += "  for x in DataLoader(torch.ones(8, 4), batch_size=4): layer(x).sum().backward()\n"
+    run(write(tmp_path, lines))
 
 
 def test_a_path_that_a_script_adds_counts(tmp_path: Path) -> None:
