@@ -41,6 +41,7 @@ def test_options_have_defaults() -> None:
         "bucket_mb": 5.0,
         "find_unused": False,
         "resync": None,
+        "input": "whole",
         "shares": "equal",
         "one_copy": False,
         "strict": False,

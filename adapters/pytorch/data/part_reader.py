@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,14 +22,14 @@ from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.fetch import varies
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.private import worker_info
-from dream.adapters.pytorch.randomness.generators import digests, states, take
+from dream.adapters.pytorch.randomness.generators import digests
 from dream.data.partition import Share, micro_shares
 from dream.data.parts import PARTS, PLACES, Counts
 
 _LOOKED_AT = 2
 """Samples that the first parts are told apart by."""
 _SEEDS = 2**32
-_ALL = (True, True, True)
+_NUMPY: Any = np.random  # whose generator can be another: not in its types
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +69,27 @@ class PartReader:
         self._dataset, self._init = dataset, init
         self._number, self._of, self._seed = number, of, seed
         self._samples: Iterator[Any] | None = None
-        self._states: list[Any] = []
+        self._numpy = np.random.MT19937(seed)
+        self._states: tuple[Any, Any] | None = None
 
     def read(self, count: int) -> list[Any]:
-        """The next samples, fewer where it ends."""
-        before = states()
+        """The next samples, fewer where it ends. Leaves the generators its own."""
         owner, name, kind = worker_info()
-        patches = Patches()
         if self._samples is None:
             self._dataset = _copy(self._dataset)
-        info = kind(self._number, self._of, self._seed, self._dataset)
-        patches.replace(owner, name, info)
+        patches = Patches()
+        patches.replace(owner, name, kind(self._number, self._of, self._seed, self._dataset))
+        _NUMPY.set_bit_generator(self._numpy)  # its state takes longer to read than a sample
         try:
             if self._samples is None:
                 self._samples = self._begin()
             else:
-                take(self._states, _ALL)
+                assert self._states is not None
+                torch.set_rng_state(self._states[0])
+                random.setstate(self._states[1])
             return list(islice(self._samples, count))
         finally:
-            self._states = states()
-            take(before, _ALL)
+            self._states = torch.get_rng_state(), random.getstate()
             patches.restore()
 
     def _begin(self) -> Iterator[Any]:
@@ -97,6 +99,20 @@ class PartReader:
         if self._init is not None:
             self._init(self._number)
         return iter(self._dataset)
+
+
+@contextmanager
+def _generators_stay() -> Iterator[None]:
+    """What is drawn inside is drawn by nobody outside."""
+    of_torch, of_python, of_numpy = (
+        torch.get_rng_state(), random.getstate(), _NUMPY.get_bit_generator()
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+        _NUMPY.set_bit_generator(of_numpy)
 
 
 def _copy(dataset: Any) -> Any:
@@ -124,12 +140,13 @@ class PartsReader(Dataset[Read]):
     def __getitem__(self, request: Request) -> Read:
         samples: list[Any] = []
         counts, found = [0] * PARTS, [0] * PARTS
-        told = [self._look(request, number) for number in range(2)] if request.look else []
-        for place, count in enumerate(request.counts):
-            if count:
-                read = self._part(request, place).read(count)
-                counts[place], found[place] = len(read), digest_of(read)
-                samples += read
+        with _generators_stay():
+            told = [self._look(request, number) for number in range(2)] if request.look else []
+            for place, count in enumerate(request.counts):
+                if count:
+                    read = self._part(request, place).read(count)
+                    counts[place], found[place] = len(read), digest_of(read)
+                    samples += read
         batches, alone = self._collated(samples, request)
         return Read(counts, found, batches, told, alone)
 
