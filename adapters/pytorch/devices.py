@@ -11,6 +11,7 @@ import torch
 from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
+from dream._topology import own_gpu
 
 
 def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
@@ -47,14 +48,15 @@ def choose(plan: Plan) -> torch.device:
         )
     if visible == 0:
         return torch.device("cpu")
-    device = torch.device("cuda", plan.cluster.local_rank % visible)
+    device = torch.device("cuda", own_gpu(plan.cluster, visible))
     torch.cuda.set_device(device)
     return device
 
 
 def on_gpu(array: Any) -> torch.Tensor:
     """A NumPy array as a tensor on this rank's GPU."""
-    return torch.from_numpy(array).to(f"cuda:{cluster.detect().local_rank}")
+    own = own_gpu(cluster.detect(), torch.cuda.device_count())
+    return torch.from_numpy(array).to(f"cuda:{own}")
 
 
 def seed(number: int) -> None:

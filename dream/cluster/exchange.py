@@ -3,17 +3,21 @@ open doors to one another."""
 
 from __future__ import annotations
 
+import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import final
 
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import settings
+from dream.cluster import launchers, settings
 from dream.cluster.entrance import Welcome, expect, greet, new_word
+from dream.cluster.launcher import names_of_hosts
+from dream.cluster.placing import layout_of
 from dream.cluster.ports import (
     LOOPBACK,
     Reservation,
@@ -49,6 +53,33 @@ def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) ->
     except Missing as error:
         raise _absent(cluster, error.keys, timeout) from error
     return [values[key] for key in keys]
+
+
+def detect(environ: Mapping[str, str] | None = None) -> Cluster:
+    """Return this process's place among the ranks of its job.
+
+    Under starters that tell a rank nothing of the others' places (MPI, srun, ...) the first call
+    on several hosts is a meeting of all ranks. environ: asks what is written there, and nobody."""
+    place = launchers.detect(os.environ if environ is None else environ)
+    return _located(place) if place.host and environ is None else place
+
+
+@cache
+def _located(place: Cluster) -> Cluster:
+    """Have the ranks tell one another which host they are on."""
+    everybody = range(place.world_size)
+    mine = f"{place.local_rank} {place.host}".encode()
+    told = [said.decode().split(" ", 1) for said in exchange(place, "hosts", mine, everybody)]
+    exchange(place, "hosts-read", b"read", everybody)  # rank 0's store may end with it
+    layout = layout_of([(host, int(local)) for local, host in told], place.source)
+    return replace(
+        place,
+        host="",
+        layout=layout,
+        node_rank=layout[place.rank],
+        local_world_size=layout.count(layout[place.rank]),
+        hosts=names_of_hosts(place.hosts[0], 1 + max(layout)),
+    )
 
 
 def post(cluster: Cluster, key: str, value: bytes) -> None:

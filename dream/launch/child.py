@@ -137,7 +137,7 @@ def _explain(error: OSError) -> None:
     from dream import cluster
     from dream.files import first
 
-    first.explain(error, cluster.detect())
+    first.explain(error, cluster.detect(os.environ))
 
 
 def _fail(tell: Teller, error: BaseException) -> None:

@@ -185,7 +185,7 @@ def _cluster() -> Facts:
     """Return where this process stands, and which variables say so."""
     variables = cluster.variables()
     try:
-        place = cluster.detect()
+        place = cluster.detect(os.environ)  # by itself: this process trains nothing
     except DreamError as error:
         return {"launcher": "cannot be told", "why": str(error), "variables": variables}
     return {
