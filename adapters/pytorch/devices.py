@@ -59,6 +59,14 @@ def on_gpu(array: Any) -> torch.Tensor:
     return torch.from_numpy(array).to(f"cuda:{own}")
 
 
+def share_cores(share: int, allowed: int) -> None:
+    """Have torch compute with this rank's share of the cores, unless the script has said how many.
+    allowed: those that the process may run on, all of which torch takes by itself."""
+    taken = torch.get_num_threads()
+    if taken in (allowed, allowed // 2):  # a half, where cores have two threads each
+        torch.set_num_threads(min(share, taken))
+
+
 def seed(number: int) -> None:
     """Seed torch's generators, for a script that may not do so."""
     torch.manual_seed(number)

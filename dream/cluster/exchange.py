@@ -55,13 +55,14 @@ def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) ->
     return [values[key] for key in keys]
 
 
-def detect(environ: Mapping[str, str] | None = None) -> Cluster:
+def detect(environ: Mapping[str, str] = os.environ, *, asks: bool = True) -> Cluster:
     """Return this process's place among the ranks of its job.
 
     Under starters that tell a rank nothing of the others' places (MPI, srun, ...) the first call
-    on several hosts is a meeting of all ranks. environ: asks what is written there, and nobody."""
-    place = launchers.detect(os.environ if environ is None else environ)
-    return _located(place) if place.host and environ is None else place
+    on several hosts is a meeting of all ranks. asks: whether to; without, or for an environment
+    that is not this process's, ranks are taken to lie in blocks."""
+    place = launchers.detect(environ)
+    return _located(place) if place.host and asks and environ is os.environ else place
 
 
 @cache

@@ -10,8 +10,9 @@ import pytest
 from dream import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.cluster import detect
-from dream.launch.environment import _quota, cores, rank_environment
+from dream.launch.environment import rank_environment
 from dream.launch.job import Job, frameworks
+from dream.launch.joined.threads import _quota, cores
 
 
 def place(rank: int = 1, world_size: int = 2) -> Cluster:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream.launch.environment import cores
+from dream.launch.joined.threads import cores
 from dream.tools import tables
 from dream.tools.output import screen
 from dream.tools.plan.forecast import Forecast
