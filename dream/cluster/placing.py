@@ -100,7 +100,7 @@ def slurm_first(environ: Environ) -> str | None:
 
 def allocated_first(environ: Environ) -> str | None:
     """The first host that a batch system has given to the job, if there is one."""
-    for read in (_first_of_pbs, slurm_job_first, lsf_first):
+    for read in (_first_of_pbs, slurm_job_first, lsf_first, _azure_first):
         host = read(environ)
         if host:
             return host
@@ -114,6 +114,10 @@ def slurm_job_first(environ: Environ) -> str | None:
 
 def _first_of_pbs(environ: Environ) -> str | None:
     return next(iter(lines_of(environ, _PBS_HOSTS)), None)
+
+
+def _azure_first(environ: Environ) -> str | None:
+    return environ.get("AZ_BATCH_MASTER_NODE", "").rpartition(":")[0] or None
 
 
 def lsf_first(environ: Environ) -> str | None:

@@ -11,8 +11,9 @@ from dream.launch.job import Job
 from dream.launch.joined.threads import cores, thread_shares
 from dream.mixed import ranks
 
-_PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-"""Prefixes of what another launcher may have left behind."""
+_PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_", "PMI_", "PMIX_")
+"""Prefixes of what another launcher may have left behind: an MPI that a rank finds would take PMI's
+place for its own, or abort."""
 
 _QUIET = {
     "PYTHONUNBUFFERED": "1",

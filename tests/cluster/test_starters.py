@@ -12,10 +12,10 @@ import pytest
 
 from dream import ConfigurationError
 from dream._topology import Cluster, Endpoint
-from dream.cluster import detect, horovod_environment
+from dream.cluster import detect, horovod_environment, rendezvous
 from dream.cluster.exchange import _located
 from dream.cluster.launchers import several
-from dream.cluster.nodes import gpus_here, node_place
+from dream.cluster.nodes import gpus_here, node_place, pod_of
 from dream.cluster.placing import counts_of, layout_of, names_of
 
 Environ = dict[str, str]
@@ -86,6 +86,17 @@ def spot(environ: Environ) -> tuple[int, int, int, int, int, int]:
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
              "NODE_RANK": "1", **MASTER, **TOKEN},
             (3, 4, 1, 2, 1, 2), id="a worker of Ray Train"),
+        pytest.param(
+            {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1",
+             "AZUREML_NODE_COUNT": "2", **MASTER, **TOKEN},
+            (5, 8, 1, 4, 1, 2), id="AzureML's torch"),
+        pytest.param(
+            open_mpi(3, 1, PMIX_NAMESPACE="prterun-h-77@1", PRTE_LAUNCHED="1",
+                     AZ_BATCH_MASTER_NODE="10.0.0.4:6000"),
+            (3, 4, 1, 2, 1, 2), id="Open MPI 5, on AzureML"),
+        pytest.param(
+            {**open_mpi(1, 1, 2), "OMPI_MCA_orte_num_nodes": "2"},
+            (1, 2, 1, 2, 0, 1), id="mpirun, a host without ranks"),
     ],
 )  # fmt: skip
 def test_places(environ: Environ, place: tuple[int, ...]) -> None:
@@ -158,6 +169,20 @@ def test_a_port_is_one_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_one_process_is_alone(environ: Environ) -> None:
     assert detect(environ).alone
+
+
+def test_azures_first_host_is_its_own_word() -> None:
+    master = detect(open_mpi(3, 1, AZ_BATCH_MASTER_NODE="10.0.0.4:6000")).master
+    assert master is not None
+    assert master.host == "10.0.0.4"
+
+
+def test_a_rank_0_that_torchrun_put_on_another_host_is_told() -> None:
+    """192.0.2.1 is nobody's."""
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    place = detect({**torchrun, "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500", **TOKEN})
+    with pytest.raises(ConfigurationError, match="Set MASTER_ADDR to the host of rank 0"):
+        rendezvous(place)
 
 
 def test_the_inner_launcher_wins() -> None:
@@ -316,6 +341,9 @@ def test_lists_of_hosts(text: str, names: list[str]) -> None:
         ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, '
           '"task": {"type": "workerpool1", "index": 0}}'}, (1, 2, None, "a", 2222)),
         ({"NODE_RANK": "1", "NUM_NODES": "2", **MASTER}, (1, 2, None, "10.0.0.1", 29500)),
+        ({"NODE_RANK": "1", "AZUREML_NODE_COUNT": "2", **MASTER}, (1, 2, None, "10.0.0.1", 29500)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "NPROC_PER_NODE": "8", **MASTER},
+         (1, 2, 8, "10.0.0.1", 29500)),
     ],
 )  # fmt: skip
 def test_platforms_that_start_one_process_a_host(
@@ -325,6 +353,26 @@ def test_platforms_that_start_one_process_a_host(
     assert found is not None
     told = (found.node, found.nodes, found.ranks, found.master_addr, found.master_port)
     assert told == place
+
+
+def test_a_pod_of_several_knows_the_first_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "train-ranks-0-3.train.ns.svc")
+    place = pod_of({"JOB_COMPLETION_INDEX": "3"}, 4)
+    assert place is not None
+    assert (place.node, place.nodes, place.master_addr) == (3, 4, "train-ranks-0-0.train.ns.svc")
+    assert pod_of({}, 4) is None
+    with pytest.raises(ConfigurationError, match="does not tell which host this is"):
+        pod_of({"JOB_COMPLETION_INDEX": "4"}, 4)
+    monkeypatch.setattr("socket.getfqdn", lambda: "a-laptop-3")
+    told = node_place({"JOB_COMPLETION_INDEX": "3", "NNODES": "4"})
+    assert told is not None
+    assert (told.node, told.nodes, told.master_addr) == (3, 4, None)
+
+
+def test_dream_run_asks_how_many_pods_there_are() -> None:
+    ran = launch_scripts.dream("run", "-n", "1", __file__, env={"JOB_COMPLETION_INDEX": "0"})
+    assert ran.returncode == 2
+    assert "Received: JOB_COMPLETION_INDEX=0, no --nnodes. Give --nnodes K" in ran.stderr
 
 
 def test_a_sagemaker_container_without_its_variables(
