@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 torch.manual_seed(0)
+BEFORE
 data = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
 with dream.strategy(NAMED) as strategy:
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -35,6 +36,7 @@ with dream.strategy(NAMED) as strategy:
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
 weights = [value.detach().numpy() for value in model.parameters()]
+threads = torch.get_num_threads()
 """
 _KERAS = """
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -42,6 +44,7 @@ import keras
 import dream
 
 keras.utils.set_random_seed(0)
+BEFORE
 with dream.strategy(NAMED) as strategy:
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, activation="relu"),
                               keras.layers.Dense(10)])
@@ -49,12 +52,13 @@ with dream.strategy(NAMED) as strategy:
                   keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(images / 16, labels, batch_size=64, epochs=1, verbose=0)
 weights = model.get_weights()
+threads = int(os.environ["TF_NUM_INTRAOP_THREADS"])
 """
 _END = """
 place = strategy.topology
 told = {"weights": [float(x) for value in weights for x in value.ravel()], "rank": place.rank,
         "local": place.local_rank, "node": place.node_rank, "hosts": len(place.hosts),
-        "threads": os.environ.get("OMP_NUM_THREADS")}
+        "threads": [threads, os.environ.get("OMP_NUM_THREADS")]}
 with open(os.path.join(sys.argv[1], f"{place.world_size}-{place.rank}.json"), "w") as file:
     json.dump(told, file)
 """
@@ -66,10 +70,11 @@ TWO_HOSTS = [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
 """rank, local rank and host of two hosts of two ranks."""
 
 
-def script(framework: str, folder: Path, named: str = "") -> Path:
-    """Write it. named: the strategy and options that it names, as Python."""
+def script(framework: str, folder: Path, named: str = "", before: str = "") -> Path:
+    """Write it. named: the strategy and options that it names, as Python; before: what comes
+    before the block."""
     path = folder / f"digits_{framework}.py"
-    path.write_text(SCRIPTS[framework].replace("NAMED", named))
+    path.write_text(SCRIPTS[framework].replace("NAMED", named).replace("BEFORE", before))
     return path
 
 

@@ -16,6 +16,9 @@ import pytest
 from netns import DREAM
 from sshd import ROOT_MAY
 
+from dream.launch.joined.threads import cores
+
+POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ENGINES = {
     "Open MPI": ("mpirun.openmpi", "--oversubscribe", "-n", "2", sys.executable),
@@ -41,8 +44,13 @@ def test_ranks_of_another_engine_train_one_model(
     command = ENGINES[engine]
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed: make engines")
-    digits.start(script, command, ROOT_MAY)
-    digits.check(digits.told(script.parent, 2), alone, [(0, 0, 0), (1, 1, 0)])
+    digits.start(script, command, ROOT_MAY | dict.fromkeys(POOLS, ""))
+    told = digits.told(script.parent, 2)
+    digits.check(told, alone, [(0, 0, 0), (1, 1, 0)])
+    for rank in told:  # torchrun says 1 by itself
+        threads, said = rank["threads"]
+        assert str(threads) == said
+        assert threads <= max(1, cores() // 2)
 
 
 @pytest.mark.parametrize(

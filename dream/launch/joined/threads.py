@@ -21,7 +21,7 @@ def share_cores(place: Cluster) -> None:
     """Take this rank's share of its host's cores, where its starter has not given it one: the
     frameworks' pools, as far as they have not begun, have as many threads. What the user has set
     stays."""
-    if place.local_world_size > 1 and not started_by_dream() and _OF_OPENMP not in os.environ:
+    if place.local_world_size > 1 and not started_by_dream() and not os.environ.get(_OF_OPENMP):
         threads = share_of(place.local_world_size)
         set_threads(os.environ, threads)
         if "torch" in sys.modules:  # which has read the variable by now
@@ -37,8 +37,8 @@ def share_before_imports() -> None:
 
 def set_threads(environ: MutableMapping[str, str], share: int) -> None:
     """Put a rank's threads into its environment, beside what the user set."""
-    for name, value in thread_shares(environ, share).items():
-        environ.setdefault(name, value)
+    user = {name: value for name, value in environ.items() if value}
+    environ.update({**thread_shares(user, share), **user})
 
 
 def thread_shares(user: Mapping[str, str], share: int) -> dict[str, str]:
