@@ -3,6 +3,7 @@ open doors to one another."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
@@ -68,11 +69,8 @@ def detect(environ: Mapping[str, str] = os.environ, *, asks: bool = True) -> Clu
 @cache
 def _located(place: Cluster) -> Cluster:
     """Have the ranks tell one another which host they are on."""
-    everybody = range(place.world_size)
-    mine = f"{place.local_rank} {place.host}".encode()
-    told = [said.decode().split(" ", 1) for said in exchange(place, "hosts", mine, everybody)]
-    exchange(place, "hosts-read", b"read", everybody)  # rank 0's store may end with it
-    layout = layout_of([(host, int(local)) for local, host in told], place.source)
+    told = _tell_all(place, "hosts", json.dumps([place.host, place.local_rank]))
+    layout = layout_of([(host, local) for host, local in map(json.loads, told)], place.source)
     return replace(
         place,
         host="",
@@ -81,6 +79,22 @@ def _located(place: Cluster) -> Cluster:
         local_world_size=layout.count(layout[place.rank]),
         hosts=names_of_hosts(place.hosts[0], 1 + max(layout)),
     )
+
+
+def _tell_all(place: Cluster, name: str, mine: str) -> list[str]:
+    """Return what every rank says: rank 0 puts it together, so that the calls grow with the ranks
+    and not with their square."""
+    if place.rank:
+        _put(rendezvous(place), f"{name}/{place.rank}", mine.encode(), startup_seconds())
+        said = posted(place, f"{name}/all")
+    else:
+        said = json.dumps([
+            value.decode() for value in exchange(place, name, mine.encode(), range(place.world_size))
+        ]).encode()  # fmt: skip
+        post(place, f"{name}/all", said)
+    read = range(place.world_size) if place.rank == 0 else ()  # its store may end with it
+    exchange(place, f"{name}-read", b"read", read)
+    return [str(value) for value in json.loads(said)]
 
 
 def post(cluster: Cluster, key: str, value: bytes) -> None:
