@@ -88,12 +88,11 @@ def _tell_all(place: Cluster, name: str, mine: str) -> list[str]:
         _put(rendezvous(place), f"{name}/{place.rank}", mine.encode(), startup_seconds())
         said = posted(place, f"{name}/all")
     else:
-        said = json.dumps([
-            value.decode() for value in exchange(place, name, mine.encode(), range(place.world_size))
-        ]).encode()  # fmt: skip
+        told = exchange(place, name, mine.encode(), range(place.world_size))
+        said = json.dumps([value.decode() for value in told]).encode()
         post(place, f"{name}/all", said)
-    read = range(place.world_size) if place.rank == 0 else ()  # its store may end with it
-    exchange(place, f"{name}-read", b"read", read)
+    others = range(place.world_size) if place.rank == 0 else ()  # its store may end with it
+    exchange(place, f"{name}-read", b"read", others)
     return [str(value) for value in json.loads(said)]
 
 
