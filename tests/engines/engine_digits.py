@@ -52,7 +52,7 @@ with dream.strategy(NAMED) as strategy:
                   keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(images / 16, labels, batch_size=64, epochs=1, verbose=0)
 weights = model.get_weights()
-threads = int(os.environ["TF_NUM_INTRAOP_THREADS"])
+threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0))
 """
 _END = """
 place = strategy.topology
