@@ -83,6 +83,8 @@ def export_horovod(cluster: Cluster) -> None:
     _check_horovod_reaches(cluster)
     if cluster.source == HOROVOD.source:
         os.environ |= _own_words(cluster)
+    elif not cluster.alone:
+        os.environ[settings.OWN_HOROVOD] = str(os.getpid())
     for name, value in horovod_environment(cluster).items():
         if name != "HOROVOD_GLOO_TIMEOUT_SECONDS" or name not in os.environ:
             os.environ[name] = value

@@ -19,7 +19,7 @@ from functools import cache
 from dream._errors import ConfigurationError
 from dream._log import logger, speak_as
 from dream._topology import Cluster, Endpoint
-from dream.cluster import nodes, placing, tf_config
+from dream.cluster import nodes, placing, settings, tf_config
 from dream.cluster.launcher import MASTER, Environ, Launcher
 from dream.cluster.ports import LOOPBACK
 
@@ -158,6 +158,13 @@ def _azure(environ: Environ) -> Cluster | None:
     return None if environ.get(TORCHRUN.local_size) else AZURE.read(environ)
 
 
+def _horovod(environ: Environ) -> Cluster | None:
+    """What dream itself has told Horovod's core is no launcher's word: a later look at this
+    process's place finds who started it."""
+    ours = environ.get(settings.OWN_HOROVOD) == str(os.getpid())
+    return None if ours else HOROVOD.read(environ)
+
+
 def _srun(environ: Environ) -> Cluster | None:
     """A shell on a terminal is one process, however many tasks its step has."""
     return None if _on_a_terminal(environ) else SRUN.read(environ)
@@ -174,7 +181,7 @@ READERS: tuple[Callable[[Environ], Cluster | None], ...] = (
     _azure,
     TORCHRUN.read,
     tf_config.read,
-    HOROVOD.read,
+    _horovod,
     OPEN_MPI.read,
     MVAPICH.read,
     _pals,

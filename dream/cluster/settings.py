@@ -42,6 +42,10 @@ are started by hand, by `dream run` or by torchrun need a common one."""
 HOSTS = "DREAM_HOSTS"
 """The hosts' names in node order, with commas."""
 
+OWN_HOROVOD = "DREAM_OWN_HOROVOD"
+"""The number of the process in which HOROVOD_* are dream's own words to Horovod's core: there they
+tell no launcher."""
+
 STARTUP_SECONDS = "DREAM_STARTUP_SECONDS"
 """* How long ranks wait for one another at the start (60)."""
 

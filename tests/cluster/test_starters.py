@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from dream import ConfigurationError
 from dream._topology import Cluster, Endpoint
-from dream.cluster import detect, horovod_environment, rendezvous
+from dream.cluster import detect, export_horovod, horovod_environment, rendezvous
 from dream.cluster.exchange import _located
 from dream.cluster.launchers import several
 from dream.cluster.nodes import gpus_here, node_place, pod_of
@@ -284,6 +285,15 @@ def test_horovod_connects_the_ranks_of_one_local_number_alone() -> None:
     ]
     across = [(one["HOROVOD_CROSS_RANK"], one["HOROVOD_CROSS_SIZE"]) for one in told]
     assert across == [("0", "2"), ("0", "1"), ("1", "2")]
+
+
+def test_a_place_is_the_same_once_horovods_core_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = srun(1, "127.0.0.[2-3]", "2(x2)")
+    monkeypatch.setattr("os.environ", environ)
+    place = detect(os.environ, asks=False)
+    export_horovod(place)
+    assert os.environ["HOROVOD_RANK"] == "1"
+    assert detect(os.environ, asks=False) == place
 
 
 @pytest.mark.parametrize("rank", range(3))

@@ -53,6 +53,20 @@ class Hosts:
         command = (*DREAM, "run", "--hosts", self.names, self.option, *words)
         return started.on(self.typed, *command, env={"DREAM_TOKEN": TOKEN})
 
+    def commands(self) -> list[str]:
+        """Every command line on every host."""
+        pids = [pid for host in (*self.trained, self.typed) for pid in host.pids()]
+        files = [Path(f"/proc/{pid}/cmdline") for pid in pids]
+        return [file.read_bytes().replace(b"\0", b" ").decode() for file in files if file.exists()]
+
+    def gone(self) -> bool:
+        """Whether nothing of a job is left anywhere, within a time."""
+        limit = time.monotonic() + 60
+        while left := [words for words in self.commands() if "script.py" in words]:
+            assert time.monotonic() < limit, f"left: {left}"
+            time.sleep(0.1)
+        return True
+
     def path(self, make: str, folder: Path) -> Mapping[str, str]:
         """A PATH on which `mpirun` is that of a make, and ssh reaches the hosts."""
         folder.mkdir()
