@@ -109,6 +109,11 @@ class Adapter(ABC):
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         """Every parameter and buffer of a model by name, whole, the same on every rank."""
 
+    @property
+    def savers(self) -> Communicator:
+        """Those that write checkpoints together, and read them."""
+        return self.communicator
+
     def checkpointer(self, model: Any) -> Checkpointer:
         """What saves and loads such a model, its optimizers and the generators."""
         del model

@@ -342,9 +342,7 @@ class Strategy:
                 "strategy": self.name, "framework": self._pending.framework,
                 "dream": __version__, "world_size": self._place.world_size,
             }  # fmt: skip
-            self._checkpoints = TrainingCheckpoints(
-                adapter.checkpointer, adapter.communicator, facts
-            )
+            self._checkpoints = TrainingCheckpoints(adapter.checkpointer, adapter.savers, facts)
         return self._checkpoints
 
     def weigh(self, loss: Any, count: Any) -> Any:

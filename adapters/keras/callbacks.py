@@ -53,6 +53,20 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
     return joined(given, ours, before=[counting])
 
 
+def saved_alone(given: Any, steps: Any, progress: FitProgress) -> Any:
+    """Add what saves a fit of replicas that step alone. steps: which make it, of `WorkerSteps`."""
+    users = listed(given)
+    others = [c for c in users if not isinstance(c, Checkpoint)]
+    named = [c for c in users if isinstance(c, Checkpoint)]
+    asked = [c for c in named or _by_launcher(progress, users) if c.path is not None]
+    savers = [steps.saver(each, progress, others) for each in asked]
+    found = [each for each in savers if each is not None]
+    if asked and not found and not named:
+        logger.info("this fit is not saved in %s: under 'parameter_server' the servers hold what a "
+                    "checkpoint would; snapshot_every= keeps it", asked[0].path)  # fmt: skip
+    return joined(given, found, before=[CountBatches(progress)]) if found else given
+
+
 def _by_launcher(progress: FitProgress, users: Sequence[Any]) -> list[Checkpoint]:
     """Save a fit that asks for nothing itself, under `dream run --checkpoint`; or say why not."""
     asked = Checkpoint()

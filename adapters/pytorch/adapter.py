@@ -15,7 +15,7 @@ from dream import cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import phases
-from dream.adapters.pytorch.checkpoint.checkpointer import UnsavedTraining
+from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier

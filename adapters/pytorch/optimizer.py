@@ -33,8 +33,9 @@ class Training:
     """Makes a strategy's updates. Changes nothing where nothing is asked for.
 
     updates: None where each batch is an update. precision: None for float32. scaling: None where
-    the loss is not scaled. most: micro-batches to an update, at most. runs_models: models are
-    called in another way, on one device too.
+    the loss is not scaled. masters: None where optimizers step the models' own weights. most:
+    micro-batches to an update, at most. runs_models: models are called in another way, on one
+    device too.
     """
 
     def __init__(self, knobs: Knobs, device: str, ranks: int, spread: Spread) -> None:
@@ -44,18 +45,13 @@ class Training:
         self.most = knobs.accumulate
         self.updates = Updates(knobs.accumulate) if knobs.accumulates else None
         self.scaling = Scaling(ranks, spread) if row.scales else None
-        self._masters = MasterWeights() if row.master else None
+        self.masters = MasterWeights() if row.master else None
         self.precision = None
         if knobs.casts:
-            self.precision = ModelPrecision(row, device, self._masters, self.scaling)
+            self.precision = ModelPrecision(row, device, self.masters, self.scaling)
         self.runs_models = bool(knobs.accumulates or knobs.casts or knobs.recompute)
         self._acts = knobs.accumulates or knobs.clips or row.scales
         self._gates: WeakKeyDictionary[Optimizer, Gate | None] = WeakKeyDictionary()
-
-    @property
-    def keeps_masters(self) -> bool:
-        """Whether optimizers step masters of the models' weights."""
-        return self._masters is not None
 
     def watch(
         self, called: Callable[[], bool], trained: Callable[[], Iterable[nn.Parameter]]
@@ -98,9 +94,9 @@ class Training:
         own: dict[str, Callable[..., Any]] = {"step": self._step(optimizer.step, gate)}
         if gate is not None:
             own["zero_grad"] = _zero_grad(optimizer.zero_grad, gate)
-        if self._masters is not None:
+        if self.masters is not None:
             for inner in (optimizer.load_state_dict, optimizer.state_dict):
-                own[inner.__name__] = _on_masters(inner, self._masters)
+                own[inner.__name__] = _on_masters(inner, self.masters)
         for name, function in own.items():
             setattr(optimizer, name, MethodType(function, optimizer))
 
@@ -144,7 +140,7 @@ class Training:
     ) -> Any | None:
         """A step left out where a gradient is not finite."""
         scaling.check_untouched()
-        masters = self._masters
+        masters = self.masters
         with nullcontext() if masters is None else masters.in_place(optimizer, scaling.own):
             if not scaling.passes(parameters_of(optimizer)):
                 return None

@@ -253,9 +253,9 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def array_bytes(tensor: torch.Tensor) -> int:
-    """Return how many bytes `array_of` makes of a tensor."""
-    return tensor.numel() * (4 if tensor.dtype is torch.bfloat16 else tensor.element_size())
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return `float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
 
 
 class _Gather(torch.autograd.Function):

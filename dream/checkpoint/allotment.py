@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, final
 
 from dream.checkpoint.content import Arrays
 
-Wanted = Callable[[str, int], bool]
-"""Whether this rank writes an array of that name and so many bytes; each rank asks for each array
-of a model, in one order."""
+
+class Wanted(Protocol):
+    """Whether this rank writes an array of that name and so many bytes; each rank asks for each
+    array of a model, in one order. owner: the rank that alone has it, and writes it."""
+
+    def __call__(self, name: str, size: int, owner: int | None = None, /) -> bool: ...
+
 
 LARGEST = 5 << 30
 """Bytes of a file: other readers expect no larger ones."""
@@ -18,10 +22,15 @@ LEAST = 32 << 20
 """Bytes that the ranks which write have each, before one more of them does."""
 
 
-def every_array(name: str, size: int) -> bool:
+def every_array(name: str, size: int, owner: int | None = None) -> bool:
     """Want all."""
-    del name, size
+    del name, size, owner
     return True
+
+
+def no_array(name: str, size: int, owner: int | None = None) -> bool:
+    """Want none: what is said beside the arrays is enough."""
+    return not every_array(name, size, owner)
 
 
 @dataclass(slots=True)
@@ -54,12 +63,14 @@ class Allotment:
         """Return the names of all files, whoever writes them."""
         return {name for kind in kinds for name in self._names(kind) or [kind]}
 
-    def takes(self, kind: str, name: str, size: int) -> bool:
+    def takes(self, kind: str, name: str, size: int, owner: int | None = None) -> bool:
         """Deal out the next array; tell whether this rank writes it. kind: the file that it would
-        be in if there were only one of its kind."""
-        if min(self._loads) >= self._least and len(self._loads) < self._ranks:
+        be in if there were only one of its kind. owner: the rank that it must be."""
+        if owner is not None:
+            self._loads += [0] * (owner + 1 - len(self._loads))
+        elif min(self._loads) >= self._least and len(self._loads) < self._ranks:
             self._loads.append(0)
-        writer = self._loads.index(min(self._loads))
+        writer = self._loads.index(min(self._loads)) if owner is None else owner
         self._loads[writer] += size
         files = self._files.setdefault(kind, [])
         open_ones = [file for file in files if file.writer == writer]

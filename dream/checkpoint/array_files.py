@@ -1,13 +1,16 @@
-"""Files of arrays, of the library `safetensors`'s: written, hashed and read."""
+"""Files of arrays, as the library `safetensors` has them: written and hashed in one go, and read
+whole or in part."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
+import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,39 +22,80 @@ if TYPE_CHECKING:
 
 Told = Mapping[str, Any]
 """What is known of a file that was written: its bytes and its digest."""
+Cut = tuple[slice, ...]
+_PIECE = 8 << 20
+"""Bytes that are given to the disk at a time."""
+_TYPES = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4",
+    "I32": "<i4", "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    "C64": "<c8",
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+_BF16 = "BF16"
 
 
 def write_arrays(path: Path, arrays: Arrays) -> Told:
-    """Write a file and bring it to the disk."""
-    import numpy as np  # on use, as these: `import dream` stays quick
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+    """Write a file, hash it meanwhile, and bring it to the disk."""
+    import numpy as np  # on use: `import dream` stays quick
 
-    # the library writes an array's memory as it lies
     laid = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    names = sorted(laid, key=lambda name: (-laid[name].itemsize, name))
+    header = _header({name: laid[name] for name in names})
+    pieces = [memoryview(header)]
+    for name in names:
+        data = laid[name].reshape(-1).view(np.uint8).data
+        pieces += [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+    digest = hashlib.sha256()
+    hasher = threading.Thread(target=_hash, args=(digest, pieces))
+    hasher.start()
     try:
-        save_file(laid, path, metadata={"format": "np"})
-    except SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    return {"bytes": path.stat().st_size, "sha256": _flushed(path)}
-
-
-def _flushed(path: Path) -> str:
-    """Bring a file to the disk, and return its digest, which is read meanwhile from the cache."""
-    found: list[str] = []
-    with path.open("rb") as file:
-        reader = threading.Thread(
-            target=lambda: found.append(hashlib.file_digest(file, "sha256").hexdigest())
-        )
-        reader.start()
-        try:
+        with path.open("wb", buffering=0) as file:
+            for piece in pieces:
+                _write_out(file.fileno(), piece)
             os.fsync(file.fileno())
-        finally:
-            reader.join()
-    return found[0]
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+    finally:
+        hasher.join()
+    return {"bytes": sum(map(len, pieces)), "sha256": digest.hexdigest()}
+
+
+def _hash(digest: Any, pieces: Sequence[memoryview]) -> None:
+    for piece in pieces:
+        digest.update(piece)
+
+
+def _write_out(file: int, piece: memoryview) -> None:
+    begun = os.lseek(file, 0, os.SEEK_CUR)
+    while len(piece):
+        piece = piece[os.write(file, piece) :]
+    end = os.lseek(file, 0, os.SEEK_CUR)
+    if hasattr(os, "posix_fadvise"):  # the disk begins with it now, not when all is written
+        os.posix_fadvise(file, begun, end - begun, os.POSIX_FADV_DONTNEED)
+
+
+def _header(laid: Arrays) -> bytes:
+    told: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    end = 0
+    for name, array in laid.items():
+        begin, end = end, end + array.nbytes
+        kind = _type_of(name, array)
+        told[name] = {"dtype": kind, "shape": [*array.shape], "data_offsets": [begin, end]}
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _type_of(name: str, array: NDArray[Any]) -> str:
+    dtype: Any = array.dtype
+    if dtype.names == ("bfloat16",) or dtype.name == "bfloat16":  # ours, or another package's
+        return _BF16
+    if dtype.str not in _NAMES:
+        raise ConfigurationError(
+            f"A checkpoint's files hold no such numbers. Received: {name!r}, an array of "
+            f"{dtype.name}. Keep it out of the model's state, or in another type."
+        )
+    return _NAMES[dtype.str]
 
 
 def write_text(path: Path, text: bytes) -> Told:
@@ -63,13 +107,53 @@ def write_text(path: Path, text: bytes) -> Told:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an array lies in a file."""
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def read(self, cut: Cut | None = None) -> NDArray[Any]:
+        """Read all of it, or no more than a part; bfloat16 as float32, which holds it."""
+        import numpy as np  # on use, as above
+
+        wide = self.kind == _BF16
+        dtype = np.dtype("<u2" if wide else _TYPES[self.kind])
+        if cut is None or not prod(self.shape):
+            flat = np.fromfile(self.file, dtype, prod(self.shape), offset=self.offset)
+            array: NDArray[Any] = flat.reshape(self.shape)
+        else:
+            array = np.memmap(self.file, dtype, "r", self.offset, self.shape)
+        array = np.array(array if cut is None else array[cut])
+        return (array.astype("<u4") << np.uint32(16)).view("<f4") if wide else array
+
+    def read_into(self, out: NDArray[Any]) -> bool:
+        """Read all of it into an array, if it is just such a one; tell whether."""
+        same = (out.dtype.str, out.shape) == (_TYPES.get(self.kind), self.shape)
+        if not (same and out.flags.c_contiguous and out.flags.writeable):
+            return False
+        left = out.reshape(-1).view("u1").data
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.offset)
+            while len(left):
+                count = file.readinto(left)
+                if not count:
+                    raise damaged(self.file, "it has become shorter")
+                left = left[count:]
+        return True
+
+
+@final
 class StoredArrays(Mapping[str, "NDArray[Any]"]):
     """Arrays of files, each of which is read when it is looked at.
 
-    stored: by the name here, the open file and the name there.
+    stored: by the name here, where each is.
     """
 
-    def __init__(self, stored: Mapping[str, tuple[Any, str]]) -> None:
+    def __init__(self, stored: Mapping[str, _Place]) -> None:
         self._stored = stored
 
     def of(self, prefix: str) -> StoredArrays:
@@ -79,13 +163,18 @@ class StoredArrays(Mapping[str, "NDArray[Any]"]):
         )
 
     def shape(self, name: str) -> tuple[int, ...]:
-        file, there = self._stored[name]
-        return tuple(file.get_slice(there).get_shape())
+        return self._stored[name].shape
+
+    def part(self, name: str, cut: Cut) -> NDArray[Any]:
+        """Read a part, and no more of the file."""
+        return self._stored[name].read(cut)
+
+    def read_into(self, name: str, out: NDArray[Any]) -> bool:
+        """Read all of one into an array, if it is just such a one; tell whether."""
+        return self._stored[name].read_into(out)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        file, there = self._stored[name]
-        found: NDArray[Any] = file.get_tensor(there)
-        return found
+        return self._stored[name].read()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -96,21 +185,41 @@ class StoredArrays(Mapping[str, "NDArray[Any]"]):
 
 def read_arrays(place: Path, name: str) -> StoredArrays:
     """Return the arrays of a file, or of those that an index of that name lists."""
-    from safetensors import safe_open  # on use: `import dream` stays quick
-
     index = place / f"{name}.index.json"
-    files = [name]
+    files: Sequence[str] = [name]
     if index.is_file():
         files = [*dict.fromkeys(json.loads(index.read_text())["weight_map"].values())]
-    opened: list[Any] = [safe_open(place / file, framework="numpy") for file in files]
-    return StoredArrays({key: (file, key) for file in opened for key in file.keys()})  # noqa: SIM118
+    return StoredArrays({key: at for file in files for key, at in _places(place / file)})
+
+
+def _places(path: Path) -> Iterator[tuple[str, _Place]]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            told: dict[str, Any] = json.loads(file.read(length))
+        told.pop("__metadata__", None)
+        for name, each in told.items():
+            if each["dtype"] not in _TYPES and each["dtype"] != _BF16:
+                raise damaged(path, f"{name!r} is of the type {each['dtype']}")
+            begin = 8 + length + int(each["data_offsets"][0])
+            yield name, _Place(path, each["dtype"], tuple(each["shape"]), begin)
+    except (struct.error, KeyError, ValueError, MemoryError, OverflowError) as error:
+        raise damaged(path, f"its header cannot be read ({error})") from error
+
+
+def part_of(arrays: Arrays, name: str, cut: Cut | None) -> NDArray[Any]:
+    """Return a part of an array, or with None all of it, in memory of its own; of a file no more is
+    read."""
+    if cut is None:
+        return arrays[name]
+    return arrays.part(name, cut) if isinstance(arrays, StoredArrays) else arrays[name][cut].copy()
 
 
 def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) -> None:
     """Raise where arrays are not those of the model they are for. here: NAME -> shape."""
     check_names(what, [*saved], [*here])
     for name, shape in here.items():
-        found = _shape(saved, name)
+        found = shape_of(saved, name)
         if found != shape:
             raise ConfigurationError(
                 f"This checkpoint is of other {what}. Received: {name!r} of shape {found} in it, "
@@ -118,7 +227,7 @@ def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) 
             )
 
 
-def _shape(arrays: Arrays, name: str) -> tuple[int, ...]:
+def shape_of(arrays: Arrays, name: str) -> tuple[int, ...]:
     if isinstance(arrays, StoredArrays):
         return arrays.shape(name)
     return tuple(arrays[name].shape)

@@ -40,13 +40,15 @@ _unheard: list[Writing] = []
 class Saving(os.PathLike[str]):
     """A checkpoint that is on its way to `path`, where it is whole once `wait` has come back."""
 
-    def __init__(self, path: Path, writing: Writing) -> None:
+    def __init__(self, path: Path, writing: Writing | None) -> None:
+        """writing: None where another process does, which this one hears nothing of."""
         self.path, self._writing = path, writing
 
     def wait(self) -> Path:
         """Return its folder once it is whole. Call it on every rank; what the disk refused is
         raised on each."""
-        self._writing.finish()
+        if self._writing is not None:
+            self._writing.finish()
         return self.path
 
     def __fspath__(self) -> str:
@@ -66,8 +68,7 @@ class Work:
     folder: CheckpointFolder
     begun: Begun
     allotment: Allotment
-    models: Arrays
-    slots: Arrays
+    kinds: Mapping[str, Arrays]
     state: Mapping[str, Any]
 
 
@@ -143,7 +144,7 @@ class Writing:
     def _commit(self, work: Work) -> None:
         folder, begun = work.folder, work.begun
         with folder.writing(begun):
-            files = folder.write(begun, work.allotment, work.models, work.slots)
+            files = folder.write(begun, work.allotment, work.kinds)
             for rank in work.allotment.writers[1:]:
                 files |= _await(begun, rank)
             folder.commit(begun, work.allotment, work.state, files)
@@ -151,7 +152,7 @@ class Writing:
     def _write_part(self, work: Work) -> None:
         key = _key(work.begun, self._ranks.rank)
         try:
-            files = work.folder.write(work.begun, work.allotment, work.models, work.slots)
+            files = work.folder.write(work.begun, work.allotment, work.kinds)
         except Exception as error:  # rank 0 waits for a word
             said = self._failed(error)
             _store().put(key, json.dumps({"error": str(said)}).encode())

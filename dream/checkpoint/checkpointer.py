@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 from dream._errors import Unsupported
+from dream._log import logger
 from dream.checkpoint import layers
 from dream.checkpoint.allotment import Wanted, every_array
-from dream.checkpoint.content import Arrays, OptimizerState
+from dream.checkpoint.content import Arrays, CheckpointContent, OptimizerState, Replicas
 
 Named = Mapping[str, Any]
+TOGETHER = (
+    "the checkpoint is of %d replicas that were apart, each of which goes on by itself under "
+    "'local_sgd' on as many ranks; here all go on from what they would have come together to"
+)
 
 
 class Stateful(Protocol):
@@ -29,10 +34,20 @@ class Checkpointer(ABC):
 
     api: str
     """Whose names parameters have: "torch" or "keras"."""
+    writes = True
+    """Whether this process writes what is its; not where another has all of it."""
 
     @abstractmethod
     def model(self, model: Any, wanted: Wanted = every_array) -> Arrays:
         """Return those arrays that are wanted; of what lies in parts, one is whole at a time."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Say how models lie over the ranks and devices, and in which precision they train."""
+
+    @abstractmethod
+    def types(self, model: Any) -> dict[str, str]:
+        """Return by name the type of each of a model's arrays, as it trains."""
 
     @abstractmethod
     def check_model(self, model: Any, arrays: Arrays) -> None:
@@ -69,6 +84,21 @@ class Checkpointer(ABC):
         begin anew where training goes on."""
         del parts
         return list
+
+    def replicas(self, parts: Parts, wanted: Wanted) -> Replicas | None:
+        """Return what each rank has of its own; None where all are alike. `model` and `optimizer`
+        return the mean then."""
+        del parts, wanted
+        return None
+
+    def own_of(self, found: CheckpointContent) -> CheckpointContent:
+        """Return what this rank goes on from, of a training whose ranks had each its own."""
+        if found.replicas is not None and found.replicas.arrays:
+            logger.info(TOGETHER, found.replicas.count)
+        return found
+
+    def set_replicas(self, found: CheckpointContent, parts: Parts) -> None:  # noqa: B027
+        """Go on as a replica that steps alone, where this checkpoint is of as many."""
 
     @abstractmethod
     def random(self, models: Named) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from dream._errors import ConfigurationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+BFLOAT16 = [("bfloat16", "<u2")]
+"""NumPy has no such type: numbers of two bytes under this name, each the upper half of a
+float32's."""
 Arrays = Mapping[str, "NDArray[Any]"]
 NAMES = "names"
 """The fact that says whose names a checkpoint's parameters have: "torch" or "keras"."""
@@ -33,10 +36,27 @@ class OptimizerState:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """Those of a training whose ranks step alone, each with a state of its own.
+
+    arrays: RANK/model/NAME and RANK/optimizer/PARAMETER/SLOT where they are apart, and what they
+    have in common beside. schedule: when they come together. random: each one's generators.
+    """
+
+    count: int
+    schedule: Mapping[str, Any]
+    random: Sequence[Mapping[str, Any]] = field(repr=False)
+    arrays: Arrays = field(default_factory=dict, repr=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class CheckpointContent:
     """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
     training stands in it. random: the generators. facts: who wrote it. layers: NAME -> the model's
-    layers in words of every framework, or why there are none."""
+    layers in words of every framework, or why there are none. dtypes: NAME -> the type of each
+    array in training. runs: wandb's and mlflow's ids, where one was under way. replicas: where each
+    rank has its own state, of which the others here are the mean."""
 
     step: int
     models: Mapping[str, Arrays] = field(repr=False)
@@ -47,6 +67,9 @@ class CheckpointContent:
     extra: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     layers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    runs: Mapping[str, str] = field(default_factory=dict)
+    replicas: Replicas | None = field(default=None, repr=False)
 
     @property
     def epoch(self) -> int:

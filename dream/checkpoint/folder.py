@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +35,26 @@ from dream.checkpoint.array_files import (
     write_arrays,
     write_text,
 )
-from dream.checkpoint.content import Arrays, CheckpointContent, OptimizerState, named_in
+from dream.checkpoint.content import (
+    Arrays,
+    CheckpointContent,
+    OptimizerState,
+    Replicas,
+    named_in,
+)
 from dream.checkpoint.words import from_json, to_json
 from dream.files.whole import settle_folder, write_whole
 
 FORMAT = 1
-MODEL, OPTIMIZER, STATE, COMMITTED = (
+MODEL, OPTIMIZER, REPLICAS, STATE, COMMITTED = (
     "model.safetensors",
     "optimizer.safetensors",
+    "replicas.safetensors",
     "state.json",
     "COMMITTED",
 )
 LATEST = "latest"
-_PLAIN = ("schedulers", "data", "random", "extra", "facts", "layers")
+_PLAIN = ("schedulers", "data", "random", "extra", "facts", "layers", "dtypes", "runs")
 _STEP = re.compile(r"step-(\d{9,})(?:\.(\d+))?")
 _PART = ".part-"
 
@@ -80,14 +87,14 @@ class CheckpointFolder:
         """Write one, and let go of those that are too many. DreamError where the disk refuses: the
         newest one is then as it was."""
         allotment = Allotment(largest=self._largest)
-        models, slots = arrays_of(checkpoint)
-        for kind, arrays in ((MODEL, models), (OPTIMIZER, slots)):
+        kinds = arrays_of(checkpoint)
+        for kind, arrays in kinds.items():
             for name, array in arrays.items():
                 allotment.takes(kind, name, array.nbytes)
         state = state_of(checkpoint)
         begun = self.begin(checkpoint.step)
         with self.writing(begun):
-            files = self.write(begun, allotment, models, slots)
+            files = self.write(begun, allotment, kinds)
             self.commit(begun, allotment, state, files)
         return begun.place
 
@@ -114,11 +121,12 @@ class CheckpointFolder:
             shutil.rmtree(begun.part, ignore_errors=True)
 
     @staticmethod
-    def write(begun: Begun, allotment: Allotment, models: Arrays, slots: Arrays) -> dict[str, Told]:
-        """Write this rank's files, and return what is to be known of them."""
+    def write(begun: Begun, allotment: Allotment, kinds: Mapping[str, Arrays]) -> dict[str, Told]:
+        """Write this rank's files, and return what is to be known of them. kinds: what each kind of
+        file holds."""
         return {
             name: write_arrays(begun.part / name, arrays)
-            for kind, held in ((MODEL, models), (OPTIMIZER, slots))
+            for kind, held in kinds.items()
             for name, arrays in allotment.own(kind, held)
         }
 
@@ -127,14 +135,15 @@ class CheckpointFolder:
         files: Mapping[str, Told],
     ) -> None:  # fmt: skip
         """Put one in its place, all of whose files are written."""
-        missing = allotment.names((MODEL, OPTIMIZER)) - files.keys()
+        kinds = (MODEL, OPTIMIZER, *([REPLICAS] if state["replicas"] else ()))
+        missing = allotment.names(kinds) - files.keys()
         if missing:
             raise DreamError(
                 "The checkpoint was not written, and those before it are as they were. Received: "
                 f"{begun.place}, and nothing of {', '.join(sorted(missing))}. Report this, with "
                 "the names and sizes of the model's arrays."
             )
-        told = {**files, **self._write_indexes(begun, allotment)}
+        told = {**files, **self._write_indexes(begun, allotment, kinds)}
         text = json.dumps({**state, "files": told}, indent=1, allow_nan=False).encode()
         write_text(begun.part / STATE, text)
         write_text(begun.part / COMMITTED, hashlib.sha256(text).hexdigest().encode())
@@ -183,8 +192,11 @@ class CheckpointFolder:
             )
             for name, told in state["optimizers"].items()
         }
+        replicas = from_json(state.get("replicas"))
+        if replicas:
+            replicas = Replicas(**replicas, arrays=read_arrays(place, REPLICAS))
         return CheckpointContent(
-            step=state["step"], models=models, optimizers=optimizers,
+            step=state["step"], models=models, optimizers=optimizers, replicas=replicas,
             **{key: from_json(state[key]) for key in _PLAIN if key in state},
         )  # fmt: skip
 
@@ -209,10 +221,10 @@ class CheckpointFolder:
         return [path for _, _, path in sorted(steps)]
 
     @staticmethod
-    def _write_indexes(begun: Begun, allotment: Allotment) -> dict[str, Told]:
+    def _write_indexes(begun: Begun, allotment: Allotment, kinds: Sequence[str]) -> dict[str, Told]:
         """Write where each array is, as others read it too, for kinds of several files."""
         told = {}
-        for kind in (MODEL, OPTIMIZER):
+        for kind in kinds:
             found = allotment.index(kind)
             if found is not None:
                 index = {"metadata": {"total_size": found[0]}, "weight_map": found[1]}
@@ -220,10 +232,13 @@ class CheckpointFolder:
                 told[name] = write_text(begun.part / name, json.dumps(index, indent=1).encode())
         return told
 
+    def place_of(self, step: int) -> Path:
+        """Name the place of a checkpoint of so many steps."""
+        return self.path / f"step-{step:09d}"
+
     def _free_place(self, step: int) -> Path:
         """Choose a name that no checkpoint has: one of the same step stays until this is whole."""
-        place = self.path / f"step-{step:09d}"
-        again = 0
+        place, again = self.place_of(step), 0
         while place.exists():
             again += 1
             place = self.path / f"step-{step:09d}.{again}"
@@ -292,14 +307,21 @@ def state_of(checkpoint: CheckpointContent) -> dict[str, Any]:
             for name, each in checkpoint.optimizers.items()
         },
         **{name: to_json(getattr(checkpoint, name), name) for name in _PLAIN},
-    }
+        "replicas": checkpoint.replicas and {
+            "count": checkpoint.replicas.count,
+            "schedule": to_json(checkpoint.replicas.schedule, "replicas"),
+            "random": to_json(list(checkpoint.replicas.random), "random"),
+        },
+    }  # fmt: skip
 
 
-def arrays_of(checkpoint: CheckpointContent) -> tuple[Arrays, Arrays]:
-    """Return the arrays of its models, and of its optimizers. The names of one model are its own;
-    several have theirs before them."""
+def arrays_of(checkpoint: CheckpointContent) -> dict[str, Arrays]:
+    """Return by kind of file the arrays of its models, of its optimizers, and of its replicas where
+    they have any. The names of one model are its own; several have theirs before them."""
     slots = {name: each.arrays for name, each in checkpoint.optimizers.items()}
-    return _joined(checkpoint.models), _joined(slots)
+    found: dict[str, Arrays] = {MODEL: _joined(checkpoint.models), OPTIMIZER: _joined(slots)}
+    replicas = checkpoint.replicas
+    return found if replicas is None else {**found, REPLICAS: replicas.arrays}
 
 
 def _joined(parts: Mapping[str, Arrays]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream._log import logger
-from dream.checkpoint import background, layers, ported
+from dream.checkpoint import background, layers, ported, runs
+from dream.checkpoint.allotment import no_array
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import NAMES, CheckpointContent, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
@@ -32,6 +33,8 @@ def load(
     found = find(path, ranks)
     if found is not None:
         take(found, parts if strict else _there(found, parts), held)
+        if ranks.rank == 0:
+            runs.go_on(found.runs)
     return found
 
 
@@ -50,12 +53,14 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> CheckpointContent
     return folder.read(place, _check_files(ranks, folder, place))
 
 
-def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:
-    """Set everything as a checkpoint has it; nothing where something does not fit."""
+def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> CheckpointContent:
+    """Set everything as a checkpoint has it, and return what this rank took; nothing where
+    something does not fit."""
     _check_there(found, parts)
     if found.facts.get(NAMES, held.api) != held.api:
         found = _as_here(found, parts, held)
     _check(found, parts, held)
+    found = held.own_of(found)
     if parts.data is not None and found.data is not None:
         tracked.load_into(parts.data, found.data)  # first: it raises for other data
     for key, model in parts.models.items():
@@ -64,10 +69,12 @@ def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:
         held.set_optimizer(optimizer, parts.models, found.optimizers[key])
     for key, scheduler in parts.schedulers.items():
         scheduler.load_state_dict(found.schedulers[key])
+    held.set_replicas(found, parts)
     if found.random:
         held.set_random(found.random, parts.models)
     else:
         logger.info("the checkpoint keeps no generators: they stand where the script left them")
+    return found
 
 
 def _as_here(found: CheckpointContent, parts: Parts, held: Checkpointer) -> CheckpointContent:
@@ -82,7 +89,7 @@ def _as_here(found: CheckpointContent, parts: Parts, held: Checkpointer) -> Chec
     saved = {key: layers.from_plain(found.layers.get(key)) for key in parts.models}
     here = {key: layers.from_plain(held.describe(model)) for key, model in parts.models.items()}
     models = {
-        key: ported.counts([*held.model(model)], found.step)
+        key: ported.counts([*held.types(model)], found.step)
         | ported.model(saved[key], here[key], found.models[key])
         for key, model in parts.models.items()
     }
@@ -92,13 +99,13 @@ def _as_here(found: CheckpointContent, parts: Parts, held: Checkpointer) -> Chec
             theirs,
             ours,
             found.optimizers[key],
-            held.optimizer(each, parts.models),
+            held.optimizer(each, parts.models, no_array),
             found.step,
             held.api,
         )
         for key, each in parts.optimizers.items()
     }
-    return replace(found, models=models, optimizers=optimizers)
+    return replace(found, models=models, optimizers=optimizers, replicas=None)
 
 
 def _check(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._errors import DreamError
-from dream.checkpoint import background
+from dream.checkpoint import background, runs
 from dream.checkpoint.allotment import LEAST, Allotment, Wanted
 from dream.checkpoint.background import Saving, Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
@@ -18,6 +18,7 @@ from dream.checkpoint.content import NAMES, CheckpointContent, named_in
 from dream.checkpoint.folder import (
     MODEL,
     OPTIMIZER,
+    REPLICAS,
     Begun,
     CheckpointFolder,
     arrays_of,
@@ -54,6 +55,8 @@ class Saves:
         self.finish()
         background.settle()
         folder = CheckpointFolder(path, keep=keep, best=best)
+        if not held.writes:
+            return Saving(folder.place_of(step), None)
         allotment = Allotment(self._ranks.rank, self._ranks.world_size, least=self._least)
         checkpoint = _taken(parts, step, held, allotment, extra=extra, facts=facts)
         state: dict[str, Any] = {}
@@ -65,7 +68,7 @@ class Saves:
 
         part, place = json.loads(at_rank_0(self._ranks, begin))
         begun = Begun(Path(part), Path(place))
-        work = Work(folder, begun, allotment, *arrays_of(checkpoint), state)
+        work = Work(folder, begun, allotment, arrays_of(checkpoint), state)
         self._last = background.begin(work, self._ranks)
         return Saving(begun.place, self._last)
 
@@ -83,8 +86,11 @@ def _taken(
     """Copy what this rank writes of everything."""
 
     def wanted(kind: str, key: str) -> Wanted:
-        return lambda name, size: allotment.takes(kind, named_in(key, name), size)
+        return lambda name, size, owner=None: allotment.takes(
+            kind, named_in(key, name), size, owner
+        )
 
+    data = None if parts.data is None else tracked.state_of(parts.data)
     return CheckpointContent(
         step=step,
         models={key: held.model(m, wanted(MODEL, key)) for key, m in parts.models.items()},
@@ -93,12 +99,23 @@ def _taken(
             for key, each in parts.optimizers.items()
         },
         schedulers={name: each.state_dict() for name, each in parts.schedulers.items()},
-        data=None if parts.data is None else tracked.state_of(parts.data),
+        data=data,
         random=held.random(parts.models),
         extra=extra,
-        facts={**facts, NAMES: held.api},
+        facts={"global_batch": _global_batch(data), **facts, **held.facts(), NAMES: held.api},
+        dtypes={name: held.types(model) for name, model in parts.models.items()},
+        runs=runs.under_way(),
         layers={name: _described(held, model) for name, model in parts.models.items()},
+        replicas=held.replicas(parts, wanted(REPLICAS, "")),
     )
+
+
+def _global_batch(data: Mapping[str, Any] | None) -> Any:
+    """Return the samples of a global batch, as the data's state says; by name of several loaders,
+    and None where it does not."""
+    if data is None or "epoch" in data:
+        return data and data.get("batch_size")
+    return {name: each.get("batch_size") for name, each in data.items()}
 
 
 def _described(held: Checkpointer, model: Any) -> Any:

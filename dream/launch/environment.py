@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from dream._topology import Cluster
+from dream.checkpoint import runs
 from dream.cluster import horovod_environment, settings, tf_config_text
 from dream.launch.job import Job
 from dream.launch.joined.threads import cores, thread_shares
@@ -94,6 +95,8 @@ def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, st
     defaults = {**_QUIET, **_ALIKE, **horovod_environment(place)}
     if "HOROVOD_GLOO_IFACE" in defaults:  # torch's gloo has a name of its own for it
         defaults["GLOO_SOCKET_IFNAME"] = defaults["HOROVOD_GLOO_IFACE"]
+    if job.checkpoint is not None and place.rank == 0:
+        defaults |= runs.variables_from(job.checkpoint)
     if job.n > 1:
         defaults |= thread_shares(user, max(1, cores() // job.n))
     return defaults

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
-from dream._errors import Unsupported
+from dream._errors import ConfigurationError, Unsupported
 
 
 class Schedule(ABC):
@@ -30,6 +30,38 @@ class Schedule(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Make the replicas alike."""
+
+    @property
+    @abstractmethod
+    def apart(self) -> bool:
+        """Whether replicas may have parameters or states of their own."""
+
+    @property
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Return what makes this schedule another one than others."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Say when they come together next, in plain values, the options among them."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Any]) -> None: ...
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise where a checkpoint's replicas came together in another way."""
+        saved = {name: state.get(name) for name in self.options}
+        if saved != self.options:
+            raise ConfigurationError(
+                "This checkpoint's replicas come together in another way, and would be another "
+                f"training. Received: {saved} in it, {self.options} here. Give the same options."
+            )
+
+    def settled(self, place: int, mean: Any) -> Any:
+        """Return what a parameter becomes where they are made alike, which they are not. place: in
+        the optimizer's order. mean: over the replicas."""
+        del place
+        return mean
 
 
 @final
@@ -62,6 +94,22 @@ class AveragingSchedule(Schedule):
         if self._stepped:
             self._average(False, self._apart)
         self._apart = self._stepped = False
+
+    @property
+    def apart(self) -> bool:
+        return self._apart
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"every": self._every, "outer_lr": None}
+
+    def state(self) -> dict[str, Any]:
+        told = {"steps": self._steps, "apart": self._apart, "stepped": self._stepped}
+        return {**self.options, **told}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._steps = int(state["steps"])
+        self._apart, self._stepped = bool(state["apart"]), bool(state["stepped"])
 
 
 def refuse_weight() -> NoReturn:

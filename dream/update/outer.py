@@ -51,10 +51,9 @@ class OuterSteps(Schedule):
 
     def before_step(self) -> bool:
         if not self._begun:
-            shapes = self._replica.shapes()
-            self._fragments = cut(shapes, self._count)
-            self._begun = self._replica.copies(range(len(shapes)))
+            self._begun = self._replica.copies(range(len(self._replica.shapes())))
             self._velocity = [0 * value for value in self._begun]
+        self._cut()
         self._steps += 1
         return False
 
@@ -68,6 +67,7 @@ class OuterSteps(Schedule):
         )
 
     def settle(self) -> None:
+        self._cut()
         self._come_together(sorted(self._apart))
         self._settled()
 
@@ -79,14 +79,45 @@ class OuterSteps(Schedule):
         self._apart.difference_update(due)
         means = self._replica.means(self._replica.copies(places))
         for place, mean in zip(places, means, strict=True):
-            self._begun[place] = self._stepped(place, mean)
+            self._begun[place], self._velocity[place] = self._stepped(place, mean)
         self._replica.assign(places, [self._begun[place] for place in places])
 
-    def _stepped(self, place: int, mean: Any) -> Any:
-        """As torch.optim.SGD(nesterov=True) steps, down what was gone."""
+    def _stepped(self, place: int, mean: Any) -> tuple[Any, Any]:
+        """As torch.optim.SGD(nesterov=True) steps, down what was gone. The value and velocity."""
         gone = self._begun[place] - mean
-        self._velocity[place] = self._momentum * self._velocity[place] + gone
-        return self._begun[place] - self._rate * (gone + self._momentum * self._velocity[place])
+        velocity = self._momentum * self._velocity[place] + gone
+        return self._begun[place] - self._rate * (gone + self._momentum * velocity), velocity
+
+    @property
+    def apart(self) -> bool:
+        return True  # the inner optimizer's state always is
+
+    def settled(self, place: int, mean: Any) -> Any:
+        self._cut()
+        fragment = next((i for i, places in enumerate(self._fragments) if place in places), -1)
+        return self._stepped(place, mean)[0] if fragment in self._apart else mean
+
+    def state(self) -> dict[str, Any]:
+        return {**self.options, "steps": self._steps, "apart": sorted(self._apart)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._steps, self._apart = int(state["steps"]), {*state["apart"]}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        told = {"outer_lr": self._rate, "outer_momentum": self._momentum}
+        return {"every": self._every, "fragments": self._count, **told}
+
+    def common(self) -> tuple[list[Any], list[Any]]:
+        """Return where all began, and how fast they go, by the parameters' places; nothing before
+        the first step."""
+        return self._begun, self._velocity
+
+    def load_common(self, begun: list[Any], velocity: list[Any]) -> None:
+        self._begun, self._velocity = begun, velocity
+
+    def _cut(self) -> None:
+        self._fragments = self._fragments or cut(self._replica.shapes(), self._count)
 
 
 def check(options: Mapping[str, object]) -> None:

@@ -59,3 +59,18 @@ def test_a_rank_that_writes_nothing_but_an_empty_array_writes() -> None:
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
         }
+
+
+def test_who_alone_has_an_array_writes_it() -> None:
+    """However little it is; the others go on to be dealt out."""
+    found = []
+    for rank in range(3):
+        allotment = Allotment(rank, 3, least=1000)
+        takes = [allotment.takes(KIND, f"{owner}", 10, owner) for owner in (2, 0, 2, None)]
+        assert allotment.writers == range(3)
+        found.append(takes)
+    assert found == [
+        [False, True, False, False],
+        [False, False, False, True],
+        [True, False, True, False],
+    ]

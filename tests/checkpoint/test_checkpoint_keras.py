@@ -47,6 +47,16 @@ def whole(backend: str, folder: Path, **more: Any) -> dict[str, Any]:
     return run(Cell(backend, "single"), folder / f"whole-{backend}-{len(more)}", **more)[0]
 
 
+@cache
+def bound(backend: str, folder: Path, **more: Any) -> float:
+    """How far from one device another may be: three times as far as it is from itself where it sums
+    each batch in two parts."""
+    one, place = whole(backend, folder, **more), folder / f"parted-{backend}"
+    parted = run(Cell(backend, "single", 1, (("accumulate", 2),)), place, **more)[0]
+    pairs = zip(one["weights"], parted["weights"], strict=True)
+    return max(1e-6, 3 * max(float(np.abs(a - b).max()) for a, b in pairs))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fits")
@@ -93,9 +103,35 @@ def test_models_in_parts_go_on_elsewhere(
     cells: tuple[Cell, ...], place: Path, tmp_path: Path
 ) -> None:
     """Without dropout, which DTensor draws in its own way, and each backend by its own numbers."""
-    one = whole(cells[-1].backend, place, rate=0.0, shuffle=False)
-    for rank in travelled(cells, tmp_path / "runs", rate=0.0, shuffle=False):
-        same(rank, one, 2e-6)
+    alike: dict[str, Any] = {"rate": 0.0, "shuffle": False}
+    one = whole(cells[-1].backend, place, **alike)
+    most = max(bound(cell.backend, place, **alike) for cell in cells)
+    for rank in travelled(cells, tmp_path / "runs", **alike):
+        same(rank, one, most)
+
+
+ALONE, OUTER = (("every", 3),), (("every", 4), ("outer_lr", 0.7), ("fragments", 2))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(Cell(TORCH, "local_sgd", 2, ALONE), id="torch"),
+        pytest.param(Cell(TORCH, "local_sgd", 2, OUTER), id="torch-outer"),
+        pytest.param(Cell(TF, "local_sgd", 2, ALONE), id="tf", marks=EXHAUSTIVE),
+        pytest.param(Cell(TF, "local_sgd", 3, OUTER), id="tf-outer", marks=EXHAUSTIVE),
+    ],
+)
+def test_replicas_that_step_alone_go_on_to_the_bit(cell: Cell, tmp_path: Path) -> None:
+    """From the end of an epoch, though the fit ended in the midst of the next; each with the masks
+    that it would have drawn, and its own states where those are apart."""
+    one = run(cell, tmp_path / "whole", every="epoch")
+    run(cell, tmp_path / "runs", every="epoch", end=6)
+    for found, undisturbed in zip(
+        run(cell, tmp_path / "runs", every="epoch", seen=1), one, strict=True
+    ):
+        same(found, undisturbed, 0.0)
+        assert found["history"]["epoch"] == [0, 1, 2]
 
 
 def travelled(cells: tuple[Cell, ...], folder: Path, **more: Any) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
 from dream.adapters.keras.data.sources import DataPasses
 from dream.adapters.keras.hooks import KerasPatches
+from dream.checkpoint.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,6 +147,8 @@ class LocalBlock:
     ) -> None:
         self._steps, self._seed, self._strategy = steps, seed, strategy
         self._take_optimizer = take_optimizer
+        self.held_by: Callable[[], Checkpointer] | None = None
+        """Makes what saves and loads its models; None where they are refused."""
         self._patches = KerasPatches()
 
     def enter(self) -> None:

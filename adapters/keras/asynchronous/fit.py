@@ -15,7 +15,9 @@ import numpy as np
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import callbacks, checks, private
 from dream.adapters.keras.data import private as private_data
+from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, digest_of, find
+from dream.data import tracked
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
 from dream.parameter_server.worker import Worker
@@ -50,6 +52,9 @@ class WorkerSteps(Protocol):
     def finish(self, model: Any) -> None:
         """End a fit after its last epoch."""
 
+    def saver(self, asked: Any, progress: FitProgress, users: list[Any]) -> Any:
+        """Return the callback that saves a fit for a Checkpoint; None where none can."""
+
 
 @dataclass
 class FitCall:
@@ -77,12 +82,20 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
         shuffle=given["shuffle"], class_weight=given["class_weight"], passes=passes,
         parts=1,
     )  # fmt: skip
-    first = given["initial_epoch"]
-    passes.next = max(passes.next, first)
-    run = FitCall(model, steps, source, _validation(given), passes.next - first, passes)
+    progress = FitProgress()
+    progress.passes = passes
+    tracked.mark(model, progress)
+    first = progress.begin_fit(given["initial_epoch"], seed, by_epoch=True)
+    progress.read_from(source, "" if source.fixed else type(given["x"]).__name__)
+    given["callbacks"] = callbacks.saved_alone(given["callbacks"], steps, progress)
     listed = _listed(model, source, steps.rank, given)
     model.stop_training = False
     listed.on_train_begin()
+    goes_on = private.first_epoch(model)
+    first = first if goes_on is None else goes_on
+    if progress.resuming:
+        passes.next = progress.position.epoch
+    run = FitCall(model, steps, source, _validation(given), passes.next - first, passes)
     step = steps.begin(model, source)
     logs: Arguments = {}
     for epoch in range(first, given["epochs"]):

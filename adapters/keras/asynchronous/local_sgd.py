@@ -4,6 +4,7 @@ then."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -15,9 +16,13 @@ from dream._errors import Unsupported
 from dream.adapters.keras import checks, consistency, private
 from dream.adapters.keras.asynchronous.block import CaughtGradients, FlatParameters, LocalBlock
 from dream.adapters.keras.asynchronous.fit import feed_of
+from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
+from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import statistics_of
+from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
+from dream.collectives import Communicator
 from dream.parameter_server.leases import Lease
 from dream.update.local_sgd import AveragingSchedule, Schedule
 from dream.update.outer import OuterSteps
@@ -32,7 +37,7 @@ class AveragedModel:
         self, engine: Engine, machine: FlatParameters, options: Mapping[str, object]
     ) -> None:
         self._engine, self._machine = engine, machine
-        self._schedule: Schedule = (
+        self.schedule: Schedule = (
             AveragingSchedule(options, self._average)
             if options["outer_lr"] is None
             else OuterSteps(options, self, lambda: self._average(False, False))
@@ -41,11 +46,32 @@ class AveragedModel:
         self._optimizer: Any = None
         self._update: Callable[[Any, bytes], Any]
         self._samples = 0.0
+        self._set = False
         self.order: list[Any] = []
         self.gradient: NDArray[Any]
 
+    @property
+    def ranks(self) -> Communicator:
+        return self._engine.communicator
+
+    def together(self, tensor: Any) -> NDArray[Any]:
+        """Return what a variable would be where the replicas came together, which they do not.
+        Every rank calls it."""
+        own = np.array(keras.ops.convert_to_numpy(tensor))
+        if not self.schedule.apart or own.dtype.kind != "f":
+            return own
+        (mean,) = self.means([own])
+        places = [place for place, variable in enumerate(self.order) if variable is tensor]
+        return np.asarray(self.schedule.settled(places[0], mean) if places else mean)
+
+    def go_on(self, schedule: Mapping[str, Any]) -> None:
+        """Take up where a checkpoint's replicas stood, whose states were set."""
+        self.schedule.load(schedule)
+        self._set = True
+
     def begin(self, model: Any, optimizer: Any) -> None:
-        """Take rank 0's weights and state on every rank: before each fit, and the first step."""
+        """Take rank 0's weights and state on every rank: before each fit, and the first step; not
+        where a checkpoint has set them."""
         if self._model is None:
             self._model, self._optimizer = model, optimizer
             self.order = list(model.trainable_variables)
@@ -59,7 +85,8 @@ class AveragedModel:
                 f"another one, {type(optimizer).__name__} over {model.name!r}. Train one model in "
                 "a job."
             )
-        if self._engine.parts > 1:
+        held, self._set = self._set, False
+        if self._engine.parts > 1 and not held:
             consistency.agree_on(model, [optimizer], self._engine)
             consistency.part_seeds(model, self._engine.rank)
 
@@ -68,13 +95,13 @@ class AveragedModel:
         if not samples:
             self.gradient.fill(0)
         self._samples = samples
-        averaged = self._schedule.before_step()
+        averaged = self.schedule.before_step()
         self._update(self.gradient, b"" if averaged or not samples else present)
-        self._schedule.after_step()
+        self.schedule.after_step()
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
-        self._schedule.settle()
+        self.schedule.settle()
 
     def shapes(self) -> list[tuple[int, ...]]:
         return [tuple(variable.shape) for variable in self.order]
@@ -178,6 +205,11 @@ class AveragedSteps:
             wishes = self._engine.communicator.all_gather_object(bool(model.stop_training))
             model.stop_training = any(wishes)
 
+    def saver(self, asked: Any, progress: FitProgress, users: list[Any]) -> Any:
+        alone = self._averaged if self._engine.parts > 1 else None
+        held = KerasCheckpointer(self._engine, alone)
+        return FitSaver(asked, self._engine, progress, users, held)
+
     def finish(self, model: Any) -> None:
         model.optimizer.finalize_variable_values(model.trainable_variables)
         if self._engine.parts > 1:
@@ -195,4 +227,6 @@ def averaging(
         "optimizer)",
     )
     steps = AveragedSteps(engine, machine, averaged, caught)
-    return averaged, caught, LocalBlock(steps, plan.seed or 0, caught.take, "local_sgd")
+    block = LocalBlock(steps, plan.seed or 0, caught.take, "local_sgd")
+    block.held_by = partial(KerasCheckpointer, engine, averaged if engine.parts > 1 else None)
+    return averaged, caught, block

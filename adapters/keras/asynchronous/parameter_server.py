@@ -16,6 +16,7 @@ from dream.adapters.keras import checks, consistency, private
 from dream.adapters.keras.asynchronous import optimizer as optimizers
 from dream.adapters.keras.asynchronous.block import CaughtGradients, ServedMachine
 from dream.adapters.keras.asynchronous.fit import feed_of, leased
+from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.parameter_server.optimizer import ServerSharding
 from dream.parameter_server.worker import Worker, WorkerState, check_untrained, dtype_of
@@ -174,6 +175,9 @@ class PushedSteps:
 
     def told(self, model: Any) -> None:
         """Each worker stops for itself."""
+
+    def saver(self, asked: Any, progress: FitProgress, users: list[Any]) -> None:
+        """None can: the servers hold what a checkpoint would."""
 
     def finish(self, model: Any) -> None:
         self._worker.worker.fetch_optimizer_state(model.optimizer)

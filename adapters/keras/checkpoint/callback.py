@@ -57,8 +57,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is un
         if not self.taken and self.path is not None:
             raise Unsupported(
                 "This fit cannot be saved and gone on with. Received: dream.keras.Checkpoint for "
-                f"{self.model.name!r}, which was made outside of a block, trains under 'local_sgd' "
-                "or 'parameter_server', or reads data of an order that no other process finds "
+                f"{self.model.name!r}, which was made outside of a block, trains under "
+                "'parameter_server', or reads data of an order that no other process finds "
                 "again (a tf.data.Dataset, a generator, a DataLoader). Make the model in `with "
                 "dream.strategy(...)` ('single' is a strategy too), and give fit arrays or a "
                 "keras.utils.PyDataset."

@@ -17,13 +17,15 @@ from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
-from dream.checkpoint import generators, layers
+from dream.checkpoint import generators, layers, replicas
 from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.array_files import check_arrays
-from dream.checkpoint.checkpointer import Checkpointer, Named
+from dream.checkpoint.checkpointer import Checkpointer, Named, Parts
 from dream.checkpoint.content import (
     Arrays,
+    CheckpointContent,
     OptimizerState,
+    Replicas,
     check_kind,
     check_names,
     named_in,
@@ -42,17 +44,28 @@ class KerasCheckpointer(Checkpointer):
 
     api = "keras"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, alone: replicas.Replicas | None = None) -> None:
+        """alone: replicas that have each a state of their own; None where ranks are alike."""
         if engine.mixed:
             raise Unsupported(
                 "A job of ranks of two frameworks writes no checkpoints yet. Received: Keras on "
                 f"{engine.framework} among others. Keep strategy.full_state(model)."
             )
-        self._engine = engine
+        self._engine, self._alone = engine, alone
 
     def model(self, model: Any, wanted: Wanted = every_array) -> Arrays:
         _check_built(model)
-        return _wholes(names.weights(model), wanted)
+        return self._wholes(names.weights(model), wanted)
+
+    def facts(self) -> dict[str, Any]:
+        own = self._engine
+        ranks = own.readers.world_size
+        mesh = {"data": own.parts, "model": ranks // own.parts if ranks > own.parts else 1}
+        return {"mesh": mesh, "precision": own.knobs.precision}
+
+    def types(self, model: Any) -> dict[str, str]:
+        _check_built(model)
+        return {name: str(v.dtype) for name, v in names.weights(model).items()}
 
     def check_model(self, model: Any, arrays: Arrays) -> None:
         _check_built(model)
@@ -80,21 +93,47 @@ class KerasCheckpointer(Checkpointer):
         self, optimizer: Any, models: Named, wanted: Wanted = every_array
     ) -> OptimizerState:
         inner = _inner(optimizer)
-        if not optimizer.built:
-            self._build(optimizer, [v for m in models.values() for v in m.trainable_variables])
+        arrays = self._wholes(self._states(optimizer, models), wanted)
         called = {id(v): name for name, v in _variables(models).items()}
         trained = private.known_to(inner)
-        _check_known(trained, called)
-        states = {
-            f"{called[id(variable)]}/{slot}": state
-            for slot, pairs in slots_of(inner).items()
-            for variable, state in pairs
-        }
-        arrays = _wholes(states, wanted)
         group = {"params": [called[id(v)] for v in trained], **_read(numbers_of(inner))}
         if inner is not optimizer:
             group[_SCALE] = _read(numbers_of(optimizer))
         return OptimizerState(type(inner).__name__, arrays, groups=[group])
+
+    def _states(self, optimizer: Any, models: Named) -> dict[str, Any]:
+        """Return an optimizer's variables by PARAMETER/SLOT."""
+        inner = _inner(optimizer)
+        if not optimizer.built:
+            self._build(optimizer, [v for m in models.values() for v in m.trainable_variables])
+        called = {id(v): name for name, v in _variables(models).items()}
+        _check_known(private.known_to(inner), called)
+        return {
+            f"{called[id(variable)]}/{slot}": state
+            for slot, pairs in slots_of(inner).items()
+            for variable, state in pairs
+        }
+
+    def replicas(self, parts: Parts, wanted: Wanted) -> Replicas | None:
+        if self._alone is None:
+            return None
+        held: dict[str, Any] = {}
+        for key, model in parts.models.items():
+            own = names.weights(model)
+            held |= {f"model/{named_in(key, name)}": np.array(v) for name, v in own.items()}
+        for key, optimizer in parts.optimizers.items():
+            states = self._states(optimizer, parts.models)
+            held |= {f"optimizer/{named_in(key, n)}": np.array(v) for n, v in states.items()}
+        return replicas.kept(self._alone, held, np.array, self.random(parts.models), wanted)
+
+    def own_of(self, found: CheckpointContent) -> CheckpointContent:
+        own = None if self._alone is None else replicas.own_of(self._alone, found)
+        return super().own_of(found) if own is None else own
+
+    def set_replicas(self, found: CheckpointContent, parts: Parts) -> None:
+        alone, saved = self._alone, found.replicas
+        if alone is not None and saved is not None and saved.count == alone.ranks.world_size:
+            replicas.go_on(alone, saved, np.asarray)
 
     def check_optimizer(self, optimizer: Any, models: Named, state: OptimizerState) -> None:
         inner, variables = _inner(optimizer), _variables(models)
@@ -148,19 +187,18 @@ class KerasCheckpointer(Checkpointer):
             if name in saved:
                 variable.assign(np.asarray(saved[name], str(variable.dtype)))
 
+    def _wholes(self, variables: Mapping[str, Any], wanted: Wanted) -> dict[str, NDArray[Any]]:
+        """Return copies of those that are wanted. Every rank takes part in making each whole."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, variable in variables.items():
+            whole = np.array(variable) if self._alone is None else self._alone.together(variable)
+            if wanted(name, whole.nbytes):
+                arrays[name] = whole
+        return arrays
+
     def _build(self, optimizer: Any, variables: list[Any]) -> None:
         with self._engine.creating():
             optimizer.build(variables)
-
-
-def _wholes(variables: Mapping[str, Any], wanted: Wanted) -> dict[str, NDArray[Any]]:
-    """Return copies of those that are wanted. Every rank takes part in making each whole."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, variable in variables.items():
-        whole = np.array(variable)
-        if wanted(name, whole.nbytes):
-            arrays[name] = whole
-    return arrays
 
 
 def _inner(optimizer: Any) -> Any:

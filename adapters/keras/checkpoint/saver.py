@@ -10,7 +10,7 @@ from weakref import ref
 
 import keras
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint.callback import Checkpoint
@@ -38,9 +38,18 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
     async_safe = True  # it reads no logs in mid-epoch, so Keras need not wait for them
 
     def __init__(
-        self, asked: Checkpoint, engine: Engine, progress: FitProgress, users: Sequence[Any]
-    ) -> None:
+        self, asked: Checkpoint, engine: Engine, progress: FitProgress, users: Sequence[Any],
+        alone: KerasCheckpointer | None = None,
+    ) -> None:  # fmt: skip
+        """alone: what saves replicas that step alone, at the ends of epochs: metrics are each
+        one's own within."""
         super().__init__()
+        if alone is not None and isinstance(asked.every, int):
+            raise Unsupported(
+                "Replicas that step alone have figures of their own within an epoch, so their fit "
+                f"is saved at epochs' ends. Received: every={asked.every} under 'local_sgd'. "
+                "Leave every out."
+            )
         asked.taken = True
         assert asked.path is not None
         self._path = asked.path
@@ -48,7 +57,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._notice = Notice(settings.end_of_time())
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
         self._others = OtherCallbacks(users)
-        self._held = KerasCheckpointer(engine)
+        self._held = alone or KerasCheckpointer(engine)
+        self._within = alone is None
         self._saves = Saves(engine.readers)
         self._fit = 0
         self._step = self._saved = self._base = 0
@@ -96,9 +106,14 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._held.set_random(self._random, {"": self.model})
             self._random = None
         self._step = self._base + batch
-        agreed = self._ends.came()
+        if self._within:
+            self._save_where_asked()
+
+    def _save_where_asked(self, *, force: bool = False) -> None:
+        """Save what is due between two steps, and leave where that was asked for."""
+        agreed = self._ends.came(ask=force)
         leaves = agreed is not None and agreed.leaves
-        if leaves or self._due() or (agreed is not None and agreed.due):
+        if leaves or (self._within and self._due()) or (agreed is not None and agreed.due):
             saving = self._save({}, over=False)
             if leaves:
                 leave(self._notice, saving.wait())
@@ -114,6 +129,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         last = stops or epoch + 1 >= self.params["epochs"]
         if last or self._due() or self._asked.every == "epoch" or self._asked.best is not None:
             self._save(figures, over=stops)
+        if not self._within and not last:
+            self._save_where_asked(force=True)
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._goes_on:
@@ -147,7 +164,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         self._progress.check_state(found.data or {})
-        job.take(found, self._parts(), self._held)
+        found = job.take(found, self._parts(), self._held)
         self._step = self._saved = found.step
         self._logs = [(epoch, dict(figures)) for epoch, figures in kept["logs"]]
         self._others.restore(kept["callbacks"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from dream._adapter import Plan, Step
@@ -80,9 +81,11 @@ class KerasEntry:
         """Return what saves and loads a model of Keras's; None for one that is none."""
         if self._block is None or not self._block.takes(model):
             return None
-        build = load("dream.adapters.keras.checkpoint.checkpointer:KerasCheckpointer")
-        made: Checkpointer = build(self._block.engine)
-        return made
+        make: Callable[[], Checkpointer] | None = getattr(self._block, "held_by", None)
+        if make is None:
+            build = load("dream.adapters.keras.checkpoint.checkpointer:KerasCheckpointer")
+            make = partial(build, self._block.engine)
+        return make()
 
     def _found(self) -> None:
         if "keras" not in sys.modules or sys.modules["keras"].backend.backend() != "torch":

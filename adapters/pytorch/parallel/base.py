@@ -12,7 +12,7 @@ It is one class: `distribute` a module, `adopt` an optimizer, run a module's pas
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -27,6 +27,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
+from dream.adapters.pytorch.checkpoint.held import Held
 from dream.adapters.pytorch.compression.exchange import Exchanged
 from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.modes import Modes
@@ -67,7 +68,7 @@ class Participants:
     spread: Spread = field(default_factory=Whole)
 
 
-class Parallelism(ABC):
+class Parallelism(Held):
     """One strategy.
 
     supports: the options of `dream.update` that it honours, the others are refused; None for all.
@@ -149,19 +150,16 @@ class Parallelism(ABC):
             f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
 
-    def expect(self, objects: Sequence[Any]) -> None:  # noqa: B027
+    def expect(self, objects: Sequence[Any]) -> None:
         """Be told what is about to be prepared together, before the first of it is."""
 
-    def follow(self, loader: DataLoader[Any]) -> None:  # noqa: B027
+    def follow(self, loader: DataLoader[Any]) -> None:
         """A loader of the block's, or one that was prepared, is dealt."""
 
-    def adopt(self, optimizer: Optimizer) -> None:  # noqa: B027
-        """Have an optimizer step what this rank holds. Its chain has it already."""
-
-    def meet(self, module: nn.Module) -> None:  # noqa: B027
+    def meet(self, module: nn.Module) -> None:
         """Have a module that was made before the block trained on first use, where it `meets`."""
 
-    def find_unused(self) -> None:  # noqa: B027
+    def find_unused(self) -> None:
         """The script says that some parameters take no part in a loss."""
 
     def drop(self, optimizer: Optimizer) -> bool:
@@ -169,13 +167,13 @@ class Parallelism(ABC):
         del optimizer
         return False
 
-    def subscribe(self, hooks: Hooks) -> None:  # noqa: B027
+    def subscribe(self, hooks: Hooks) -> None:
         """Say what is to be told while the block is open."""
 
-    def opened(self) -> None:  # noqa: B027
+    def opened(self) -> None:
         """The block begins."""
 
-    def closed(self) -> None:  # noqa: B027
+    def closed(self) -> None:
         """The block ends."""
 
     def train_step(
@@ -205,25 +203,12 @@ class Parallelism(ABC):
         """Every parameter and buffer of a model by name, whole."""
         return tensors.whole_state(model)
 
-    def reshard(self) -> None:
-        """Have what a model's calls gathered be in parts again; replicas have none."""
-        return
-
-    def loaded(self) -> None:  # noqa: B027
-        """A checkpoint's weights were written to a model, on every rank."""
-
     def checkpointer(self) -> Checkpointer:
         """What saves and loads its models, optimizers and generators."""
         if not self.checkpoints:
             raise Unsupported(
                 f"Checkpoints under {self.name!r} are not there yet. Received: save or load. Keep "
                 "strategy.full_state(model)."
-            )
-        if self.training.keeps_masters:
-            raise Unsupported(
-                "Master weights are in no checkpoint yet. Received: "
-                f"precision={self.knobs.precision!r}. Use 'bfloat16' or 'O1', whose weights are "
-                "float32."
             )
         return TorchCheckpointer(self)
 

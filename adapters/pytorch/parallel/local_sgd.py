@@ -32,8 +32,8 @@ class AveragedReplicas:
     def __init__(
         self, communicator: Communicator, shares: Shares, options: Mapping[str, object]
     ) -> None:
-        self._communicator, self._shares = communicator, shares
-        self._schedule: Schedule = (
+        self.ranks, self._shares = communicator, shares
+        self.schedule: Schedule = (
             AveragingSchedule(options, self._average)
             if options["outer_lr"] is None
             else OuterSteps(options, self, lambda: self._average(False, False))
@@ -57,7 +57,7 @@ class AveragedReplicas:
             )
         self._optimizer = optimizer
         optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(lambda *_: self._schedule.after_step())
+        optimizer.register_step_post_hook(lambda *_: self.schedule.after_step())
 
     def end_passes(self, loader: Any) -> None:
         """Have the replicas start alike, and be alike again, around each pass over the loader."""
@@ -85,12 +85,30 @@ class AveragedReplicas:
             return
         self._started = True
         own = self._parameters()
-        for tensor, first in zip(own, self._communicator.broadcast(own), strict=True):
+        for tensor, first in zip(own, self.ranks.broadcast(own), strict=True):
             tensor.copy_(first)
 
     def settle(self) -> None:
         """Make the replicas alike. Every rank calls it."""
-        self._schedule.settle()
+        self.schedule.settle()
+
+    @torch.no_grad()
+    def together(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what a tensor would be where the replicas came together, which they do not. Every
+        rank calls it."""
+        if not (self.schedule.apart and tensor.is_floating_point()):
+            return tensor
+        mean: torch.Tensor = self.ranks.all_reduce(tensor.detach())
+        places = {p.data_ptr(): place for place, p in enumerate(self._parameters())}
+        place = places.get(tensor.data_ptr())
+        settled = mean if place is None else self.schedule.settled(place, mean)
+        assert isinstance(settled, torch.Tensor)
+        return settled
+
+    def go_on(self, schedule: Mapping[str, Any]) -> None:
+        """Take up where a checkpoint's replicas stood, whose states were set."""
+        self._started = True
+        self.schedule.load(schedule)
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -100,7 +118,7 @@ class AveragedReplicas:
                 "optimizer that takes one gradient a step."
             )
         self._weigh()
-        self._schedule.before_step()
+        self.schedule.before_step()
 
     def _weigh(self) -> None:
         """Have the gradient count for this rank's share of the global batch; one of no sample is
@@ -119,7 +137,7 @@ class AveragedReplicas:
         if own:
             tensors += [*self._parameters(), *self._state()]
         if tensors:
-            averaged = self._communicator.all_reduce([t.detach() for t in tensors])
+            averaged = self.ranks.all_reduce([t.detach() for t in tensors])
             for tensor, mean in zip(tensors, averaged, strict=True):
                 tensor.copy_(mean)
 
@@ -131,7 +149,7 @@ class AveragedReplicas:
         return [own[place].detach().clone() for place in places]
 
     def means(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
-        means: list[torch.Tensor] = self._communicator.all_reduce(values)
+        means: list[torch.Tensor] = self.ranks.all_reduce(values)
         return means
 
     @torch.no_grad()
@@ -169,13 +187,14 @@ class LocalSgd(Parallelism):
     """Every rank a replica. Between averages a rank's parameters are its own; they are the same
     on every rank at the end of each pass over a loader."""
 
-    checkpoints = False
     keras_block = "dream.adapters.pytorch.keras.local_sgd:open_block"
     keras_steps = False
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._replicas = AveragedReplicas(self.world, self.shares, plan.options)
+        if self.world.world_size > 1:
+            self.stepping_alone = self._replicas
 
     def connect(self) -> Participants:
         if self.plan.mixed:

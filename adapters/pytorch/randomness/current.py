@@ -79,7 +79,7 @@ class Current:
         self.last: Rows | None = None
         self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
-        self._forks = 0
+        self.forks = 0
         self._forked: State | None = None
         self._expected: State | None = None
         self._began: State = []
@@ -95,16 +95,16 @@ class Current:
 
     def begin(self) -> None:
         """A block begins: what it draws apart does not depend on the blocks before it."""
-        self._forks = 0
+        self.forks = 0
 
     def fork(self, rank: int) -> None:
         """Have what follows draw for this rank alone, save draws that are made `together`. Nothing
         is drawn for that: the script's own draws, as its data's order, are what they are without
         dream."""
         self._aside = state()
-        self._forks += 1
+        self.forks += 1
         seed = crc32(torch.get_rng_state().numpy().tobytes()) << 28
-        torch.manual_seed(seed + self._forks * 1021 + rank)
+        torch.manual_seed(seed + self.forks * 1021 + rank)
         self._forked = state()
 
     def drew_alone(self) -> bool:

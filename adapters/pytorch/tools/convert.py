@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
 
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch.tensors import array_of
+from dream.adapters.pytorch.checkpoint.arrays import array_of
 from dream.checkpoint.content import NAMES, Arrays, CheckpointContent, OptimizerState
 
 _STEP, _MODEL, _OPTIMIZER = "step", "model", "optimizer"

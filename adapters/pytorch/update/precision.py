@@ -28,10 +28,14 @@ class _MasterWeight:
 
     def take(self, parameter: nn.Parameter, scale: float) -> None:
         """The parameter's gradient, and its values where weights were loaded."""
-        if not self._rounds_to(parameter):
-            _copy(parameter, self.value)
+        self.follow(parameter)
         gradient = parameter.grad
         self.value.grad = None if gradient is None else gradient.float().div_(scale)
+
+    def follow(self, parameter: nn.Parameter) -> None:
+        if not self._rounds_to(parameter):
+            _copy(parameter, self.value)
+            self.version = version_of(parameter)
 
     def give(self, parameter: nn.Parameter) -> None:
         _copy(self.value, parameter)
@@ -78,6 +82,18 @@ class MasterWeights:
     def of(self, parameter: nn.Parameter) -> nn.Parameter | None:
         master: _MasterWeight | None = self._of.get(parameter)
         return None if master is None else master.value
+
+    def current(self, parameter: nn.Parameter) -> nn.Parameter | None:
+        """Return a parameter's master, which has what was written into the parameter."""
+        master: _MasterWeight | None = self._of.get(parameter)
+        if master is None:
+            return None
+        master.follow(parameter)
+        return master.value
+
+    def rounded(self, parameter: nn.Parameter) -> None:
+        """Round a parameter from its master, which was written to."""
+        self._of[parameter].give(parameter)
 
     @contextmanager
     def in_place(self, optimizer: Optimizer, scale: float) -> Iterator[None]:

@@ -3,7 +3,7 @@ from the global gradient, which all of them have alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, final
@@ -48,6 +48,12 @@ class Scaling:
     def own(self) -> float:
         """The factor of this rank's loss."""
         return self.scale / self._ranks
+
+    def state_dict(self) -> dict[str, float]:
+        return {"scale": self.scale, "good": self._good}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self.scale, self._good = float(state["scale"]), int(state["good"])
 
     def opened(self, run: Backward) -> Backward:
         """Return what stands for `torch.autograd.backward` until `close`."""

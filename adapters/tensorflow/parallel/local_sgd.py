@@ -21,6 +21,7 @@ from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
 from dream.adapters.tensorflow.loss import count_of
 from dream.adapters.tensorflow.parallel import replicas
 from dream.adapters.tensorflow.step import LocalStep, build
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.update.local_sgd import refuse_weigh, refuse_weight
@@ -105,6 +106,11 @@ class LocalSgd(Adapter):
         return evaluation.evaluate(
             model, dealt, metrics, self.communicator, cut, _here, resyncs=None
         )
+
+    def checkpointer(self, model: Any) -> Checkpointer:
+        del model
+        assert self._block.held_by is not None
+        return self._block.held_by()
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_weigh(count)

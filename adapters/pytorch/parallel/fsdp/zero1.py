@@ -28,7 +28,6 @@ from dream.strategies.options import REPLICAS
 class ZeroOne(Averaging):
     """DDP on all ranks; the ranks of a row of the mesh hold one state together."""
 
-    checkpoints = False
     keras_block = None
 
     def __init__(self, plan: Plan) -> None:

@@ -12,17 +12,23 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Asynchronous, Metric, Plan, Step
+from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluate, hooks, tensors
+from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
+from dream.adapters.pytorch.checkpoint.held import Held
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
+from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import TorchServerOptimizer
 from dream.adapters.pytorch.parallel.parameter_server.schedules import JobSchedules
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
 from dream.adapters.pytorch.tensors import TorchTensors
 from dream.adapters.pytorch.train_step import check_scalar
+from dream.adapters.pytorch.update.gradients import Whole
 from dream.adapters.pytorch.update.weigh import count_of
+from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator, Loop, Members
 from dream.data.partition import split
 from dream.parameter_server.job import (
@@ -34,6 +40,7 @@ from dream.parameter_server.job import (
 from dream.parameter_server.server import serve
 from dream.parameter_server.staleness import Staleness
 from dream.parameter_server.worker import Worker
+from dream.update.update import Knobs
 
 
 @final
@@ -120,9 +127,8 @@ class ParameterServer(Asynchronous):
     ) -> dict[str, float]:
         """Evaluate on the newest parameters, each worker for itself: it may be alone."""
         self._worker().worker.refresh()
-        alone = Communicator(Loop(), TorchTensors(), Members.all_of(Cluster()))
         with torch.no_grad():
-            return evaluate.evaluate(model, data, metrics, alone)
+            return evaluate.evaluate(model, data, metrics, _alone())
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_weigh(count)
@@ -131,6 +137,15 @@ class ParameterServer(Asynchronous):
         self._worker().worker.refresh()
         return tensors.whole_state(model)
 
+    @property
+    def savers(self) -> Communicator:
+        """Each worker by itself: the first one writes, of what the servers hold."""
+        return _alone()
+
+    def checkpointer(self, model: Any) -> Checkpointer:
+        refuse_keras(model, "parameter_server")
+        return TorchCheckpointer(ServedModels(self._job, self._worker()))
+
     def staleness(self) -> Staleness:
         return self._worker().worker.client.staleness()
 
@@ -138,3 +153,37 @@ class ParameterServer(Asynchronous):
         if self._joined is None:
             refuse_before_block()
         return self._joined[0]
+
+
+def _alone() -> Communicator:
+    return Communicator(Loop(), TorchTensors(), Members.all_of(Cluster()))
+
+
+@final
+class ServedModels(Held):
+    """What the servers hold, of which one update is made of each global batch: between two steps of
+    a worker none is, since that takes a part of each."""
+
+    def __init__(self, job: ServerJob, worker: TorchWorker) -> None:
+        if not job.in_step and job.roles.workers > 1:
+            raise Unsupported(
+                "Workers that do not wait for one another are at no one step, so a checkpoint "
+                "would be of a training that has not been. Received: save or load under "
+                f"'parameter_server' with staleness={job.bound}. Use staleness=0, or "
+                "snapshot_every= with `dream run --max-restarts`."
+            )
+        self.world = self.dealt = _alone()
+        self.replicas, self.knobs = job.roles.workers, Knobs()
+        self.training = Training(self.knobs, "cpu", 1, Whole())
+        self.writes = job.place.rank == 0
+        self._worker = worker
+
+    def reshard(self) -> None:
+        self._worker.worker.refresh()
+
+    def loading(self) -> None:
+        self._worker.check_not_begun("strategy.load")
+
+    def count_updates(self, optimizer: Optimizer, updated: Callable[[], None]) -> None:
+        del optimizer  # the servers run one
+        self._worker.updated.append(updated)

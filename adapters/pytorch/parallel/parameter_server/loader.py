@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from typing import Any, Self, final
@@ -15,6 +16,8 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.data.sampling import SeededBatches
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
+from dream.data import tracked
+from dream.data.position import Pass, Position
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.worker import LeasedPass
 
@@ -28,6 +31,7 @@ class LeasedBatches(Sampler[list[int]]):
         self.batch_size = epoch.batch_size
         self.source, self.epoch = source, epoch
         self.begun: LeasedPass | None = None
+        self.start = Position()
         self._batches: list[list[int]] = []
 
     def __len__(self) -> int:
@@ -36,7 +40,7 @@ class LeasedBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         if self.begun is None:
             return iter(self.source)
-        self._batches = list(self.source)
+        self._batches = list(self.source.batches(self.start))
         return self._taken(self.begun)
 
     def samples(self, lease: Lease) -> list[int]:
@@ -47,9 +51,10 @@ class LeasedBatches(Sampler[list[int]]):
             yield self.samples(lease)
 
     @contextmanager
-    def during(self, begun: LeasedPass | None) -> Iterator[None]:
-        """Have an iteration that starts inside read the batches of this pass."""
-        self.begun = begun
+    def during(self, begun: LeasedPass | None, start: Position) -> Iterator[None]:
+        """Have an iteration that starts inside read the batches of this pass. start: where what was
+        taken before ends."""
+        self.begun, self.start = begun, start
         try:
             yield
         finally:
@@ -111,6 +116,8 @@ class LeasedLoaders:
         object.__setattr__(loader, "batch_sampler", LeasedBatches(source, epoch))
         loader.__class__ = self._leased_class(type(loader), self._made)
         self._made += 1
+        if self._worker.worker.job.in_step:  # else no batch is where training stands
+            tracked.mark(loader, source.track)
 
     def _leased_class(self, base: type[Any], number: int) -> type[Any]:
         worker = self._worker
@@ -120,9 +127,11 @@ class LeasedLoaders:
             if not torch.is_grad_enabled():
                 inner: Iterator[Any] = base.__iter__(self)
                 return inner
-            key = number, sampler.source.track.epoch
-            begun = worker.worker.begin(key, sampler.epoch, ahead=self.num_workers > 0)
-            return _LeasedIterator(self, base, begun, worker)
+            start = sampler.source.track.begin()
+            left = replace(sampler.epoch, samples=sampler.epoch.samples - start.samples)
+            key = number, start.epoch
+            begun = worker.worker.begin(key, left, ahead=self.num_workers > 0)
+            return _LeasedIterator(self, base, begun, worker, start)
 
         return type(base.__name__, (base,), {"__iter__": iterate, "__module__": base.__module__})
 
@@ -132,12 +141,13 @@ class _LeasedIterator:
     """A pass over a loader."""
 
     def __init__(
-        self, loader: Any, base: type[Any], begun: LeasedPass, worker: TorchWorker
+        self, loader: Any, base: type[Any], begun: LeasedPass, worker: TorchWorker, start: Position
     ) -> None:
         self._loader, self._pass, self._worker = loader, begun, worker
         self._sampler: LeasedBatches = loader.batch_sampler
-        self._asked, self._counted = 0, False
-        with self._sampler.during(begun):
+        track, self._start = self._sampler.source.track, start
+        self._told = Pass(track, start, trains=True, length=begun.epoch.batches)
+        with self._sampler.during(begun, start):
             worker.ready()
             self._inner: Iterator[Any] = base.__iter__(loader)
 
@@ -148,15 +158,21 @@ class _LeasedIterator:
         return len(self._sampler)
 
     def __next__(self) -> Any:
-        self._asked += 1
-        if self._asked == 2:
-            self._count()
+        self._told.ask()
         lease, batch = self._next()
         if lease is None:
-            self._count()
+            if self._told.position == self._start:  # others had all: the pass counts all the same
+                self._told.ask()
+            self._told.ended()
             raise StopIteration
         self._worker.ready()
         self._pass.hand_out(lease)
+        taken = min((lease.index + 1) * self._pass.epoch.batch_size, self._pass.epoch.samples)
+        self._told.position = replace(
+            self._start,
+            batches=self._start.batches + lease.index + 1,
+            samples=self._start.samples + taken,
+        )
         return batch
 
     def _next(self) -> tuple[Lease | None, Any]:
@@ -175,12 +191,6 @@ class _LeasedIterator:
         samples = [dataset[index] for index in self._sampler.samples(lease)]
         return lease, self._loader.collate_fn(samples)
 
-    def _count(self) -> None:
-        """Count the epoch with its second batch, or its end: whoever only looks at a first batch
-        does not change the order of what follows."""
-        if not self._counted:
-            self._counted = True
-            self._sampler.source.track.epoch += 1
-
     def __del__(self) -> None:
         self._pass.abandon()
+        self._told.left()

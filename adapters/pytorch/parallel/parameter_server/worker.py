@@ -96,6 +96,8 @@ class TorchWorker:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._kinds: dict[type[Optimizer], type[Optimizer]] = {}
         self._state: TorchWorkerState | None = None
+        self.updated: list[Callable[[], None]] = []
+        """Called after each step."""
 
     def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         """Wrap `Optimizer.__init__` so that the optimizer's steps are taken over."""
@@ -154,7 +156,10 @@ class TorchWorker:
                 f"{type(optimizer).__name__}.step() of an optimizer that was not there when the "
                 "batch was taken. Make it in the block, before the loop."
             )
-        return self.worker.push(loss, weight, self._state.gather())
+        mean = self.worker.push(loss, weight, self._state.gather())
+        for told in self.updated:
+            told()
+        return mean
 
     def check_not_begun(self, what: str) -> None:
         if self._state is not None:

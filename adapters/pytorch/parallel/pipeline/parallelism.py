@@ -59,8 +59,6 @@ class PipelineParallel(Parallelism):
     Batches are dealt along the data axis: the ranks of one pipeline get the same share.
     """
 
-    checkpoints = False
-
     supports = {**HONOURED, "sync_batch_norm": (False,)}
     supports_for = "A pipeline"
     instead = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."
@@ -240,6 +238,16 @@ class PipelineParallel(Parallelism):
 
     def loss_weight(self) -> float:
         return self.shares.weight(())
+
+    def owners(self, model: nn.Module) -> Mapping[str, int]:
+        stages = {} if self._alone else self._find(model)[1].owners
+        return {name: self._placement.mesh.copy_of(0)[stage] for name, stage in stages.items()}
+
+    def told_by_stages(self, own: Any) -> list[tuple[int | None, Any]]:
+        if self._alone:
+            return super().told_by_stages(own)
+        told = self._placement.model.all_gather_object(own)
+        return [*zip(self._placement.mesh.copy_of(0), told, strict=True)]
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         for pipeline, parts in self._made:

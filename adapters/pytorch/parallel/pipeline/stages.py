@@ -239,10 +239,10 @@ class StageParameters:
 
     def __init__(self, model: nn.Module, owners: Mapping[str, int], mine: int) -> None:
         self._model, self._mine = model, mine
-        self._owners = {name: owners.get(name, 0) for name in model.state_dict()}
+        self.owners = {name: owners.get(name, 0) for name in model.state_dict()}
         self._taken = {id(p) for p in model.parameters()}
         self._kept = {
-            name for name, _ in model.named_parameters() if self._owners.get(name, 0) == mine
+            name for name, _ in model.named_parameters() if self.owners.get(name, 0) == mine
         }
         own = {id(parameter) for name, parameter in model.named_parameters() if name in self._kept}
         self._own = own
@@ -263,7 +263,7 @@ class StageParameters:
                     guard_tensor(hollow)
                     setattr(module, name, hollow)
         for path, buffer in [*self._model.named_buffers()]:
-            if self._owners.get(path, self._mine) != self._mine:
+            if self.owners.get(path, self._mine) != self._mine:
                 owner, _, name = path.rpartition(".")
                 hollow_buffer = buffer.to("meta")
                 guard_tensor(hollow_buffer)
@@ -304,6 +304,6 @@ class StageParameters:
         gathered: dict[str, NDArray[Any]] = {}
         for name, value in self._model.state_dict().items():
             given = torch.zeros(value.shape, dtype=value.dtype) if value.is_meta else value
-            told = communicator.broadcast(given.detach().contiguous(), root=self._owners[name])
+            told = communicator.broadcast(given.detach().contiguous(), root=self.owners[name])
             gathered[name] = tensors.array_of(told)
         return gathered
