@@ -1,6 +1,7 @@
-"""A loop of your own around TensorFlow's GradientTape, in the block. It needs two things that
-`fit` does by itself: `strategy.share` takes this rank's rows of a batch, and `strategy.weigh` says
-how many samples the loss is a mean over, since a tape cannot tell. Without it, it is refused.
+"""A loop of your own around TensorFlow's GradientTape, in the block. Untouched it is exact, and
+each rank computes whole batches. To share the work it needs two things that `fit` does by itself:
+`strategy.share` takes this rank's rows of a batch, and `strategy.weigh` says how many samples the
+loss is a mean over, since a tape cannot tell. One without the other is refused.
 
 python examples/tape_keras.py                    one process
 dream run -n 2 examples/tape_keras.py            the same figures

@@ -52,6 +52,15 @@ def on_present(
     return [None if g is None else next(found) for g in gradients]
 
 
+def unweighed(received: str) -> str:
+    """Return the words of an error about gradients of a loop of the user's own."""
+    return (
+        "These gradients are one replica's own, and nothing says what they weigh. Received: "
+        f"{received}, gradients that differ between replicas. Give every rank the same batch. "
+        "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit."
+    )
+
+
 Array = NDArray[Any]
 LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
 """From a model's outputs the gradient of a loss by each, of the same shapes."""
@@ -80,6 +89,7 @@ class Engine(ABC):
 
     pooled: this process drives all the parts itself, by one step on every device.
     knobs: how an update is made. honours: the values of each that can be; none for any.
+    whole_loops: whether a loop of the user's own may compute whole batches, on every part.
     draws_locally: whether each part is asked to draw for itself.
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
@@ -92,6 +102,7 @@ class Engine(ABC):
     _shares: object = None
     seed: int | None
     pooled: bool = False
+    whole_loops: bool = False
     draws_locally: bool = False
     resyncs: Resyncs | None
     communicator: Communicator
@@ -289,6 +300,18 @@ class Engine(ABC):
         """Return whether a loop of the user's own has gradients that are global already."""
         del gradients, variables
         return False
+
+    def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
+        """Return gradients of a loop of the user's own, the same bits on every part; they are those
+        of a batch that every part has whole. Raises where the parts' are of different batches.
+
+        received: what was done, in the error's words.
+        """
+        raise NotImplementedError
+
+    def everywhere(self, update: Callable[[], None]) -> None:
+        """Make an update, outside a step, on all parts that are here."""
+        update()
 
     def take_over(self, model: Any) -> None:
         """Release a model that fit is about to train from whatever else has hold of it."""

@@ -20,7 +20,7 @@ from dream.adapters.keras.data import alike
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
-from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, find
+from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check_auto_shard, find
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.start import seed_of_order
 from dream.data.alike import Looks
@@ -198,6 +198,8 @@ def _source(
     passes: DataPasses | None = None,
     **options: Any,
 ) -> Arrays | Batches:
+    if engine.readers.world_size > 1:
+        check_auto_shard(given["x"])
     return find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
         steps=steps, passes=passes or DataPasses(), parts=engine.parts, **options,

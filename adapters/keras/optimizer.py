@@ -20,7 +20,8 @@ import keras
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
-from dream.adapters.keras.engine import Engine, on_present
+from dream.adapters.keras.engine import Engine, on_present, unweighed
+from dream.adapters.keras.randomness.draws import once
 from dream.update.precision import PRECISIONS
 from dream.update.update import Knobs
 
@@ -162,7 +163,8 @@ def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], vari
         scope = Scope(reduced=True)
     if scope is None:
         if not _announced.get():
-            raise _unweighed(optimizer, engine)
+            _apply_whole(optimizer, engine, gradients, variables)
+            return
         _announced.set(False)  # asking uses it up
         scope = Scope()
         _check_start(optimizer, engine, variables or [])
@@ -171,6 +173,36 @@ def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], vari
     elif not hold(optimizer, gradients, variables):
         whole = _reduced(engine, Update(optimizer, gradients, variables), scope.weight)
         apply_global(optimizer, engine, whole, variables)
+
+
+def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
+    """Apply the gradients of a loop of the user's own that nothing weighs: they are global already
+    if the loop computes whole batches, the same on every part, and are refused if it does not."""
+    received = f"{type(optimizer).__name__}.apply outside a dream step, replicas={engine.parts}"
+    if not engine.whole_loops:
+        raise ConfigurationError(unweighed(received))
+    knobs = engine.knobs
+    ignored = {
+        "accumulate": knobs.accumulate if knobs.accumulates else None,
+        "compression or op": (knobs.compression, knobs.op) if engine.exchange else None,
+        "shares": engine.division.weights,
+    }
+    given = [f"{name}={value!r}" for name, value in ignored.items() if value is not None]
+    if given:
+        raise Unsupported(
+            "A loop of one's own computes whole batches, where there is nothing to divide or send. "
+            f"Received: {', '.join(given)}, {type(optimizer).__name__}.apply outside a dream step. "
+            "Leave that out, take the step by strategy.train_step(model, loss, optimizer), or use "
+            "model.fit."
+        )
+    check_scaled(knobs.precision, optimizer)
+    _check_start(optimizer, engine, variables or [])
+    whole = on_present(gradients, lambda present: engine.common(present, received))
+    once(
+        "a loop of one's own computes every batch whole on each replica, which is exact, and no "
+        "quicker than one; strategy.train_step or model.fit share the work"
+    )
+    engine.everywhere(lambda: apply_global(optimizer, engine, whole, variables))
 
 
 def _reduced(engine: Engine, update: Update, weight: Any) -> list[Any]:
@@ -291,11 +323,3 @@ def _check_start(optimizer: Any, engine: Engine, variables: Sequence[Any]) -> No
             "made, or take the step by strategy.train_step(model, loss, optimizer), which starts "
             "from rank 0's."
         )
-
-
-def _unweighed(optimizer: Any, engine: Engine) -> ConfigurationError:
-    return ConfigurationError(
-        "These gradients are one replica's own, and nothing says what they weigh. Received: "
-        f"{type(optimizer).__name__}.apply outside a dream step, replicas={engine.parts}. Take "
-        "the step by strategy.train_step(model, loss, optimizer), or use model.fit."
-    )

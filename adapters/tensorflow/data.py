@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
+from dream.adapters.keras.data.sources import check_auto_shard
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Division
@@ -66,6 +67,8 @@ class ShardedDataset:
         """resyncs: where some ranks are of another framework, whose loaders read their share
         only; they settle at the end of a pass."""
         _check_dataset(dataset)
+        if communicator.world_size > 1:
+            check_auto_shard(dataset)
         self._resyncs = resyncs
         self._totals = totals or Totals()
         self._dataset = dataset

@@ -81,6 +81,14 @@ def _first_line(text: str) -> str:
     return line.rstrip(" .:") + "."
 
 
+def refused_where(condition: tf.Tensor, words: str) -> None:
+    """Raise `ConfigurationError` where a condition holds; in a graph, TensorFlow's own error."""
+    if not tf.executing_eagerly():
+        tf.debugging.Assert(tf.logical_not(condition), [words])
+    elif condition:
+        raise ConfigurationError(words)
+
+
 def too_late(what: str, *, early: bool = True) -> ConfigurationError:
     """TensorFlow has run an op already, and `what` must come before the first. early: whether
     `dream run --strategy` sees to that."""

@@ -9,28 +9,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from dream._errors import ConfigurationError
 from dream.adapters.tensorflow import private
 
 
 @contextmanager
-def loops_refused(replicas: int) -> Iterator[None]:
-    """Inside, `GradientTape.gradient` of replicated variables outside a replica says what to do;
-    TensorFlow only says that a handle is not available."""
+def loops_over_devices() -> Iterator[None]:
+    """Inside, a `GradientTape` outside a replica gives gradients of variables that each device has
+    a copy of: those of the copy that is read there."""
     own = tf.GradientTape.gradient
 
     @wraps(own)
-    def gradient(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return own(self, *args, **kwargs)
-        except ValueError as error:
-            if not private.is_unreadable_handle(error):
-                raise
-            raise ConfigurationError(
-                "A loop around a GradientTape runs once, and here are several replicas. Received: "
-                f"gradient() outside a replica, replicas={replicas}. Take the step by "
-                "strategy.train_step(model, loss, optimizer), or use model.fit."
-            ) from error
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.distribute.in_cross_replica_context():
+            sources = tf.nest.map_structure(private.read_copy, sources)
+        return own(self, target, sources, *args, **kwargs)
 
     tf.GradientTape.gradient = gradient
     try:

@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.experimental import dtensor
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, record
 
 from dream.stall.phases import Phase, PhaseRule
@@ -47,9 +49,11 @@ def phases() -> list[PhaseRule]:
     ]
 
 
-def is_unreadable_handle(error: ValueError) -> bool:
-    """Whether a variable of several replicas was read outside of one."""
-    return "DistributedVariable.handle" in str(error)
+def read_copy(source: Any) -> Any:
+    """Return of a variable of several replicas, TensorFlow's or Keras's, the copy that is read
+    outside of a replica; anything else as it is."""
+    held = getattr(source, "value", source) if isinstance(source, keras.Variable) else source
+    return held._primary if isinstance(held, DistributedVariable) else source
 
 
 def read_as_number(variable: Any) -> None:

@@ -12,7 +12,8 @@ ONE_PROCESS = "mirrored:devices=2"  # replicas of one process
 COUPLED = "samples of a batch are coupled in the loss: no share of it has an exact gradient"
 ADAM = "Adam divides by the root of small squares: rounding grows to 1e-5"
 BY_HAND = "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit"
-TAPE = "nothing says what gradients of a tape's are a mean over, and the error says what does"
+TAPE = "every rank computes whole batches; of variables in parts only dream's step has gradients"
+IN_PARTS = {"sharded": BY_HAND}
 RACE = "two generators draw from one source in threads of TensorFlow's"
 
 CELLS = {
@@ -188,7 +189,7 @@ ROWS: list[Row] = [
         reason="its state has a row for each of a fixed batch",
     ),
     *_rows("mixed_float16", tolerance=2e-3, reason="each rank rounds to half precision"),
-    *_rows("tf_tape_batchnorm", expect=BY_HAND, reason="a loop around a tape normalises its share"),
-    *_rows("tf_tape_loop", expect=BY_HAND, reason=TAPE),
-    *_rows("tf_reinforce", expect=BY_HAND, reason=TAPE),
+    *_rows("tf_tape_batchnorm", but=IN_PARTS, reason=TAPE),
+    *_rows("tf_tape_loop", but=IN_PARTS, reason=TAPE),
+    *_rows("tf_reinforce", but=IN_PARTS, reason=TAPE),
 ]

@@ -16,7 +16,14 @@ from dream._errors import Desynchronized, Unsupported
 from dream.adapters.keras import callbacks, checks, private
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.resume import FitProgress
-from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, digest_of, find
+from dream.adapters.keras.data.sources import (
+    Arrays,
+    Batches,
+    DataPasses,
+    check_auto_shard,
+    digest_of,
+    find,
+)
 from dream.data import tracked
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
@@ -77,6 +84,7 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
         split, given["validation_data"] = private_data.split(arrays, given["validation_split"])
         given["x"], given["y"], given["sample_weight"] = split
     passes.seed = seed
+    check_auto_shard(given["x"])
     source = find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
         shuffle=given["shuffle"], class_weight=given["class_weight"], passes=passes,

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from dream._errors import Unsupported
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.randomness.start import Generators
 from dream.data.partition import check_batch_size, epoch_order
@@ -182,6 +183,23 @@ def find(
         places = private_data.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
         return Arrays(inputs, samples, size, shuffle, passes, adapter, places)
     return Batches(adapter, passes, ordered, fixed)
+
+
+_DEALT = ("AUTO", "DATA")
+
+
+def check_auto_shard(x: Any) -> None:
+    """Refuse a tf.data.Dataset that asks to be divided among processes otherwise than by samples:
+    every process reads it whole here, and keeps its rows of each batch."""
+    if not private_data.is_tf_dataset(x) or not hasattr(x, "options"):
+        return
+    policy = x.options().experimental_distribute.auto_shard_policy.name
+    if policy not in _DEALT:
+        raise Unsupported(
+            "A batch of a tf.data.Dataset is the global one: every rank reads it, and keeps its "
+            f"rows. Received: auto_shard_policy=AutoShardPolicy.{policy}. Leave it out, or use "
+            "AutoShardPolicy.DATA, which is what happens here."
+        )
 
 
 DIGESTS = 2**23

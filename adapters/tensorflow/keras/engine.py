@@ -11,9 +11,16 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Array, BatchShare, LossGradients, PartsExchange
+from dream.adapters.keras.engine import (
+    Array,
+    BatchShare,
+    LossGradients,
+    PartsExchange,
+    unweighed,
+)
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
+from dream.adapters.tensorflow.errors import refused_where
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
@@ -47,6 +54,7 @@ class ProcessEngine(TensorFlowEngine):
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
         self.generators = TensorFlowGenerators()
+        self.whole_loops = not self.mixed
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
@@ -59,6 +67,13 @@ class ProcessEngine(TensorFlowEngine):
         alike = tf.reduce_all(tf.equal(digests, digests[0]))
         told = tf.cast(digests, tf.int32)  # of floats TensorFlow would make a branch, to copy them
         tf.debugging.Assert(alike, [DIFFER, told], summarize=self.parts)
+
+    def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
+        mine = [tf.convert_to_tensor(g) for g in gradients]
+        whole = [t / tf.cast(self.parts, t.dtype) for t in self.total(mine)]
+        apart = _squares([m - w for m, w in zip(mine, whole, strict=True)])
+        refused_where(apart > _ROUNDING * _squares(whole), unweighed(received))
+        return whole
 
     def arrays(self, source: Arrays) -> Any:
         if self.parts == 1:
@@ -77,6 +92,14 @@ class ProcessEngine(TensorFlowEngine):
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
         return drawing(GraphRows(share, tf.constant(self.rank), self.division))
+
+
+_ROUNDING = 1e-6
+"""How far apart, in squares, gradients of one batch may be on two ranks: by rounding alone."""
+
+
+def _squares(tensors: Sequence[Any]) -> Any:
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(t, tf.float32))) for t in tensors])
 
 
 def differentiate(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from dream._errors import ConfigurationError
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.engine import BatchShare, unweighed
 from dream.adapters.tensorflow.engine import TensorFlowEngine
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.keras import private as private_tensorflow
@@ -29,7 +29,7 @@ from dream.collectives.tensors import CARRIED
 class MirroredEngine(TensorFlowEngine):
     """MirroredStrategy: every device takes the same step on its share."""
 
-    pooled = True
+    pooled = whole_loops = True
     resyncs = None
     rank = 0
 
@@ -104,6 +104,15 @@ class MirroredEngine(TensorFlowEngine):
 
     def _run(self, step: Callable[[Any], None]) -> Callable[[Any], Any]:
         return lambda batch: self._distribution.run(step, args=(batch,))
+
+    def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
+        """One loop drives all devices, where it is not inside TensorFlow's own strategy.run."""
+        if not tf.distribute.in_cross_replica_context():
+            raise ConfigurationError(unweighed(received))
+        return [tf.convert_to_tensor(g) for g in gradients]
+
+    def everywhere(self, update: Callable[[], None]) -> None:
+        self._distribution.run(update)
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)

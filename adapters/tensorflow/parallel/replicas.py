@@ -20,6 +20,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
 from dream.adapters.keras.engine import Engine, PartsExchange
+from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import TensorFlowAdapter
@@ -30,7 +31,7 @@ from dream.adapters.tensorflow.data import (
     shard_of_rank,
     shards_of_replicas,
 )
-from dream.adapters.tensorflow.hooks import loops_refused
+from dream.adapters.tensorflow.hooks import loops_over_devices
 from dream.adapters.tensorflow.keras.engine import open_block
 from dream.adapters.tensorflow.parallel import mixed
 from dream.adapters.tensorflow.parallel.base import Parallelism
@@ -127,7 +128,8 @@ class ReplicaParallelism(Parallelism):
             randomness.start(self.communicator)
         self._block.enter()
         if self._distribution is not None:
-            self._open.enter_context(loops_refused(self.topology.num_replicas))
+            self._open.enter_context(loops_over_devices())
+            self._open.enter_context(unscaled_losses())  # in a loop of the user's own too
 
     def exit(self) -> None:
         self._open.close()

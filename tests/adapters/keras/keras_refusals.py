@@ -84,11 +84,48 @@ def step_that_ends_itself(options: dict[str, Any]) -> None:
 
 
 @refusal
-def gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
+def other_gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
+    """Of a share that the loop took for itself."""
+    mine = 1.0 + int(os.environ.get("RANK", "0"))
     with block(options):
         model, optimizer = net(), keras.optimizers.SGD(0.1)
-        optimizer.apply([np.zeros(v.shape) for v in model.trainable_variables],
-                        model.trainable_variables)  # fmt: skip
+        gradients = [np.full(v.shape, mine, "float32") for v in model.trainable_variables]
+        optimizer.apply(gradients, model.trainable_variables)
+
+
+def divided(policy: str) -> Any:
+    """A dataset that asks to be divided among processes so."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    asked = getattr(tf.data.experimental.AutoShardPolicy, policy)
+    options.experimental_distribute.auto_shard_policy = asked
+    return tf.data.Dataset.from_tensor_slices(arrays()).batch(BATCH).with_options(options)
+
+
+@refusal
+def other_auto_shard_policy_off(options: dict[str, Any]) -> None:
+    with block(options):
+        compiled(net()).fit(divided("OFF"), verbose=0)
+
+
+@refusal
+def other_auto_shard_policy_file(options: dict[str, Any]) -> None:
+    with block(options):
+        compiled(net()).fit(*arrays(), validation_data=divided("FILE"), verbose=0)
+
+
+def fits_what_is_divided_by_samples(options: dict[str, Any]) -> Any:
+    """The weights after a fit, from the same start; one process may ask for anything."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    found = []
+    with block(options):
+        for policy in ("AUTO", "DATA" if several else "OFF"):
+            keras.utils.set_random_seed(3)
+            model = compiled(net())
+            model.fit(divided(policy), verbose=0)
+            found.append(model.get_weights())
+    return found
 
 
 @refusal

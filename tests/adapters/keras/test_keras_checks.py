@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras_launching
+import numpy as np
 import pytest
 from keras_launching import CELLS, Cell
 
@@ -20,7 +21,9 @@ EXPECTED = {
     "unreduced_loss": "Unsupported: This loss is not one number",
     "epoch_without_a_step": "ConfigurationError: An epoch without a step",
     "step_that_ends_itself": "RuntimeError: A step ended as data does",
-    "gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one replica's own",
+    "other_gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one",
+    "other_auto_shard_policy_off": "Unsupported: A batch of a tf.data.Dataset is the global one",
+    "other_auto_shard_policy_file": "Unsupported: A batch of a tf.data.Dataset is the global one",
     "generators_of_other_batches": BATCHES,
     "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
@@ -59,6 +62,14 @@ def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str
     for rank in said:
         assert rank[name].startswith(EXPECTED[name])
         assert "Received: " in rank[name]
+
+
+@pytest.mark.exhaustive
+def test_a_dataset_may_ask_to_be_divided_by_samples(cell: Cell) -> None:
+    asked = ("keras_refusals", "fits_what_is_divided_by_samples", cell.options)
+    for by_default, by_samples in keras_launching.call(cell, *asked):
+        for ours, theirs in zip(by_samples, by_default, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_nothing_stays_patched_and_classes_stay_keras(cell: Cell) -> None:

@@ -86,7 +86,7 @@ def refused(strategy: Strategy) -> dict[str, Any]:
     summed = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
     other = dense(*[keras.layers.Dense(4 + rank, name="odd")])
     return {
-        "unweighed": told(gradient_tape),
+        "unweighed": told(lambda: gradient_tape(rank)),
         "other data": told(lambda: list(strategy.prepare(data))),
         "other model": told(lambda: trained(strategy, momentum(), model=other)),
         "sum loss": told(lambda: trained(strategy, momentum(), loss=summed)),

@@ -270,9 +270,10 @@ with dream.strategy("mirrored"):
 
 _TAPE = f"""{_KERAS}
 import tensorflow as tf
-with dream.strategy("mirrored"):
+with dream.strategy("mirrored") as strategy:
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
     optimizer = keras.optimizers.SGD(0.1)
+    x, y = strategy.share(tf.constant(x), tf.constant(y))
     with tf.GradientTape() as tape:
         loss = cross_entropy(y, model(x, training=True))
     optimizer.apply_gradients(
