@@ -23,6 +23,7 @@ from dream.launch.job import Job
 from dream.launch.output import SCREEN, Output, finish
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
+from dream.launch.restarts import grows
 from dream.launch.survivors import Expendable
 from dream.launch.watch import Events, JobWatch, next_event
 
@@ -130,6 +131,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             timeout=job.timeout,
             stall_seconds=stall,
             start=start,
+            grows=lambda seconds: grows(job, seconds),
         )
         manner = Manner(grace=job.grace)
         try:
@@ -147,6 +149,8 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             end(ranks.processes, queue, manner)
             if link is not None:
                 link.close()
+    if outcome.changes and job.nnodes == 1 and ranks.done():
+        return Outcome(outcome.seconds)
     return replace(outcome, shown=ranks.shown(outcome), saved=ranks.saved())
 
 
@@ -209,8 +213,15 @@ class _Ranks:
 
     def saved(self) -> bool:
         """Whether every rank saved and left."""
+        return self._all_ended_by(GO_ON_LATER)
+
+    def done(self) -> bool:
+        """Whether every rank came to its end."""
+        return self._all_ended_by(0)
+
+    def _all_ended_by(self, code: int) -> bool:
         endings = [process.ending() for process in self.processes]
-        return all(ending is not None and ending.code == GO_ON_LATER for ending in endings)
+        return all(ending is not None and ending.code == code for ending in endings)
 
     def shown(self, outcome: Outcome) -> frozenset[int]:
         """Return, of those that the outcome names, the ranks whose last words are on screen."""

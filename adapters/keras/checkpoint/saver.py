@@ -22,6 +22,7 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Parts
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent as Content
 from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
@@ -46,7 +47,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
         self._notice = Notice(settings.end_of_time())
-        self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
+        self._commits = Commits(engine.readers, self._path)
+        self._ends = StepEnds(engine.readers, self._notice, asked.seconds, self._commits)
         self._others = OtherCallbacks(users)
         self._held = KerasCheckpointer(engine)
         self._saves = Saves(engine.readers)
@@ -63,7 +65,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._alike = all(each() is self.model for each in fits)
         self._notice.listen()
         self._progress.state()  # raises where no other process can go on in this data
-        found = job.find(self._path, self._engine.readers)
+        found = job.find(self._path, self._engine.readers, self._commits)
         kept = found and found.extra.get(_FIT)
         if found and not kept:
             raise ConfigurationError(
@@ -102,6 +104,11 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             saving = self._save({}, over=False)
             if leaves:
                 leave(self._notice, saving.wait())
+        elif agreed is not None and agreed.commits:
+            self._commits.take(
+                self._parts(), self._step, self._held, extra=self._extra({}, over=False),
+                facts=self._facts,
+            )  # fmt: skip
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._progress.position.batches:
@@ -130,20 +137,28 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         return isinstance(every, int) and self._step // every > self._saved // every
 
     def _save(self, figures: dict[str, float], *, over: bool) -> Saving:
-        from dream import __version__
+        self._saved = self._step
+        return self._saves.save(
+            self._path, self._parts(), self._step, self._held,
+            extra=self._extra(figures, over=over), facts=self._facts,
+            keep=self._asked.keep, best=self._asked.best,
+        )  # fmt: skip
 
-        readers = self._engine.readers
+    def _extra(self, figures: Mapping[str, float], *, over: bool) -> dict[str, Any]:
         kept = {
             "number": self._fit, "alike": self._alike, "over": over, "logs": self._logs,
             "callbacks": self._others.kept,
         }  # fmt: skip
-        self._saved = self._step
-        return self._saves.save(
-            self._path, self._parts(), self._step, self._held,
-            extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
-            facts={"framework": self._engine.framework, "dream": __version__,
-                   "world_size": readers.world_size, "global_batch": self._progress.size},
-        )  # fmt: skip
+        return {**figures, _FIT: kept}
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        from dream import __version__
+
+        return {
+            "framework": self._engine.framework, "dream": __version__,
+            "world_size": self._engine.readers.world_size, "global_batch": self._progress.size,
+        }  # fmt: skip
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         self._progress.check_state(found.data or {})
