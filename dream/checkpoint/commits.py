@@ -17,6 +17,7 @@ from dream.checkpoint.folder import CheckpointFolder, arrays_of, state_of
 from dream.checkpoint.saves import taken
 from dream.cluster import settings
 from dream.collectives import Communicator
+from dream.collectives.rank_zero import at_rank_0
 
 _SHARE = 0.01
 """Of the time, that commits may take where nobody has said how often."""
@@ -71,6 +72,11 @@ class Commits:
         now = self._falls if self._every is not None else time.monotonic() >= self._next
         return now and self.folder is not None
 
+    @property
+    def again(self) -> bool:
+        """Tell whether ranks that leave now start again at once, as rank 0 knows."""
+        return self.folder is not None and (self.folder.path / settings.AGAIN).exists()
+
     def _account(self) -> None:
         """Look at what the last one has cost, or why it failed."""
         last, self._last = self._last, None
@@ -98,3 +104,10 @@ class Commits:
         work = Work(self.folder, begun, allotment, *arrays_of(checkpoint), state)
         self._last = Writing(work, self._ranks)
         self._stood = time.monotonic() - self._begun
+
+    def taken(self) -> bool:
+        """Wait for the last one; tell, on every rank alike, whether it is whole."""
+        last = self._last
+        assert last is not None
+        last.join()
+        return not at_rank_0(self._ranks, lambda: str(last.error or ""))

@@ -78,17 +78,20 @@ class Notice:
 @dataclass(frozen=True, slots=True)
 class Agreed:
     """leaves: whether a rank was asked to. due: whether it is time for a checkpoint. commits: or
-    for one in memory."""
+    for one in memory. again: whether who leaves starts again at once, from memory."""
 
     leaves: bool
     due: bool
     commits: bool = False
+    again: bool = False
 
 
-def leave(notice: Notice, place: Path) -> NoReturn:
-    """Leave with the exit code that says so, having saved."""
+def leave(notice: Notice, place: Path | None) -> NoReturn:
+    """Leave with the exit code that says so, having saved. place: None for in memory, from where
+    the launcher goes on at once."""
     why = f" ({notice.why})" if notice.why else ""
-    logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
+    if place is not None:
+        logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
     raise SystemExit(settings.GO_ON_LATER)
 
 
@@ -119,12 +122,12 @@ class StepEnds:
         steps = self._steps_until_next(now)
         own = np.array([bool(self._notice.why), 0, 0, 0], np.int64)
         if self._ranks.rank == 0:
-            own[1:] = due, steps, self._commits.due()
+            own[1:] = due, steps, 2 if self._commits.again else self._commits.due()
         leaves, due, steps, commits = self._ranks.all_reduce(own, "max").tolist()
         self._looked, self._steps, self._next = now, 0, steps
         if due:
             self._saved, self._commits.ahead = now, False
-        return Agreed(bool(leaves), bool(due), bool(commits) and not due)
+        return Agreed(bool(leaves), bool(due), commits == 1 and not due, commits == 2)
 
     def _steps_until_next(self, now: float) -> int:
         """At most twice as many as last time, and a hundred: steps may become slower."""

@@ -189,11 +189,16 @@ class TrainingCheckpoints:
             return
         assert self._parts is not None
         assert self._folder is not None
-        if agreed.commits and not agreed.leaves:
+        again = agreed.leaves and agreed.again
+        if again or (agreed.commits and not agreed.leaves):
             self._tell_of_unkept(self._parts)
             held = self._held(self._parts.first_model)
             self._commits.take(self._parts, self._step, held, extra={}, facts=self._facts)
-        elif agreed.leaves or agreed.due:
+            if not again:
+                return
+            if self._commits.taken():
+                leave(self._notice, None)
+        if agreed.leaves or agreed.due:
             saving = self._write(
                 self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None
             )

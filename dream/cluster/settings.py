@@ -69,6 +69,9 @@ CHECKPOINT_SECONDS = "DREAM_CHECKPOINT_SECONDS"
 COMMITS = "DREAM_COMMITS"
 """The folder in memory that `dream run` keeps for the commits of a job until it ends."""
 
+AGAIN = "again"
+"""The file in that folder which says that ranks which leave start again at once."""
+
 COMMIT_STEPS = "DREAM_COMMIT_STEPS"
 """Every how many steps there is one, as `dream run --commit-every` sets it; unset for as often as
 costs little."""

@@ -268,7 +268,7 @@ def run_command(job: Job) -> int:
         while (again := restarts.next(job, outcome)) is not None:
             job = again
             outcome = _run(job)
-        if outcome.exit_code not in (0, settings.GO_ON_LATER):
+        if outcome.exit_code:
             keep_on_disk(job)
     if outcome.stopped in (signal.SIGTERM, signal.SIGUSR1) and job.checkpoint is not None:
         return settings.GO_ON_LATER

@@ -11,6 +11,7 @@ from typing import final
 
 from dream._errors import DreamError
 from dream.checkpoint.folder import CheckpointFolder, order
+from dream.cluster import settings
 from dream.files.room import folder_in_memory
 from dream.launch.ending import Ending, Outcome
 from dream.launch.guard import folder_held
@@ -106,6 +107,7 @@ class Restarts:
         """
         if job.commits is not None:
             CheckpointFolder(job.commits, in_memory=True).clear_parts()
+            (job.commits / settings.AGAIN).unlink(missing_ok=True)
         again = replace(job, attempt=job.attempt + 1)
         if job.hosts_change and (outcome.changes or (outcome.lost and not outcome.grace)):
             SCREEN.say(f"Starting again, with the hosts that are there{goes_on_from(job)}.")

@@ -24,7 +24,7 @@ from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent as Content
-from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.checkpoint.leaving import Agreed, Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
 from dream.cluster import settings
 
@@ -98,17 +98,19 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             self._held.set_random(self._random, {"": self.model})
             self._random = None
         self._step = self._base + batch
-        agreed = self._ends.came()
-        leaves = agreed is not None and agreed.leaves
-        if leaves or self._due() or (agreed is not None and agreed.due):
-            saving = self._save({}, over=False)
-            if leaves:
-                leave(self._notice, saving.wait())
-        elif agreed is not None and agreed.commits:
+        agreed = self._ends.came() or Agreed(leaves=False, due=False)
+        again = agreed.leaves and agreed.again
+        if again or (agreed.commits and not agreed.leaves and not self._due()):
             self._commits.take(
                 self._parts(), self._step, self._held, extra=self._extra({}, over=False),
                 facts=self._facts,
             )  # fmt: skip
+            if again and self._commits.taken():
+                leave(self._notice, None)
+        if agreed.leaves or self._due() or agreed.due:
+            saving = self._save({}, over=False)
+            if agreed.leaves:
+                leave(self._notice, saving.wait())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._progress.position.batches:
