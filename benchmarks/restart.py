@@ -1,6 +1,6 @@
 """How long a job of two torch ranks stands still where one is killed: from the SIGKILL to the next
-update, with `--max-restarts`, forked from the parent that stays and in interpreters of their own.
-Beside them, the import of torch.
+update, with `--max-restarts`, from memory and from disk, forked from the parent that stays and in
+interpreters of their own. Beside them torchrun, which begins anew, and the import of torch.
 
     python benchmarks/restart.py [--rounds 5] [--markdown] [--json FILE]
 """
@@ -19,14 +19,17 @@ from time import perf_counter
 from _measure import arguments, dream_command, interleave, ratios, write_json
 
 SCRIPT = str(Path(__file__).with_name("_updates.py"))
+OF_TORCH = str(Path(__file__).with_name("_updates_torch.py"))
 
 
 def main() -> int:
     asked = arguments(__doc__, rounds=5).parse_args()
     contenders = {
         "import torch": import_torch,
-        "restart": partial(stands_still, []),
-        "restart, --no-warm": partial(stands_still, ["--no-warm"]),
+        "from memory": partial(dream, ["--every", "600"]),
+        "from disk": partial(dream, ["--every", "0.1s", "--commit-every", "0"]),
+        "from memory, --no-warm": partial(dream, ["--every", "600", "--no-warm"]),
+        "torchrun, anew": torchrun,
     }
     times = interleave(contenders, rounds=asked.rounds, warmup=0)
     print(ratios(times, unit="s", markdown=asked.markdown))
@@ -40,15 +43,24 @@ def import_torch() -> float:
     return perf_counter() - begin
 
 
-def stands_still(options: list[str]) -> float:
+def dream(options: list[str]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ["--checkpoint", f"{folder}/kept", "--max-restarts", "1"]
+        return stands_still([dream_command(), "run", "-n", "2", *kept, *options, SCRIPT])
+
+
+def torchrun() -> float:
+    how = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-port", "0"]
+    return stands_still([sys.executable, "-m", "torch.distributed.run", *how, OF_TORCH])
+
+
+def stands_still(command: list[str]) -> float:
     """Return the seconds from the end of rank 0 to the next update."""
     with tempfile.TemporaryDirectory() as folder:
         enough = Path(folder, "enough")
-        kept = ["--checkpoint", f"{folder}/kept", "--every", "0.1s", "--max-restarts", "1"]
         with subprocess.Popen(
-            [dream_command(), "run", "-n", "2", *kept, *options, SCRIPT, str(enough)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
+            [*command, str(enough)], env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ) as job:  # fmt: skip
             assert job.stdout is not None
             said = [job.stdout.readline().split() for _ in range(40)]

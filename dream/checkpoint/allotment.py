@@ -59,6 +59,11 @@ class Allotment:
         files = (file for of_kind in self._files.values() for file in of_kind)
         return range(1 + max((file.writer for file in files), default=0))
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of all arrays, whoever writes them."""
+        return sum(self._loads)
+
     def names(self, kinds: Sequence[str]) -> set[str]:
         """Return the names of all files, whoever writes them."""
         return {name for kind in kinds for name in self._names(kind) or [kind]}

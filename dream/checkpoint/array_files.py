@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Told = Mapping[str, Any]
-"""What is known of a file that was written: its bytes and its digest."""
+"""What is known of a file that was written: its bytes, and its digest where it is on a disk."""
 Cut = tuple[slice, ...]
 _PIECE = 8 << 20
 """Bytes that are given to the disk at a time."""
@@ -34,8 +34,9 @@ _NAMES = {kind: name for name, kind in _TYPES.items()}
 _BF16 = "BF16"
 
 
-def write_arrays(path: Path, arrays: Arrays) -> Told:
-    """Write a file, hash it meanwhile, and bring it to the disk."""
+def write_arrays(path: Path, arrays: Arrays, *, in_memory: bool = False) -> Told:
+    """Write a file, hash it meanwhile, and bring it to the disk; one in memory is there, and cannot
+    rot."""
     import numpy as np  # on use: `import dream` stays quick
 
     laid = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -45,19 +46,34 @@ def write_arrays(path: Path, arrays: Arrays) -> Told:
     for name in names:
         data = laid[name].reshape(-1).view(np.uint8).data
         pieces += [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+    told: Told = {"bytes": sum(map(len, pieces))}
+    try:
+        with path.open("wb", buffering=0) as file:
+            if in_memory:
+                for piece in pieces:
+                    _write_out(file.fileno(), piece)
+                return told
+            return {**told, "sha256": _flush(file.fileno(), pieces)}
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+
+
+def _flush(file: int, pieces: Sequence[memoryview]) -> str:
+    """Bring pieces to the disk, and return their digest, which is made meanwhile."""
     digest = hashlib.sha256()
     hasher = threading.Thread(target=_hash, args=(digest, pieces))
     hasher.start()
     try:
-        with path.open("wb", buffering=0) as file:
-            for piece in pieces:
-                _write_out(file.fileno(), piece)
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+        for piece in pieces:
+            begun = os.lseek(file, 0, os.SEEK_CUR)
+            _write_out(file, piece)
+            end = os.lseek(file, 0, os.SEEK_CUR)
+            if hasattr(os, "posix_fadvise"):  # the disk begins with it now, not when all is written
+                os.posix_fadvise(file, begun, end - begun, os.POSIX_FADV_DONTNEED)
+        os.fsync(file)
     finally:
         hasher.join()
-    return {"bytes": sum(map(len, pieces)), "sha256": digest.hexdigest()}
+    return digest.hexdigest()
 
 
 def _hash(digest: Any, pieces: Sequence[memoryview]) -> None:
@@ -66,12 +82,8 @@ def _hash(digest: Any, pieces: Sequence[memoryview]) -> None:
 
 
 def _write_out(file: int, piece: memoryview) -> None:
-    begun = os.lseek(file, 0, os.SEEK_CUR)
     while len(piece):
         piece = piece[os.write(file, piece) :]
-    end = os.lseek(file, 0, os.SEEK_CUR)
-    if hasattr(os, "posix_fadvise"):  # the disk begins with it now, not when all is written
-        os.posix_fadvise(file, begun, end - begun, os.POSIX_FADV_DONTNEED)
 
 
 def _header(laid: Arrays) -> bytes:
@@ -98,11 +110,12 @@ def _type_of(name: str, array: NDArray[Any]) -> str:
     return _NAMES[dtype.str]
 
 
-def write_text(path: Path, text: bytes) -> Told:
+def write_text(path: Path, text: bytes, *, in_memory: bool = False) -> Told:
     with path.open("wb") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if not in_memory:
+            file.flush()
+            os.fsync(file.fileno())
     return {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
 
 
@@ -239,6 +252,8 @@ def check_file(path: Path, told: Told) -> None:
         raise damaged(path, "it is not there")
     if path.stat().st_size != told["bytes"]:
         raise damaged(path, f"{path.stat().st_size} bytes, {told['bytes']} were written")
+    if "sha256" not in told:
+        return
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
             raise damaged(path, "its digest is another")

@@ -22,8 +22,8 @@ from dream.checkpoint.allotment import Allotment
 from dream.checkpoint.array_files import Told
 from dream.checkpoint.content import Arrays
 from dream.checkpoint.folder import Begun, CheckpointFolder, not_written
-from dream.checkpoint.rank_zero import at_rank_0
 from dream.collectives import Communicator
+from dream.collectives.rank_zero import at_rank_0
 from dream.files.store import PatientStore
 
 _WAIT = 0.02
@@ -74,11 +74,13 @@ class Work:
 
 @final
 class Writing:
-    """One checkpoint, on one rank."""
+    """One checkpoint, on one rank. error: what went wrong here, once it is settled. seconds: of a
+    core, that this rank's part has taken."""
 
     def __init__(self, work: Work, ranks: Communicator) -> None:
         self._ranks, self._place = ranks, work.begun.place
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        self.seconds = 0.0
         self._settled = threading.Event()
         self._heard = False
         thread = threading.Thread(target=self._run, args=(work,), name="dream-checkpoint")
@@ -91,16 +93,21 @@ class Writing:
     def finish(self) -> None:
         """Wait for all ranks' parts, and raise on every rank what went wrong. Each calls it."""
         if self._heard:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             return
         self.join()
         self._hear()
         try:
             at_rank_0(self._ranks, self._outcome)
         except DreamError as error:
-            self._error = error
+            self.error = error
             raise
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether this rank's part is over."""
+        return self._settled.is_set()
 
     def join(self) -> None:
         """Wait for this rank's part alone."""
@@ -109,17 +116,17 @@ class Writing:
     def tell(self) -> None:
         """Say what went wrong, where nothing can raise it any more."""
         self.join()
-        if self._error is not None and not self._heard:
+        if self.error is not None and not self._heard:
             self._hear()
-            logger.error("%s", self._error)
+            logger.error("%s", self.error)
 
     def _hear(self) -> None:
         self._heard = True
         _unheard.remove(self)
 
     def _outcome(self) -> str:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return ""
 
     def _run(self, work: Work) -> None:
@@ -128,12 +135,15 @@ class Writing:
         try:
             (self._commit if self._ranks.rank == 0 else self._write_part)(work)
         except Exception as error:  # raised by `finish`
-            self._error = error if isinstance(error, DreamError) else self._failed(error)
+            self.error = self._failed(error)
         finally:
+            self.seconds = time.thread_time()
             _under_way.discard(self)
             self._settled.set()
 
     def _failed(self, error: Exception) -> DreamError:
+        if isinstance(error, DreamError):
+            return error
         if isinstance(error, OSError):
             return not_written(self._place, error)
         return DreamError(

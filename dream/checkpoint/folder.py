@@ -43,6 +43,7 @@ from dream.checkpoint.content import (
     named_in,
 )
 from dream.checkpoint.words import from_json, to_json
+from dream.files.room import check_room
 from dream.files.whole import settle_folder, write_whole
 
 FORMAT = 1
@@ -70,11 +71,12 @@ class Begun:
 
 @final
 class CheckpointFolder:
-    """keep: how many of the newest stay. best: a name in `extra` whose smallest value stays too."""
+    """keep: how many of the newest stay. best: a name in `extra` whose smallest value stays too.
+    in_memory: whether it lies in memory, where there is nothing to flush, and no pointer."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, keep: int = 3, best: str | None = None,
-        largest: int = LARGEST,
+        largest: int = LARGEST, in_memory: bool = False,
     ) -> None:  # fmt: skip
         if keep < 1:
             raise ConfigurationError(
@@ -82,6 +84,7 @@ class CheckpointFolder:
             )
         self.path = Path(path).absolute()  # as it is now: it may be written to later
         self._keep, self._best, self._largest = keep, best, largest
+        self._in_memory = in_memory
 
     def save(self, checkpoint: CheckpointContent) -> Path:
         """Write one, and let go of those that are too many. DreamError where the disk refuses: the
@@ -104,7 +107,7 @@ class CheckpointFolder:
         part = self._new_part()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._clear_parts()
+            self.clear_parts()
             part.mkdir()
         except OSError as error:
             raise not_written(place, error) from error
@@ -120,12 +123,22 @@ class CheckpointFolder:
         finally:
             shutil.rmtree(begun.part, ignore_errors=True)
 
-    @staticmethod
-    def write(begun: Begun, allotment: Allotment, kinds: Mapping[str, Arrays]) -> dict[str, Told]:
+    def begin_alike(self, step: int, number: int) -> Begun:
+        """Make the folder that one is written into, whose name each rank knows by itself. number:
+        of those that the ranks have begun so."""
+        part = self.path / f"{_PART}{step}-{number}"
+        part.mkdir(exist_ok=True)
+        return Begun(part, self._free_place(step))
+
+    def write(
+        self, begun: Begun, allotment: Allotment, kinds: Mapping[str, Arrays]
+    ) -> dict[str, Told]:
         """Write this rank's files, and return what is to be known of them. kinds: what each kind of
         file holds."""
+        if self._in_memory:
+            check_room(self.path, allotment.size)  # the one before stays until this one is whole
         return {
-            name: write_arrays(begun.part / name, arrays)
+            name: write_arrays(begun.part / name, arrays, in_memory=self._in_memory)
             for kind, held in kinds.items()
             for name, arrays in allotment.own(kind, held)
         }
@@ -145,12 +158,16 @@ class CheckpointFolder:
             )
         told = {**files, **self._write_indexes(begun, allotment, kinds)}
         text = json.dumps({**state, "files": told}, indent=1, allow_nan=False).encode()
-        write_text(begun.part / STATE, text)
-        write_text(begun.part / COMMITTED, hashlib.sha256(text).hexdigest().encode())
-        settle_folder(begun.part)
-        begun.part.rename(begun.place)
-        settle_folder(self.path)
-        write_whole(self.path / LATEST, lambda file: file.write(begun.place.name.encode()))
+        digest = hashlib.sha256(text).hexdigest().encode()
+        write_text(begun.part / STATE, text, in_memory=self._in_memory)
+        write_text(begun.part / COMMITTED, digest, in_memory=self._in_memory)
+        if self._in_memory:
+            begun.part.rename(begun.place)
+        else:
+            settle_folder(begun.part)
+            begun.part.rename(begun.place)
+            settle_folder(self.path)
+            write_whole(self.path / LATEST, lambda file: file.write(begun.place.name.encode()))
         self._let_go()
 
     def newest(self) -> Path | None:
@@ -217,11 +234,11 @@ class CheckpointFolder:
     def all(self) -> list[Path]:
         """Return all that have a checkpoint's name, whole or not, fewest steps first."""
         found = self.path.iterdir() if self.path.is_dir() else iter(())
-        steps = [(int(m[1]), int(m[2] or 0), p) for p in found if (m := _STEP.fullmatch(p.name))]
-        return [path for _, _, path in sorted(steps)]
+        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=order)
 
-    @staticmethod
-    def _write_indexes(begun: Begun, allotment: Allotment, kinds: Sequence[str]) -> dict[str, Told]:
+    def _write_indexes(
+        self, begun: Begun, allotment: Allotment, kinds: Sequence[str]
+    ) -> dict[str, Told]:
         """Write where each array is, as others read it too, for kinds of several files."""
         told = {}
         for kind in kinds:
@@ -229,7 +246,8 @@ class CheckpointFolder:
             if found is not None:
                 index = {"metadata": {"total_size": found[0]}, "weight_map": found[1]}
                 name = f"{kind}.index.json"
-                told[name] = write_text(begun.part / name, json.dumps(index, indent=1).encode())
+                text = json.dumps(index, indent=1).encode()
+                told[name] = write_text(begun.part / name, text, in_memory=self._in_memory)
         return told
 
     def place_of(self, step: int) -> Path:
@@ -247,8 +265,8 @@ class CheckpointFolder:
     def _new_part(self) -> Path:
         return self.path / f"{_PART}{secrets.token_hex(8)}"
 
-    def _clear_parts(self) -> None:
-        """What writers have left that were ended: a half checkpoint, or a half pointer."""
+    def clear_parts(self) -> None:
+        """Remove what writers have left that were ended: a half checkpoint, or a half pointer."""
         for left in self.path.glob(f"{_PART}*"):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -289,6 +307,13 @@ class CheckpointFolder:
             raise damaged(place / STATE, "its digest is another")
         state: dict[str, Any] = json.loads(text)
         return state
+
+
+def order(place: Path) -> tuple[int, int]:
+    """Return by which a checkpoint of that name comes before others: its step, and which of that
+    step's it is."""
+    named = _STEP.fullmatch(place.name)
+    return (int(named[1]), int(named[2] or 0)) if named else (-1, 0)
 
 
 def state_of(checkpoint: CheckpointContent) -> dict[str, Any]:

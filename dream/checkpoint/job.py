@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ from dream._log import logger
 from dream.checkpoint import background, layers, ported, runs
 from dream.checkpoint.allotment import no_array
 from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import NAMES, CheckpointContent, check_names
-from dream.checkpoint.folder import STATE, CheckpointFolder
-from dream.checkpoint.rank_zero import at_rank_0
+from dream.checkpoint.folder import STATE, CheckpointFolder, order
 from dream.collectives import Communicator
+from dream.collectives.rank_zero import at_rank_0
 from dream.data import tracked
+
+_ON_DISK, _IN_MEMORY = "on disk", "in memory"
 
 
 def load(
@@ -27,10 +31,12 @@ def load(
     ranks: Communicator,
     *,
     strict: bool = True,
+    commits: Commits | None = None,
 ) -> CheckpointContent | None:
     """Set everything as the newest checkpoint has it; None where there is none. Every rank calls
-    it, and nothing is set where something does not fit. strict: whether all must be in it."""
-    found = find(path, ranks)
+    it, and nothing is set where something does not fit. strict: whether all must be in it. commits:
+    those in memory, one of which may be newer."""
+    found = find(path, ranks, commits)
     if found is not None:
         take(found, parts if strict else _there(found, parts), held)
         if ranks.rank == 0:
@@ -38,16 +44,22 @@ def load(
     return found
 
 
-def find(path: str | os.PathLike[str], ranks: Communicator) -> CheckpointContent | None:
+def find(
+    path: str | os.PathLike[str], ranks: Communicator, commits: Commits | None = None
+) -> CheckpointContent | None:
     """Read the newest checkpoint on every rank; None where there is none."""
     background.settle()
-    told = at_rank_0(ranks, lambda: _told(Path(path)))
+    kept = None if commits is None else commits.folder
+    told = at_rank_0(ranks, lambda: _told(Path(path), kept))
     if not told:
         return None
-    place, digest = Path(path), told
-    if " " in told:
-        digest, _, name = told.partition(" ")
-        place /= name
+    where, digest, name = json.loads(told)
+    place = Path(path)
+    if where == _IN_MEMORY:
+        assert commits is not None
+        assert kept is not None
+        place, commits.ahead = kept.path, True
+    place /= name
     _agree(ranks, place, digest)
     folder = CheckpointFolder(place.parent)
     return folder.read(place, _check_files(ranks, folder, place))
@@ -151,13 +163,16 @@ def _there(found: CheckpointContent, parts: Parts) -> Parts:
     )
 
 
-def _told(path: Path) -> str:
-    """Return the digest of a checkpoint; of a folder of several, that of the newest and its name;
-    nothing where there is none."""
+def _told(path: Path, kept: CheckpointFolder | None) -> str:
+    """Say where the checkpoint is, its digest, and its name where the path is of several; nothing
+    where there is none. kept: those in memory, whose newest is taken where it is as new."""
     if (path / STATE).is_file():
-        return _digest(path)
-    place = CheckpointFolder(path).newest()
-    return "" if place is None else f"{_digest(place)} {place.name}"
+        return json.dumps([_ON_DISK, _digest(path), ""])
+    where, place = _ON_DISK, CheckpointFolder(path).newest()
+    other = None if kept is None else kept.newest()
+    if other is not None and (place is None or order(other)[0] >= order(place)[0]):
+        where, place = _IN_MEMORY, other
+    return "" if place is None else json.dumps([where, _digest(place), place.name])
 
 
 def _digest(place: Path) -> str:

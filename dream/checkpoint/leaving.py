@@ -13,6 +13,7 @@ from typing import NoReturn, final
 import numpy as np
 
 from dream._log import logger
+from dream.checkpoint.commits import Commits
 from dream.cluster import settings
 from dream.collectives import Communicator
 
@@ -76,16 +77,21 @@ class Notice:
 @final
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """leaves: whether a rank was asked to. due: whether it is time for a checkpoint."""
+    """leaves: whether a rank was asked to. due: whether it is time for a checkpoint. commits: or
+    for one in memory. again: whether who leaves starts again at once, from memory."""
 
     leaves: bool
     due: bool
+    commits: bool = False
+    again: bool = False
 
 
-def leave(notice: Notice, place: Path) -> NoReturn:
-    """Leave with the exit code that says so, having saved."""
+def leave(notice: Notice, place: Path | None) -> NoReturn:
+    """Leave with the exit code that says so, having saved. place: None for in memory, from where
+    the launcher goes on at once."""
     why = f" ({notice.why})" if notice.why else ""
-    logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
+    if place is not None:
+        logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
     raise SystemExit(settings.GO_ON_LATER)
 
 
@@ -93,29 +99,35 @@ def leave(notice: Notice, place: Path) -> NoReturn:
 class StepEnds:
     """The ends of steps, which every rank comes to in the same order.
 
-    every: seconds between two checkpoints, by rank 0's clock; None for never.
+    every: seconds between two checkpoints, by rank 0's clock; None for never. One that training
+    went on from in memory is on disk soon.
     """
 
-    def __init__(self, ranks: Communicator, notice: Notice, every: float | None) -> None:
+    def __init__(
+        self, ranks: Communicator, notice: Notice, every: float | None, commits: Commits
+    ) -> None:
         self._ranks, self._notice, self._every = ranks, notice, every
+        self._commits = commits
         self._saved = self._looked = time.monotonic()
         self._steps, self._next = 0, 1
 
     def came(self, *, ask: bool = False) -> Agreed | None:
         """Return what the ranks agreed on, where they talk at this one. ask: have them do so."""
         self._steps += 1
-        if self._steps < self._next and not ask:
+        if not self._commits.step_ended() and self._steps < self._next and not ask:
             return None
         now = time.monotonic()
-        due = self._every is not None and now - self._saved >= self._every
+        late = self._commits.ahead or now - self._saved >= (self._every or 0.0)
+        due = self._every is not None and late
         steps = self._steps_until_next(now)
-        leads = self._ranks.rank == 0
-        own = np.array([bool(self._notice.why), leads and due, steps if leads else 0], np.int64)
-        leaves, due, steps = self._ranks.all_reduce(own, "max").tolist()
+        own = np.array([bool(self._notice.why), 0, 0, 0], np.int64)
+        if self._ranks.rank == 0:
+            own[1:] = due, steps, 2 if self._commits.again else self._commits.due()
+        leaves, due, steps, commits = self._ranks.all_reduce(own, "max").tolist()
         self._looked, self._steps, self._next = now, 0, steps
         if due:
-            self._saved = now
-        return Agreed(bool(leaves), bool(due))
+            self._saved, self._commits.ahead = now, False
+        return Agreed(bool(leaves), bool(due), commits == 1 and not due, commits == 2)
 
     def _steps_until_next(self, now: float) -> int:
         """At most twice as many as last time, and a hundred: steps may become slower."""

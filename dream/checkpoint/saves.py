@@ -24,8 +24,8 @@ from dream.checkpoint.folder import (
     arrays_of,
     state_of,
 )
-from dream.checkpoint.rank_zero import at_rank_0
 from dream.collectives import Communicator
+from dream.collectives.rank_zero import at_rank_0
 from dream.data import tracked
 
 
@@ -58,7 +58,7 @@ class Saves:
         if not held.writes:
             return Saving(folder.place_of(step), None)
         allotment = Allotment(self._ranks.rank, self._ranks.world_size, least=self._least)
-        checkpoint = _taken(parts, step, held, allotment, extra=extra, facts=facts)
+        checkpoint = taken(parts, step, held, allotment, extra=extra, facts=facts)
         state: dict[str, Any] = {}
 
         def begin() -> str:
@@ -79,7 +79,7 @@ class Saves:
             last.finish()
 
 
-def _taken(
+def taken(
     parts: Parts, step: int, held: Checkpointer, allotment: Allotment, *,
     extra: Mapping[str, Any], facts: Mapping[str, Any],
 ) -> CheckpointContent:  # fmt: skip

@@ -14,6 +14,7 @@ from dream._log import logger
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent
 from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
@@ -75,7 +76,9 @@ class TrainingCheckpoints:
         asked = settings.checkpoints()
         self._folder = asked.folder
         self._notice = Notice(settings.end_of_time())
-        self._ends = StepEnds(ranks, self._notice, asked.every if self._folder else None)
+        self._commits = Commits(ranks, self._folder)
+        every = asked.every if self._folder else None
+        self._ends = StepEnds(ranks, self._notice, every, self._commits)
         self._saves = Saves(ranks)
         self._over = False
         self._parts: Parts | None = None  # those that are saved by themselves
@@ -110,7 +113,8 @@ class TrainingCheckpoints:
             return None
         self._notice.listen()
         held = self._held(parts.first_model)
-        found = job.load(folder, parts, held, self._ranks, strict=strict)
+        commits = self._commits if path is None else None
+        found = job.load(folder, parts, held, self._ranks, strict=strict, commits=commits)
         if path is None:
             self._keep(parts, found.step if found else 0)
         self._read = tracked.read_so_far()
@@ -181,13 +185,25 @@ class TrainingCheckpoints:
         self._place = self._step
         self._updated = False
         agreed = self._ends.came()
-        if agreed is None or not (agreed.leaves or agreed.due):
+        if agreed is None:
             return
         assert self._parts is not None
         assert self._folder is not None
-        saving = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
-        if agreed.leaves:
-            leave(self._notice, saving.wait())
+        again = agreed.leaves and agreed.again
+        if again or (agreed.commits and not agreed.leaves):
+            self._tell_of_unkept(self._parts)
+            held = self._held(self._parts.first_model)
+            self._commits.take(self._parts, self._step, held, extra={}, facts=self._facts)
+            if not again:
+                return
+            if self._commits.taken():
+                leave(self._notice, None)
+        if agreed.leaves or agreed.due:
+            saving = self._write(
+                self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None
+            )
+            if agreed.leaves:
+                leave(self._notice, saving.wait())
 
     @property
     def _within_a_step(self) -> bool:
@@ -198,18 +214,19 @@ class TrainingCheckpoints:
         self, path: FolderPath, parts: Parts, step: int, *,
         extra: Mapping[str, Any], keep: int, best: str | None,
     ) -> Saving:  # fmt: skip
-        self._tell_of_data(parts.data)
-        if beside := self._unkept():
-            self._tell_once(_UNKEPT.format(", ".join(beside)))
-        self._unkept = list  # looked at once: it goes through all objects
+        self._tell_of_unkept(parts)
         held, facts = self._held(parts.first_model), self._facts
         return self._saves.save(
             path, parts, step, held, extra=extra, facts=facts, keep=keep, best=best
         )
 
-    def _tell_of_data(self, data: Any) -> None:
-        """Say where loaders are trained on whose place is not kept, or not what an undisturbed
-        training would go on from."""
+    def _tell_of_unkept(self, parts: Parts) -> None:
+        """Say what trains on beside what is kept: where loaders are trained on whose place is not,
+        or not what an undisturbed training would go on from, among them."""
+        if beside := self._unkept():
+            self._tell_once(_UNKEPT.format(", ".join(beside)))
+        self._unkept = list  # looked at once: it goes through all objects
+        data = parts.data
         if data is None:
             return
         kept = tracked.tracks_of(data)

@@ -70,16 +70,29 @@ CHECKPOINT = "DREAM_CHECKPOINT"
 CHECKPOINT_SECONDS = "DREAM_CHECKPOINT_SECONDS"
 """* How often, as `dream run --every` sets it (600)."""
 
+COMMITS = "DREAM_COMMITS"
+"""The folder in memory that `dream run` keeps for the commits of a job until it ends."""
+
+AGAIN = "again"
+"""The file in that folder which says that ranks which leave start again at once."""
+
+COMMIT_STEPS = "DREAM_COMMIT_STEPS"
+"""Every how many steps there is one, as `dream run --commit-every` sets it; unset for as often as
+costs little."""
+
 GO_ON_LATER = 85
 """The exit code of ranks that were asked to leave and have saved what is needed to go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What a training is saved in by itself, and every how many seconds; None for nowhere."""
+    """What a training is saved in by itself, and every how many seconds; None for nowhere. commits:
+    where it is kept in memory too, and every how many steps; None for as often as costs little."""
 
     folder: Path | None
     every: float
+    commits: Path | None
+    commit_every: int | None
 
 
 def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -124,10 +137,12 @@ def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def checkpoints(environ: Mapping[str, str] = os.environ) -> Checkpoints:
     """Return what `dream run --checkpoint` asked for."""
-    folder = environ.get(CHECKPOINT)
+    folder, commits = environ.get(CHECKPOINT), environ.get(COMMITS)
+    steps = environ.get(COMMIT_STEPS)
     return Checkpoints(
-        Path(folder) if folder else None, _seconds(CHECKPOINT_SECONDS, "600", environ)
-    )
+        Path(folder) if folder else None, _seconds(CHECKPOINT_SECONDS, "600", environ),
+        Path(commits) if commits else None, int(steps) if steps else None,
+    )  # fmt: skip
 
 
 def end_of_time(environ: Mapping[str, str] = os.environ) -> float:

@@ -24,7 +24,7 @@ from dream.launch.forks.warm import warm
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
-from dream.launch.restarts import Restarts
+from dream.launch.restarts import Restarts, keep_on_disk, kept_in_memory
 from dream.launch.signals import heard
 from dream.launch.start import run
 
@@ -79,6 +79,8 @@ def _job(given: argparse.Namespace) -> Job:
         max_restarts=given.max_restarts,
         checkpoint=given.checkpoint,
         every=given.every,
+        commit_every=given.commit_every,
+        grow_after=given.grow_after,
         grace=given.grace,
         warm=given.warm,
         verbose=given.verbose,
@@ -153,6 +155,12 @@ def _parser() -> argparse.ArgumentParser:
         help="save training there by itself, and go on from there (`strategy.load`)")  # fmt: skip
     add("--every", type=_seconds, default=600.0, metavar="TIME",
         help="how often, in seconds or as 90s, 10m, 2h (10m)")  # fmt: skip
+    add("--commit-every", "--commit_every", type=int, metavar="STEPS",
+        help="how often to keep it in memory too, on one host, so that a restart loses no more "
+        "than that; 0 for never (as often as costs 1 %% of the time)")  # fmt: skip
+    add("--grow-after", "--grow_after", type=_seconds, default=60.0, metavar="TIME",
+        help="with -n MIN:MAX: when ranks that were lost are tried again (1m, then twice as long "
+        "each time that they are lost again)")  # fmt: skip
     add("--port-range", "--port_range", metavar="LOW-HIGH",
         help="the ports to listen on, beside --master-port (any free ones)")  # fmt: skip
     add("--grace", type=float, default=30.0, metavar="SECONDS",
@@ -261,13 +269,15 @@ def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be. Return the exit code,
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
-    with temporary_folder("dream-job-") as folder, warm(job) as job:
+    with temporary_folder("dream-job-") as folder, kept_in_memory(job) as job, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
         outcome = _run(job)
         restarts = Restarts()
         while (again := restarts.next(job, outcome)) is not None:
             job = again
             outcome = _run(job)
+        if outcome.exit_code:
+            keep_on_disk(job)
     if outcome.stopped in (signal.SIGTERM, signal.SIGUSR1) and job.checkpoint is not None:
         return settings.GO_ON_LATER
     return outcome.exit_code

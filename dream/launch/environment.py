@@ -43,7 +43,8 @@ def lone_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 def _without_a_place(environ: Mapping[str, str]) -> dict[str, str]:
     stale = {"TF_CONFIG", settings.RENDEZVOUS, settings.HOSTS, settings.FRAMEWORK,
-             settings.FRAMEWORKS, settings.STRATEGY}  # fmt: skip
+             settings.FRAMEWORKS, settings.STRATEGY, settings.COMMITS,
+             settings.COMMIT_STEPS}  # fmt: skip
     tuning = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOST",
               "HOROVOD_GLOO_RENDEZVOUS_")  # fmt: skip
     return {
@@ -82,6 +83,9 @@ def _requests(job: Job, place: Cluster) -> dict[str, str]:
     if job.checkpoint is not None:
         requests[settings.CHECKPOINT] = str(job.checkpoint.absolute())
         requests[settings.CHECKPOINT_SECONDS] = str(job.every)
+        if job.commits is not None:
+            requests[settings.COMMITS] = str(job.commits)
+            requests[settings.COMMIT_STEPS] = str(job.commit_every or "")
     if job.frameworks:
         framework = job.everybody[place.rank]
         requests[settings.FRAMEWORK] = framework

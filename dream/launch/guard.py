@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -65,13 +66,41 @@ class Guard:
 
 
 @contextlib.contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a folder for the block's length, which goes even where this process is killed."""
+def temporary_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
+    """Make a folder for the block's length, this user's alone, which goes even where this process
+    is killed. within: where; None for the system's place for such."""
     guard = Guard()
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=within) as name:
             folder = Path(name).absolute()
             guard.add_folder(folder)
             yield folder
     finally:
         guard.close()
+
+
+@contextlib.contextmanager
+def folder_held(prefix: str, within: Path) -> Iterator[Path]:
+    """Make one that the next who asks for such removes, where whatever held it was killed with its
+    guard, as a whole container or a job of a scheduler is."""
+    for left in within.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _held(left):  # another's, or held: it stays
+            shutil.rmtree(left)
+    with temporary_folder(prefix, within) as folder:
+        (folder / _LOCK).touch()
+        with _held(folder):
+            yield folder
+
+
+_LOCK = ".held"
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which goes with its process. OSError where another holds it, or it has
+    none yet."""
+    import fcntl
+
+    with (folder / _LOCK).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

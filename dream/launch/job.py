@@ -30,10 +30,14 @@ class Job:
     max_restarts: how often the whole job is started again where a rank fails or a host is lost, the
         same on every host; attempt: the number of this start, from 0.
     checkpoint: the folder that trainings are saved in by themselves; every: how often, in seconds.
+    commit_every: after how many steps it is kept in memory too; 0 for never, None for as often as
+        costs little. commits: the folder for that, while the job runs.
     grace: seconds that ranks have to end once the job is stopped from outside.
     master_port: where node 0's launcher serves the rendezvous; None for any free port.
     min_n, min_nodes: how few ranks, or hosts, the job goes on with where others are lost for good;
         None where all are needed. n and nnodes are how many it has at most then.
+    full_n: how many ranks it had before some were lost for good. grow_after: seconds after which
+        those are tried again.
     warm: whether ranks may be forked from a parent that has imported their framework.
     verbose: whether to say how ranks are started.
     """
@@ -54,9 +58,13 @@ class Job:
     attempt: int = 0
     checkpoint: Path | None = None
     every: float = 600.0
+    commit_every: int | None = None
+    commits: Path | None = None
     grace: float = 30.0
     min_n: int | None = None
     min_nodes: int | None = None
+    full_n: int | None = None
+    grow_after: float = 60.0
     warm: bool = True
     verbose: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -73,6 +81,14 @@ class Job:
         _check_at_least("--max-restarts", self.max_restarts, 0)
         _check_at_least("--grace", self.grace, 0)
         _check_at_least("--every", self.every, 0.001)
+        _check_at_least("--commit-every", self.commit_every or 0, 0)
+        _check_at_least("--grow-after", self.grow_after, 0.001)
+        if self.commit_every and (self.checkpoint is None or self.nnodes > 1):
+            raise ConfigurationError(
+                "What a job keeps in memory stands beside --checkpoint, on one host. Received: "
+                f"--commit-every {self.commit_every}, --nnodes {self.nnodes}, --checkpoint "
+                f"{self.checkpoint}. Leave it out, or give --checkpoint FOLDER on one host."
+            )
         if not LEAST_NODE_TIMEOUT <= self.node_timeout < float("inf"):
             raise ConfigurationError(
                 f"--node-timeout must be at least {LEAST_NODE_TIMEOUT:g} seconds. Received: "
@@ -112,6 +128,11 @@ class Job:
     def hosts_change(self) -> bool:
         """Whether the job goes on where a host is lost or comes."""
         return self.min_nodes is not None and self.min_nodes < self.nnodes
+
+    @property
+    def may_start_again(self) -> bool:
+        """Whether something of it may die without its end."""
+        return self.max_restarts > 0 or self.hosts_change or (self.min_n or self.n) < self.n
 
     @property
     def least_world_size(self) -> int:

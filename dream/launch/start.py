@@ -14,8 +14,7 @@ from typing import final
 from dream import _notice
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
-from dream.cluster import stall_seconds
-from dream.cluster.settings import GO_ON_LATER
+from dream.cluster import settings, stall_seconds
 from dream.launch.ending import Outcome, ranks
 from dream.launch.environment import rank_environment
 from dream.launch.guard import Guard
@@ -23,6 +22,7 @@ from dream.launch.job import Job
 from dream.launch.output import SCREEN, Output, finish
 from dream.launch.place import Hosted, hosted
 from dream.launch.process import Process
+from dream.launch.restarts import grows
 from dream.launch.survivors import Expendable
 from dream.launch.watch import Events, JobWatch, next_event
 
@@ -70,30 +70,32 @@ class Manner:
     grace: float = _TERM_SECONDS
 
 
-def end(processes: Sequence[Process], events: Events, manner: Manner) -> None:
-    """Return once they are gone, and their output has been read.
+def end(processes: Sequence[Process], events: Events, manner: Manner) -> signal.Signals | None:
+    """Return once they are gone, and their output has been read; the signal that came meanwhile.
 
     A rank gets the signal itself, its children go when it is gone. Ctrl-C meanwhile ends the wait
     at once; another signal means that the job is stopped from outside, and gives ranks the grace.
     """
     for process in processes:
         process.ask(manner.number)
-    _wait(processes, events, manner)
+    heard = _wait(processes, events, manner)
     for process in processes:
         process.kill()
     limit = time.monotonic() + _TERM_SECONDS
     while any(process.running for process in processes) and time.monotonic() < limit:
         next_event(events, 0.05)
     finish([process.output for process in processes], _STREAM_SECONDS)
+    return heard
 
 
-def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
+def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> signal.Signals | None:
     start = time.monotonic()
-    seconds, said, extended = manner.seconds, False, False
+    seconds, said = manner.seconds, False
+    heard: signal.Signals | None = None
     while left := [process.rank for process in processes if process.running]:
         passed = time.monotonic() - start
         if passed > seconds:
-            return
+            return heard
         if passed > _TERM_SECONDS and not said:
             said = True
             SCREEN.say(
@@ -102,9 +104,10 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> None:
             )
         event = next_event(events, 0.05)
         if event is signal.SIGINT:
-            return
-        if isinstance(event, signal.Signals) and not extended:
-            seconds, extended = max(seconds, manner.grace), True
+            return event
+        if isinstance(event, signal.Signals) and heard is None:
+            seconds, heard = max(seconds, manner.grace), event
+    return heard
 
 
 def run(job: Job, listen: Listen = nullcontext) -> Outcome:
@@ -130,12 +133,15 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             timeout=job.timeout,
             stall_seconds=stall,
             start=start,
+            grows=lambda seconds: grows(job, seconds),
         )
         manner = Manner(grace=job.grace)
         try:
             outcome = watch.until_the_end()
             if outcome.stopped is not None or outcome.grace:
                 manner = Manner(outcome.stopped or signal.SIGTERM, job.grace, job.grace)
+            if outcome.changes and job.commits is not None:
+                (job.commits / settings.AGAIN).touch()
         except KeyboardInterrupt:
             manner = Manner(signal.SIGINT, job.grace, job.grace)
             raise
@@ -144,9 +150,11 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
                 link.failed(error)
             raise
         finally:
-            end(ranks.processes, queue, manner)
+            heard = end(ranks.processes, queue, manner)
             if link is not None:
                 link.close()
+    if outcome.changes and job.nnodes == 1 and (heard or ranks.done()):  # it ends all the same
+        outcome = Outcome(outcome.seconds, stopped=heard)
     return replace(outcome, shown=ranks.shown(outcome), saved=ranks.saved())
 
 
@@ -209,8 +217,15 @@ class _Ranks:
 
     def saved(self) -> bool:
         """Whether every rank saved and left."""
+        return self._all_ended_by(settings.GO_ON_LATER)
+
+    def done(self) -> bool:
+        """Whether every rank came to its end."""
+        return self._all_ended_by(0)
+
+    def _all_ended_by(self, code: int) -> bool:
         endings = [process.ending() for process in self.processes]
-        return all(ending is not None and ending.code == GO_ON_LATER for ending in endings)
+        return all(ending is not None and ending.code == code for ending in endings)
 
     def shown(self, outcome: Outcome) -> frozenset[int]:
         """Return, of those that the outcome names, the ranks whose last words are on screen."""

@@ -42,7 +42,8 @@ def next_event(events: Events, timeout: float) -> Event:
 
 @final
 class JobWatch:
-    """The loop over events. start: when the ranks were started, by the monotonic clock."""
+    """The loop over events. start: when the ranks were started, by the monotonic clock. grows:
+    whether it is time to try again the ranks that were lost, so many seconds after the start."""
 
     def __init__(
         self,
@@ -55,13 +56,14 @@ class JobWatch:
         timeout: float | None,
         stall_seconds: float,
         start: float,
+        grows: Callable[[float], bool] = lambda _: False,
     ) -> None:
         self._processes = processes
         self._events = events
         self._link = link
         self._expendable = expendable
         self._start_again = start_again
-        self._start = start
+        self._start, self._grows = start, grows
         self._timeout = timeout
         self._idle = IdleWatch(stall_seconds)
         self._all_done = link is None
@@ -123,6 +125,9 @@ class JobWatch:
             lost = f"the time limit of {self._timeout:g} s passed"
             self._tell(lost)
             return self._outcome(lost=lost)
+        if self._grows(time.monotonic() - self._start) and not self._endings():
+            outcome = self._outcome(lost="ranks that were lost are tried again")
+            return replace(outcome, grace=True, changes=True)
         left = first_left([*self._endings(), *(self._link.left() if self._link else ())])
         training = [process for process in self._running() if process.ending() is None]
         if left is None or not training or not self._idle.too_long(left, training):

@@ -1,5 +1,6 @@
-"""Two ranks that do nothing but save, and are killed at it: FOLDER FULL. NumPy's arrays alone, so
-that a start takes no time. FULL: a step at which a disk has no room; 0 for none."""
+"""Two ranks that do nothing but save, to the disk and in memory, and are killed at it: FOLDER FULL.
+NumPy's arrays alone, so that a start takes no time. FULL: a step at which a disk has no room; 0 for
+none."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from dream import DreamError, cluster
 from dream.checkpoint import job
 from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import OptimizerState
 from dream.checkpoint.saves import Saves
 from dream.files.store import PatientStore
@@ -88,18 +90,27 @@ def tell(path: Path, word: object) -> None:
 def main(folder: str, full: str) -> None:
     ranks: Any = Ranks()
     saves, held = Saves(ranks, least=1), Arrays()
+    commits = Commits(ranks, Path(folder), least=1)
     weights = {name: np.zeros(60_000, np.float32) for name in NAMES}
     parts = Parts({"": weights})
     tell(Path(f"{folder}.rank{ranks.rank}"), os.getpid())
-    found = job.load(folder, parts, held, ranks)
+    found = job.load(folder, parts, held, ranks, commits=commits)
     step = found.step if found else 0
     assert all((array == step).all() for array in weights.values())
+    kept = commits.folder and Path(commits.folder.path, "said")
+    assert kept is None or not kept.exists() or step >= int(kept.read_text()), "a commit is lost"
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     first = step
     while True:
         step += 1
         for array in weights.values():
             array[...] = step
+        if kept is not None:
+            commits.take(parts, step, held, extra={}, facts={})
+            while not commits._last.settled:
+                time.sleep(0.001)
+            if ranks.rank == 0 and commits._last.error is None:
+                tell(kept, step)
         lacks = step - first == int(full) and ranks.rank == step % 2
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000 if lacks else limit[0], limit[1]))
         saving = saves.save(folder, parts, step, held, extra={}, facts={}, keep=2, best=None)

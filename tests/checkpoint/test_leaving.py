@@ -9,11 +9,13 @@ import pytest
 
 import dream
 from dream.checkpoint import leaving
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.leaving import Notice, StepEnds
 from dream.cluster.settings import end_of_time
 
 SCRIPT = """
 import os, signal
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.leaving import Notice
 {before}
 notice = Notice(float("inf"))
@@ -68,7 +70,8 @@ def test_the_end_of_the_schedulers_time() -> None:
 def test_ranks_talk_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(leaving.time, "monotonic", lambda: clock[0])
-    ends = StepEnds(dream.communicator(framework="torch"), Notice(float("inf")), every=10.0)
+    ranks = dream.communicator(framework="torch")
+    ends = StepEnds(ranks, Notice(float("inf")), 10.0, Commits(ranks, None))
     talked = []
     for step in range(12_000):
         clock[0] += 0.001

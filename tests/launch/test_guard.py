@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launch_scripts import gone, start, wait_for, write
 
-from dream.launch.guard import Guard
+from dream.launch.guard import Guard, folder_held
 
 READY = "mark(rank)\ntime.sleep(600)\n"
 FUNCTION = """
@@ -67,3 +67,32 @@ def test_they_stay_where_nobody_was_killed(tmp_path: Path) -> None:
     guard.add_folder(tmp_path)
     guard.close()
     assert tmp_path.is_dir()
+
+
+def test_what_was_left_with_its_guard_goes_at_the_next_start(tmp_path: Path) -> None:
+    """As where a whole container is killed. One that is held stays, and one that is being made."""
+    left, new = tmp_path / "kept-left", tmp_path / "kept-new"
+    for folder in (left, new):
+        folder.mkdir()
+    (left / ".held").touch()
+    with folder_held("kept-", tmp_path) as one, folder_held("kept-", tmp_path) as other:
+        assert {*tmp_path.iterdir()} == {new, one, other}
+        assert one.stat().st_mode & 0o777 == 0o700
+    assert [*tmp_path.iterdir()] == [new]
+
+
+def test_commits_go_with_a_killed_launcher(tmp_path: Path) -> None:
+    body = "if rank == 0: print(os.environ['DREAM_COMMITS'], flush=True)\n" + READY
+    options = ("--checkpoint", str(tmp_path / "kept"), "--max-restarts", "1")
+    script = write(tmp_path, body)
+    launcher = start("run", "-n", "2", *options, script)
+    with launcher:
+        wait_for([Path(f"{script}.{rank}") for rank in range(2)])
+        assert launcher.stdout is not None
+        folder = Path(launcher.stdout.readline().strip())
+        assert folder.is_dir()
+        launcher.send_signal(signal.SIGKILL)
+    limit = time.monotonic() + 120
+    while folder.exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not folder.exists()

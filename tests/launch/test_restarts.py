@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dream._errors import ConfigurationError
+from dream.checkpoint import CheckpointContent, CheckpointFolder
 from dream.launch import command, restarts
 from dream.launch.ending import Blame, Ending, Outcome
 from dream.launch.job import Job
-from dream.launch.restarts import Restarts, goes_on_from
+from dream.launch.restarts import Restarts, goes_on_from, grows
 
 
 def raised(step: int, last: str, rank: int = 1) -> Outcome:
@@ -46,6 +50,34 @@ def test_it_waits_longer_each_time_that_a_job_fails_soon(monkeypatch: pytest.Mon
     for seconds in (5, 5, 5, 5, 600, 5, 5):
         them.wait(Outcome(float(seconds)))
     assert waits == [1.0, 2.0, 4.0, 1.0]
+
+
+def test_ranks_that_were_lost_are_tried_again() -> None:
+    """At once with one fewer where they are lost again, and later each time."""
+    job: Job | None = Job(("script", "x"), n=3, min_n=1, max_restarts=1, grow_after=5.0)
+    them, told = Restarts(), []
+    grown = Outcome(6.0, lost="ranks that were lost are tried again", grace=True, changes=True)
+    later = Outcome(99.0, Blame(Ending(1, -9, 5.0)))
+    for outcome in (KILLED, KILLED, grown, Outcome(3.0, KILLED.cause), grown, later, later):
+        assert job is not None
+        job = them.next(job, outcome)
+        assert job is not None
+        told.append((job.n, job.grow_after))
+    assert told == [(3, 5.0), (2, 5.0), (3, 5.0), (2, 10.0), (3, 10.0), (3, 10.0), (2, 10.0)]
+
+
+def test_it_is_tried_once_something_is_saved(tmp_path: Path) -> None:
+    kept = CheckpointFolder(tmp_path)
+    job = Job(("script", "x"), n=2, min_n=1, full_n=3, grow_after=5.0, checkpoint=tmp_path)
+    assert not grows(job, 9.0)
+    kept.save(CheckpointContent(1, {"": {}}))
+    assert grows(job, 9.0)
+    assert not grows(job, 4.0)
+    assert not grows(replace(job, n=3), 9.0)
+    place = kept.newest()
+    assert place is not None
+    os.utime(place, (time.time() - 60, time.time() - 60))  # by a start before
+    assert not grows(job, 9.0)
 
 
 def test_where_a_job_goes_on(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Parts
+from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent as Content
-from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.checkpoint.leaving import Agreed, Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
 from dream.cluster import settings
 
@@ -55,7 +56,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
         self._notice = Notice(settings.end_of_time())
-        self._ends = StepEnds(engine.readers, self._notice, asked.seconds)
+        self._commits = Commits(engine.readers, self._path)
+        self._ends = StepEnds(engine.readers, self._notice, asked.seconds, self._commits)
         self._others = OtherCallbacks(users)
         self._held = alone or KerasCheckpointer(engine)
         self._within = alone is None
@@ -73,7 +75,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._alike = all(each() is self.model for each in fits)
         self._notice.listen()
         self._progress.state()  # raises where no other process can go on in this data
-        found = job.find(self._path, self._engine.readers)
+        found = job.find(self._path, self._engine.readers, self._commits)
         kept = found and found.extra.get(_FIT)
         if found and not kept:
             raise ConfigurationError(
@@ -111,11 +113,19 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def _save_where_asked(self, *, force: bool = False) -> None:
         """Save what is due between two steps, and leave where that was asked for."""
-        agreed = self._ends.came(ask=force)
-        leaves = agreed is not None and agreed.leaves
-        if leaves or (self._within and self._due()) or (agreed is not None and agreed.due):
+        agreed = self._ends.came(ask=force) or Agreed(leaves=False, due=False)
+        due = agreed.due or (self._within and self._due())
+        again = agreed.leaves and agreed.again
+        if again or (agreed.commits and not agreed.leaves and not due):
+            self._commits.take(
+                self._parts(), self._step, self._held, extra=self._extra({}, over=False),
+                facts=self._facts,
+            )  # fmt: skip
+            if again and self._commits.taken():
+                leave(self._notice, None)
+        if agreed.leaves or due:
             saving = self._save({}, over=False)
-            if leaves:
+            if agreed.leaves:
                 leave(self._notice, saving.wait())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -147,20 +157,28 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         return isinstance(every, int) and self._step // every > self._saved // every
 
     def _save(self, figures: dict[str, float], *, over: bool) -> Saving:
-        from dream import __version__
+        self._saved = self._step
+        return self._saves.save(
+            self._path, self._parts(), self._step, self._held,
+            extra=self._extra(figures, over=over), facts=self._facts,
+            keep=self._asked.keep, best=self._asked.best,
+        )  # fmt: skip
 
-        readers = self._engine.readers
+    def _extra(self, figures: Mapping[str, float], *, over: bool) -> dict[str, Any]:
         kept = {
             "number": self._fit, "alike": self._alike, "over": over, "logs": self._logs,
             "callbacks": self._others.kept,
         }  # fmt: skip
-        self._saved = self._step
-        return self._saves.save(
-            self._path, self._parts(), self._step, self._held,
-            extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
-            facts={"framework": self._engine.framework, "dream": __version__,
-                   "world_size": readers.world_size, "global_batch": self._progress.size},
-        )  # fmt: skip
+        return {**figures, _FIT: kept}
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        from dream import __version__
+
+        return {
+            "framework": self._engine.framework, "dream": __version__,
+            "world_size": self._engine.readers.world_size, "global_batch": self._progress.size,
+        }  # fmt: skip
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         self._progress.check_state(found.data or {})

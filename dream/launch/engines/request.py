@@ -16,7 +16,7 @@ ENGINES = ("ssh", "slurm", "mpi", "kubernetes", "ray")
 SIGNAL_BEFORE = 120
 
 _VALUES = ("strategy", "framework", "log_dir", "port_range", "checkpoint", "node_timeout", "grace",
-           "every", "max_restarts", "master_port")  # fmt: skip
+           "every", "commit_every", "max_restarts", "master_port")  # fmt: skip
 _FLAGS = ("all_output",)
 """Options that mean on each host what they mean here."""
 
@@ -107,9 +107,17 @@ _READ = {
 
 _LESS = {
     "slurm": ("master_addr",),
-    "mpi": ("log_dir", "all_output", "max_restarts", "port_range", "grace", "node_timeout"),
+    "mpi": (
+        "log_dir",
+        "all_output",
+        "max_restarts",
+        "port_range",
+        "grace",
+        "node_timeout",
+        "commit_every",
+    ),
     "kubernetes": ("master_addr",),
-    "ray": ("master_addr", "master_port", "port_range", "node_timeout"),
+    "ray": ("master_addr", "master_port", "port_range", "node_timeout", "commit_every"),
 }
 """Options of `dream run` that an engine sees to itself, or knows nothing of."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dream._errors import ConfigurationError, DreamError
-from dream.collectives import Communicator
+from dream.collectives.communicator import Communicator
 
 
 def at_rank_0(ranks: Communicator, act: Callable[[], str]) -> str:
