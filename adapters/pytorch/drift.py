@@ -37,14 +37,20 @@ _ALARMS = 8
 class DriftGuard:
     """Compares the replicas of one strategy, and keeps alike the buffers that they change.
 
-    roots: the modules that train. The comparisons come at an optimizer's first step, its second,
+    roots: the modules that train. dealt: counts the batches that the loop has come by; it must be
+    as many everywhere. The comparisons come at an optimizer's first step, its second,
     its fourth, and so on until they cost as little as they are to; and before the next step once
     `hear` has found that learning rates differ. alarms: how often it has. kept: where the buffers
     are that drifted once.
     """
 
-    def __init__(self, ranks: Communicator, roots: Callable[[], Iterable[nn.Module]]) -> None:
-        self._ranks, self._roots = ranks, roots
+    def __init__(
+        self,
+        ranks: Communicator,
+        roots: Callable[[], Iterable[nn.Module]],
+        dealt: Callable[[], int] = int,
+    ) -> None:
+        self._ranks, self._roots, self._dealt = ranks, roots, dealt
         self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
@@ -57,9 +63,10 @@ class DriftGuard:
         return optimizer.register_step_pre_hook(_Countdown(self))
 
     def stamp(self) -> int:
-        """Return a small number for the optimizers' learning rates. It travels with a backward's
-        gradients, and its square too, so that all ranks know whether theirs are alike."""
-        rates = []
+        """Return a small number for the optimizers' learning rates, and the batch. It travels with
+        a backward's gradients, and its square too, so that all ranks know whether theirs are
+        alike."""
+        rates = [float(self._dealt())]
         for each in self._optimizers:
             optimizer = each()
             if optimizer is not None:
@@ -92,6 +99,7 @@ class DriftGuard:
             crc32(repr(hyperparameters(optimizer)).encode()),
             int(_mixed(digests(parameters))),
             int(_mixed(digests(buffers.values()))),
+            self._dealt(),
         ]
         cost = time.perf_counter() - began + self._collective
         figures = [*own, *(-each for each in own), int(cost * 1e9), int(seconds / steps * 1e9)]
@@ -99,13 +107,18 @@ class DriftGuard:
         most = self._ranks.all_reduce(torch.tensor(figures), "max").tolist()
         self._collective = time.perf_counter() - began
         for differ, tell in zip(
-            (most[i] != -most[i + 3] for i in range(3)),
-            (self._tell_hyperparameters, self._tell_parameters, self._tell_buffers),
+            (most[i] != -most[i + 4] for i in (3, 0, 1, 2)),
+            (
+                self._tell_batches,
+                self._tell_hyperparameters,
+                self._tell_parameters,
+                self._tell_buffers,
+            ),
             strict=True,
         ):
             if differ:
                 tell(optimizer)
-        return max(1, _PART * int(most[6]) // max(int(most[7]), 1))
+        return max(1, _PART * int(most[8]) // max(int(most[9]), 1))
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         return {
@@ -122,6 +135,15 @@ class DriftGuard:
             same = sum(type(other).__name__ == name for other in named.values())
             named[name if not same else f"{name} {same + 1}"] = root
         return named
+
+    def _tell_batches(self, _: Optimizer) -> None:
+        counts = self._ranks.all_gather_object(self._dealt())
+        raise Desynchronized(
+            "The ranks do not train on the same batch. Received: gradients of batch "
+            f"{_by_rank(counts)}. A loss that is read before its backward is of this rank's rows "
+            "alone: what hangs on it, as whether a batch is left out, must be alike on every rank, "
+            "by strategy.communicator.all_reduce."
+        )
 
     def _tell_hyperparameters(self, optimizer: Optimizer) -> None:
         everybody = self._ranks.all_gather_object(hyperparameters(optimizer))

@@ -48,6 +48,7 @@ Place = Literal[
     "call",
     "tensor_backward",
     "bucket_hook",
+    "hook",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -94,6 +95,7 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch, "maximum"),
         (torch.Tensor, "maximum"),
     ),
+    "hook": tuple((torch.Tensor, f"register_{name}hook") for name in ("", "post_accumulate_grad_")),
     "read": tuple((torch.Tensor, name) for name in (
         "item", "tolist", "numpy", "detach", "__float__", "__int__", "__format__", "__repr__",
     )),

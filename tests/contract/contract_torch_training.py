@@ -283,11 +283,11 @@ def frozen_then_trained(env: Env) -> Figures:
 
 
 class _Gated(nn.Module):
-    """One of its layers takes no part in the loss."""
+    """One of its layers, the first, takes no part in the loss."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.used, self.idle = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.idle, self.used = nn.Linear(8, 4), nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.used(x)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 EQUAL = "equal"
+WORDS = 4  # of which a phrase that names a cause has as many
 DATA_PARALLEL = ("mirrored", "horovod", "sharded")
 
 
@@ -18,9 +19,10 @@ DATA_PARALLEL = ("mirrored", "horovod", "sharded")
 class Row:
     """A script, and what it is held to.
 
-    expect: EQUAL, or words that stand in one line of what the job says, be it an error or not; a
-        script that is equal none the less need say nothing.
+    expect: EQUAL, or words, which name the cause, of a line that dream logs or of the error that
+        the script ends with; one that is equal none the less need say nothing.
     but: the same for single strategies that differ from the rest.
+    logs: words of the line that dream logs where nothing but what the script logs is off.
     reason: why it need not be equal, or why by more than 1e-6.
     needs: what must be installed besides; where it is not, the row is skipped.
     sample: strategies under which `make test` runs it, on two ranks; the rest is exhaustive.
@@ -32,14 +34,18 @@ class Row:
     ranks: tuple[int, ...] = (2, 3)
     expect: str = EQUAL
     but: Mapping[str, str] = field(default_factory=dict)
+    logs: str = ""
     tolerance: float = 1e-6
     reason: str = ""
     needs: tuple[str, ...] = ()
     sample: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        plain = self.expect == EQUAL and not self.but and self.tolerance <= 1e-6
+        words = [each for each in (self.expect, *self.but.values(), self.logs) if each != EQUAL]
+        plain = not any(words) and self.tolerance <= 1e-6
         assert plain or self.reason, f"{self.script}: an exception has a reason"
+        short = [each for each in words if 0 < len(each.split()) < WORDS]
+        assert not short, f"{self.script}: {short} may stand anywhere"
 
     def expected(self, strategy: str) -> str:
         return self.but.get(strategy, self.expect)

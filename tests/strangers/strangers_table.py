@@ -71,6 +71,7 @@ def _cells(
             done.add(cell)
             begin = time.monotonic()
             place = folder / f"{row.framework}.{row.script}.{strategy}.{ranks}"
+            place.mkdir(parents=True, exist_ok=True)
             outcome = run(row, strategy, ranks, plain, place)
             (place / "output.txt").write_text(outcome.output)
             fault = judge(row, strategy, outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from strangers_job import HERE, Plain, judge, run
+from strangers_job import HERE, Outcome, Plain, judge, run
 from strangers_rows import Row, rows
 
 REST = pytest.mark.exhaustive
@@ -48,3 +48,35 @@ def test_every_script_has_a_row_and_knows_nothing_of_dream() -> None:
     assert files == named
     for file in files:
         assert "dream" not in file.read_text(), file.name
+
+
+NAMED = Row("x", expect="divides by cannot be told", reason="it couples")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "right"),
+    [
+        (Outcome(True, "dream: what Topk divides by cannot be told.", 0.1, 0.0), True),
+        (Outcome(True, "it prints that what it divides by cannot be told", 0.1, 0.0), False),
+        (Outcome(True, "UserWarning: what it divides by cannot be told", 0.1, 0.0), False),
+        (Outcome(False, "dream.Unsupported: what Topk divides by cannot be told"), True),
+        (Outcome(False, "ValueError: too few"), False),
+        (Outcome(True, "", 0.0, 0.0), True),
+        (Outcome(True, "dream: rows alone", 0.1, 0.0), False),
+    ],
+)
+def test_only_what_dream_says_excuses_a_difference(outcome: Outcome, right: bool) -> None:
+    assert (judge(NAMED, "mirrored", outcome) == "") is right
+
+
+def test_words_on_logs_excuse_no_parameters() -> None:
+    row = Row("x", logs="is of this rank's rows alone", reason="the loop adds up")
+    said = "dream: what it adds up is of this rank's rows alone"
+    assert not judge(row, "mirrored", Outcome(True, said, 0.0, 0.5))
+    assert judge(row, "mirrored", Outcome(True, said, 0.5, 0.5))
+    assert judge(row, "mirrored", Outcome(True, "is of this rank's rows alone", 0.0, 0.5))
+
+
+def test_words_that_may_stand_anywhere_are_refused() -> None:
+    with pytest.raises(AssertionError, match="may stand anywhere"):
+        Row("x", expect="queue", reason="it queues")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from threading import get_ident, main_thread
 from typing import Any, final
 from weakref import ref
 
@@ -19,6 +20,7 @@ from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
+_MAIN = main_thread()
 
 
 @final
@@ -66,9 +68,11 @@ class PassReading:
 class Shares:
     """The shares of batches: of the tensors still alive, of views of these, and of copies by the
     order in which batches come. given: told of each that a loader hands out; follow: of the batch
-    itself too."""
+    itself too. dealt: how many batches in parts the loop has come by, not counting those that a
+    thread reads for it; as many on every rank."""
 
     def __init__(self) -> None:
+        self.dealt = 0
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
         self._readings: dict[int, PassReading] = {}
@@ -111,6 +115,7 @@ class Shares:
             reading = PassReading()
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
+        self.dealt += share.parts > 1 and get_ident() == _MAIN.ident
         if self.given is not None:
             self.given(share)
         reading.yields(share)

@@ -39,10 +39,11 @@ from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
-from dream.adapters.pytorch.loss.scaling import in_parts, multiply, scaled, stops, value_of
+from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
 from dream.adapters.pytorch.update.accumulation import Updates
+from dream.adapters.pytorch.update.script_hooks import ScriptHooks
 from dream.collectives import Communicator
 from dream.data.partition import Share
 
@@ -64,9 +65,9 @@ class WeighedBackward:
     """The backward passes of one strategy.
 
     among: the ranks that share batches. updates: where several micro-batches make one update.
-    strict: raise where a loss is not understood. lent: for modules that are trained after their
-    block. within: what wraps the passes themselves. lineage: to be told of batches. installed:
-    whether the block is open. stamped: what is told with the gradients, and heard of.
+    strict: raise where a loss is not understood. lent: for modules trained after their block.
+    within: wraps the passes themselves. lineage: to be told of batches. installed: whether the
+    block is open. stamped: what is told with the gradients, and heard of.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class WeighedBackward:
         self._among, self._updates = among, updates
         self._calls: dict[Bearer, deque[TrainingCall]] = {}
         self._lent, self._within = lent, within
+        self.script_hooks = ScriptHooks(self._times, accumulates=updates is not None)
         self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._recipes: dict[str, Recipe | None] = {}
@@ -120,6 +122,11 @@ class WeighedBackward:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
             tell_once(_WHOLE, self._reader.said)
+
+    def _times(self) -> int:
+        """As many times as in the global gradient a rank's rows count in its own."""
+        shares = (call.share for calls in self._calls.values() for call in calls)
+        return max((share.parts for share in shares if share is not None), default=1)
 
     @property
     def cut(self) -> bool:
@@ -181,7 +188,7 @@ class WeighedBackward:
             keep = {"retain_graph": retain_graph, "create_graph": create_graph}
             self._start(run, roots, gradients, keep, inputs)
 
-        return backward
+        return self.script_hooks.around(backward)
 
     def through(
         self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
@@ -201,7 +208,7 @@ class WeighedBackward:
         ((bearer, calls),) = self._calls.items()
         if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:
             return None
-        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and _begun(bearer)):
+        if not recipe.fits(node, calls[0]) or (recipe.weighed.late and begun(bearer)):
             return None
         return bearer, recipe
 
@@ -309,7 +316,7 @@ class WeighedBackward:
 
     def _read(self, roots: list[Any], armed: list[TrainingCall]) -> LossReading:
         cut = self._updates is not None
-        reading = self._reader.read(roots, armed, lambda all_: not any(map(_begun, all_)), cut=cut)
+        reading = self._reader.read(roots, armed, lambda all_: not any(map(begun, all_)), cut=cut)
         if len(armed) == 1 and len(roots) == 1 and not cut:
             name = roots[0].grad_fn.name()
             self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
@@ -384,14 +391,6 @@ class WeighedBackward:
 
 def _starts(root: Any) -> bool:
     return isinstance(root, torch.Tensor) and root.grad_fn is not None
-
-
-def _begun(bearer: Bearer) -> bool:
-    """Whether there are gradients that this backward adds to."""
-    for parameter in bearer.trained:  # noqa: SIM110
-        if parameter.grad is not None:
-            return True
-    return False
 
 
 def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:

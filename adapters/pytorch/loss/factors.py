@@ -158,7 +158,9 @@ class Factors:
     def _static(self, term: Term) -> Factor:
         if term.kind == "once" or term.share is None:
             return 1.0
-        return float(term.share.parts) if term.kind == "sum" else term.share.weight
+        if term.kind == "sum":  # of nothing it may be divided by nothing
+            return float(term.share.parts) if term.share.count else 0.0
+        return term.share.weight
 
 
 def late_factor(weighed: Weighed, extra: Factor) -> Factor:

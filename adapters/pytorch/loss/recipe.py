@@ -69,6 +69,8 @@ class Recipe:
         counted = term.count is None or isinstance(term.count, torch.Tensor)
         if term.kind not in kinds or term.divided or term.floor or not counted:
             return None
+        if term.kind == "count" and not reading.weighed.late:
+            return None  # the ranks have asked each other, and do so each time
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)
 

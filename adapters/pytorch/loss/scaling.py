@@ -131,6 +131,14 @@ def value_of(root: torch.Tensor, terms: list[Term], factors: list[Factor]) -> Fa
     return value
 
 
+def begun(bearer: Bearer) -> bool:
+    """Whether there are gradients that this backward adds to."""
+    for parameter in bearer.trained:  # noqa: SIM110
+        if parameter.grad is not None:
+            return True
+    return False
+
+
 def multiply(bearers: list[Bearer], factor: Factor) -> None:
     """What backward left in all of their gradients."""
     trained = (p for bearer in bearers for p in bearer.trained)

@@ -109,6 +109,23 @@ def weight_touched_on_one_rank() -> None:
     train(act)
 
 
+def batch_left_out_by_its_own_loss() -> None:
+    """Each rank leaves out as many, at another time, so that none waits for the others."""
+    current = dream.current()
+    assert current is not None
+    out = 20 + 2 * current.topology.rank
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.ones(800, 4), torch.ones(800, 1))
+    for step, (x, y) in enumerate(DataLoader(data, batch_size=16)):
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        if step == out:
+            continue
+        loss.backward()
+        optimizer.step()
+
+
 def not_a_number_everywhere() -> str:
     def act(rank: int, step: int, model: Any, _: torch.optim.Optimizer) -> None:
         if step == 3:
@@ -130,7 +147,7 @@ def buffer_that_forward_changes() -> tuple[list[float], list[str]]:
 
 
 SCRIPTS = (all_is_well, not_a_number_everywhere, buffer_that_forward_changes, rate_by_rank,
-           schedule_on_a_local_figure, rate_that_parts_late,
+           schedule_on_a_local_figure, rate_that_parts_late, batch_left_out_by_its_own_loss,
            weight_touched_on_one_rank)  # fmt: skip
 
 

@@ -24,6 +24,7 @@ def results(ranks: int) -> list[dict[str, Any]]:
     [
         ("rate_by_rank", "lr of group 0 of AdamW, 0.01 on rank 0, 0.015 on rank 1"),
         ("schedule_on_a_local_figure", "lr of group 0 of AdamW, 0.01 on rank 0, 0.005 on rank 1"),
+        ("batch_left_out_by_its_own_loss", "gradients of batch 22 on rank 0, 21 on rank 1"),
         ("weight_touched_on_one_rank", "last.bias of Net, rank 1 unlike rank 0, 1 of 4"),
     ],
 )

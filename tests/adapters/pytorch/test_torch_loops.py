@@ -39,6 +39,10 @@ def test_a_loop_ends_with_the_weights_of_one_device(loop: str, ranks: int) -> No
         ("two_backwards_of_one_forward", "ConfigurationError: These gradients were not averaged"),
         ("gradients_set_by_hand", "ConfigurationError: These gradients were not averaged"),
         ("two_backwards_into_two_heads", "ConfigurationError: These gradients were not averaged"),
+        (
+            "batch_sampler_put_in_later",
+            "Unsupported: A batch sampler that replaces",
+        ),
         ("model_without_shapes", "Unsupported: A parameter has no shape yet"),
         ("average_of_whole_numbers", "Unsupported: There is no mean of this dtype"),
     ],

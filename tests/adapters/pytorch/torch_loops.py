@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import dream
 
@@ -378,6 +378,12 @@ def two_backwards_into_two_heads() -> None:
         optimizer.step()
 
 
+def batch_sampler_put_in_later() -> None:
+    batches = loader(64)
+    object.__setattr__(batches, "batch_sampler", BatchSampler(range(64), 16, drop_last=False))
+    next(iter(batches))
+
+
 def model_without_shapes() -> None:
     model = nn.LazyLinear(CLASSES)
     for x, y in loader(64):
@@ -398,6 +404,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         two_backwards_of_one_forward,
         gradients_set_by_hand,
         two_backwards_into_two_heads,
+        batch_sampler_put_in_later,
         model_without_shapes,
         average_of_whole_numbers,
     )

@@ -80,6 +80,7 @@ class Lineage(TorchFunctionMode):
         self._entered = self._follows = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
+        self._turned: list[TrainingCall] = []
         self._inside: TrainingCall | None = None
         self._calls = 0
         self._looked = False
@@ -110,8 +111,11 @@ class Lineage(TorchFunctionMode):
         loss. What it does itself is not looked at until it has returned."""
         if self._follows:
             self._inside = call
-            origins = (self._origin(x) for x in tree_leaves(args))
+            origins = [self._origin(x) for x in tree_leaves(args)]
             self._inputs += [each for each in origins if isinstance(each, MixedRows)]
+            first = next((each for each in origins if isinstance(each, OfRows)), None)
+            if first is not None and first.place.dim == 1:
+                self._turned.append(call)
 
     def end(self) -> None:
         """Forget what there is."""
@@ -119,6 +123,7 @@ class Lineage(TorchFunctionMode):
         self._calls, self._inside = 0, None
         self._origins.clear()
         self._inputs.clear()
+        self._turned.clear()
 
     def rest(self) -> None:
         """Be out of the way. Where a mode of the script's lies above this one, it is so later."""
@@ -193,7 +198,8 @@ class Lineage(TorchFunctionMode):
         if order and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
             if all(x.dtype == torch.int64 for x in outs):  # inverted, or brought to a device
                 for x in outs:
-                    self._put(x, origins[id(order[0])])
+                    whole = x.numel() == order[0].numel()  # else the first ones of all rows
+                    self._put(x, origins[id(order[0])] if whole else MixedRows("argsort", x))
                 return True
             mixed.append(MixedRows("argsort", order[0]))
         if mixed:
@@ -264,8 +270,10 @@ class Lineage(TorchFunctionMode):
         call = call_at(x.grad_fn)
         if call is None or call.share is None or call.share.count < _FEWEST:
             return None
-        place = _place(x, Rows.of(call.share))
-        return None if place is None else OfRows(call.share.count, place)
+        n = call.share.count
+        turned = any(call is each for each in self._turned) and x.shape[1:2] == (n,)
+        place = Place(1) if turned else _place(x, Rows.of(call.share))
+        return None if place is None else OfRows(n, place)
 
 
 def _place(x: torch.Tensor, rows: Rows) -> Place | None:

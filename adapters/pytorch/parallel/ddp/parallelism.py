@@ -86,7 +86,9 @@ class Synchronous(Parallelism):
         of_kerass_own = self.knobs.recompute or self.knobs.casts
         if self.world.world_size > 1 and not plan.mixed and not of_kerass_own:
             self.registry_of_keras = self.registry
-        self.guard = None if plan.mixed else DriftGuard(self.world, self._roots)
+        self.guard = (
+            None if plan.mixed else DriftGuard(self.world, self._roots, lambda: self.shares.dealt)
+        )
         self.distributes = self.world.world_size > 1 or self.training.runs_models
 
     @abstractmethod
@@ -191,6 +193,7 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+            hooks.wrap("hook", self._backward.script_hooks.wrap)
             self.shares.follow = self._backward.lineage.begin
             if self.world.world_size > 1:
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)

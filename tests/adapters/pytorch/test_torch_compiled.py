@@ -1,0 +1,32 @@
+"""A compiled model in the block costs no more compilations than without it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch_compiled
+
+import dream
+
+RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
+
+
+@cache
+def results(ranks: int) -> list[dict[str, Any]]:
+    return dream.launch(torch_compiled.run_all, n=ranks, framework="torch", timeout=500)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("where", ["in the block", "before the block"])
+@pytest.mark.parametrize("kind", [make.__name__ for make in torch_compiled.KINDS])
+def test_a_block_has_nothing_compiled_again(kind: str, where: str, ranks: int) -> None:
+    for rank in results(ranks):
+        (alone, right), (counts, weights) = rank[kind], rank[f"{kind} {where}"]
+        assert alone["graphs"] > 0
+        assert counts["graphs"] <= alone["graphs"]
+        assert counts["recompiled"] <= alone["recompiled"]
+        assert counts["breaks"] <= alone["breaks"]
+        assert np.abs(weights - right).max() < 1e-6

@@ -1,0 +1,142 @@
+"""Loops whose hooks change gradients, each of which must end with the weights of one device."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+CLASSES, FEATURES = 5, 6
+
+
+def loader() -> DataLoader[Any]:
+    draw = torch.Generator().manual_seed(3)
+    labels = torch.randint(-1, CLASSES, (43,), generator=draw)
+    return DataLoader(TensorDataset(torch.randn(43, FEATURES, generator=draw), labels), 8)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 12), nn.Tanh(), nn.Linear(12, CLASSES))
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def train(model: nn.Module, every: int = 1) -> torch.Tensor:
+    """By a mean over labels that are there, whose number differs over the ranks."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer.zero_grad()
+    for _ in range(2):
+        for step, (x, y) in enumerate(loader()):
+            F.cross_entropy(model(x), y, ignore_index=-1).backward()
+            if step % every == every - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    return weights(model)
+
+
+def clamped() -> torch.Tensor:
+    model = net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return train(model)
+
+
+def clamped_where_passes_add_up() -> torch.Tensor:
+    model = net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return train(model, every=3)
+
+
+def brought_to_a_length_with_noise() -> torch.Tensor:
+    """Hooks one after another, one of which is taken off again."""
+    model = net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient / (gradient.norm() + 0.1))
+        p.register_hook(lambda gradient: gradient + 0.01 * torch.randn_like(gradient))
+        p.register_hook(torch.zeros_like).remove()
+    return train(model)
+
+
+def stepped_as_gradients_come() -> torch.Tensor:
+    model = net()
+    steps = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+
+    def step(p: torch.Tensor) -> None:
+        steps[p].step()  # type: ignore[index]
+        steps[p].zero_grad()  # type: ignore[index]
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    for x, y in loader():
+        F.cross_entropy(model(x), y, ignore_index=-1).backward()
+    return weights(model)
+
+
+class Held(nn.Module):
+    """Its activations' gradients are held within bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 12), nn.Linear(12, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient.clamp(-0.002, 0.002))
+        found: torch.Tensor = self.last(hidden)
+        return found
+
+
+def clamped_activations() -> torch.Tensor:
+    torch.manual_seed(1)
+    model = Held()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for x, _ in loader():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
+    clamped,
+    clamped_where_passes_add_up,
+    brought_to_a_length_with_noise,
+    stepped_as_gradients_come,
+    clamped_activations,
+)
+
+
+def run_all() -> tuple[dict[str, Any], list[str]]:
+    """Every loop's weights, and what was said."""
+    torch.set_num_threads(1)
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dream").addHandler(handler)
+    found: dict[str, Any] = {}
+    for loop in LOOPS:
+        try:
+            with dream.strategy():
+                found[loop.__name__] = loop().numpy()
+        except Exception:
+            found[loop.__name__] = traceback.format_exc()
+    try:
+        with dream.strategy(accumulate=2):
+            net()[0].weight.register_hook(torch.zeros_like)
+        found["accumulate"] = "nothing was raised"
+    except dream.Unsupported as error:
+        found["accumulate"] = str(error)
+    return found, heard
