@@ -84,7 +84,7 @@ class ScriptHooks:
                 del self._waiting[key]
             elif tensor.grad is not None:
                 held[key] = tensor.grad.clone()
-        self._arrived = arrived = {}
+        self._arrived: dict[Any, Any] = arrived = {}
         try:
             yield held, arrived
         finally:
