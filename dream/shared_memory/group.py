@@ -14,6 +14,7 @@ from dream.shared_memory.failures import DTYPES, KINDS, OPERATIONS, Code
 from dream.shared_memory.library import library
 
 _AGAIN = int(Code.AGAIN)
+stall.waits_inside({__file__: "a call in shared memory"})
 _DIRECT = 32 * 1024
 _DIRECT_CROWDED = 256 * 1024
 """Up to so many bytes every rank adds up everything itself: one wait instead of two, which is

@@ -10,6 +10,7 @@ stacks     a rank's Python stack, asked for by a signal
 page       the memory that a rank lays open, for the others and for `dream where`
 peers      where the other ranks are: from their pages, /proc and the job's store
 status     where each rank stands, who waits for whom, and that in words. Pure
+stragglers whom the others wait for, over a whole job
 watcher    the thread that looks, says and ends
 """
 

@@ -74,6 +74,18 @@ class SeenPeers:
         self._put(f"standing/{self._place.rank}", said)
         self._posted = status is not None
 
+    def note(self, status: RankStatus) -> None:
+        """Say how often this rank has stood still, to those who do not see it."""
+        if self.posts:
+            self._put(f"stood/{self._place.rank}", text_of(status.packed()))
+
+    def noted(self, rank: int) -> RankStatus:
+        """Return what a rank last said of itself, moving or not."""
+        if rank in self._near:
+            return self.status(rank)
+        said = self._found(f"stood/{rank}")
+        return RankStatus.unpacked(json.loads(said)) if said else RankStatus(rank)
+
     def look(self) -> None:
         """See whether the ranks of this host still look at themselves."""
         for rank in self._near:

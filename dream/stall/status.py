@@ -36,7 +36,8 @@ class RankStatus:
     ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
     its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
     its Python stack, innermost call first, where it is known; phase: what part of training that is
-    in. samples: of all ranks, a second, of late; 0 where nobody counts them."""
+    in. samples: of all ranks, a second, of late; 0 where nobody counts them. looked: how often it
+    has looked where it stands, and stood: how often it stood still for others then."""
 
     rank: int
     state: ProcessState = ProcessState.ALIVE
@@ -49,6 +50,8 @@ class RankStatus:
     stack: tuple[str, ...] = ()
     phase: Phase | None = None
     samples: float = 0.0
+    looked: int = 0
+    stood: int = 0
 
     @property
     def waits(self) -> bool:

@@ -20,7 +20,7 @@ from dream import cluster
 from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
-from dream.stall import phases, stacks
+from dream.stall import phases, stacks, stragglers
 from dream.stall.activity import Activity, SampleRate, ThreadObserver, progress, trained_frame
 from dream.stall.page import StatusPage
 from dream.stall.peers import SeenPeers
@@ -42,6 +42,9 @@ _LONGEST_STEP = 15.0
 _MARGIN = 4
 """Looks by which a wait that can end by itself, with an exception, comes before an end from
 here."""
+
+_COMPARED = 10
+"""Looks between two comparisons of all ranks."""
 
 _LEAVE_SECONDS = 5.0
 """How long the interpreter may take to end, once this rank has given up: the ending of a ring waits
@@ -115,12 +118,17 @@ class Watcher:
             "libraries": phases.libraries(),
         }
         self._introduced = 0
+        self._began = time.monotonic()
+        self._waited_for: stragglers.Straggler | None = None
         self._mark: Hashable = None
         self._next_line = self._next_post = self._next_say = 0.0
         self._said: tuple[int, ...] = ()
         self._gave_up = False
         self._ends = math.inf
         self.ranks: dict[int, RankStatus] = {}
+
+        if self.rank == 0 and not place.alone:
+            atexit.register(self._sum_up)
 
     def run(self) -> None:
         """For as long as the process lives."""
@@ -185,6 +193,8 @@ class Watcher:
         if self._alone:
             return
         self._peers.meet()
+        if self._own.looked % _COMPARED == 0:
+            self._compare()
         still = max(self._own.waited, self._own.quiet)
         if still < self._warning / 2:
             self._peers.post(None)
@@ -215,7 +225,26 @@ class Watcher:
             waited=before.waited + seconds if same else 0.0,
             quiet=before.quiet + seconds if steps == before.steps else 0.0,
             samples=self._pace.look(time.monotonic()),
+            looked=before.looked + 1,
+            stood=before.stood + stragglers.stands_still(),
         )
+
+    def _compare(self) -> None:
+        """See whom the others wait for, and say so where it is another than before."""
+        self._peers.note(self._own)
+        if self.rank:
+            return
+        before, told = self._waited_for, [self._own, *map(self._peers.noted, self._peers.ranks)]
+        if any(one.looked == 0 for one in told):
+            return  # it has not begun, or has ended before this one
+        found = stragglers.find({one.rank: (one.looked, one.stood) for one in told})
+        if found is not None and (before is None or before.rank != found.rank):
+            logger.warning("%s", found.told(time.monotonic() - self._began, over=False))
+        self._waited_for = found
+
+    def _sum_up(self) -> None:
+        if self._waited_for is not None:
+            logger.warning("%s", self._waited_for.told(time.monotonic() - self._began, over=True))
 
     def _speaks(self) -> bool:
         """Whether none of the ranks before this one can."""

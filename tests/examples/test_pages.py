@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_blocks import READERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -79,6 +80,33 @@ def test_code_on_a_page_is_python(page: Path, code: str) -> None:
     ast.parse(code + "    ...\n" if code.rstrip().endswith(":") else code, str(page))
 
 
+PLACED = [
+    pytest.param(page.stem, place, code, id=f"{page.stem}-{place}")
+    for page in PAGES
+    for place, code in enumerate(CODE.findall(page.read_text()))
+    if not code.startswith(WHOLE)
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("page", "place", "code"), PLACED)
+def test_a_block_of_code_runs(page: str, place: int, code: str, tmp_path: Path) -> None:
+    """With what its reader has at hand."""
+    reader = READERS[page, place]
+    script = tmp_path / "script.py"
+    script.write_text(reader.script(code))
+    done = subprocess.run(
+        [sys.executable, "-m", "dream", "run", *reader.given, str(script)], cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **reader.env},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{script.read_text()}\n{done.stdout[-1000:]}{done.stderr[-3000:]}"
+
+
+def test_every_block_has_a_reader() -> None:
+    assert {(page, place) for page, place, _ in (one.values for one in PLACED)} == {*READERS}
+
+
 def test_whole_scripts_are_found() -> None:
     assert any(code.startswith(WHOLE) for _, code in BLOCKS)
 
@@ -101,3 +129,18 @@ def test_whole_scripts_print_the_same_on_two_ranks(page: Path, code: str, tmp_pa
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)
     assert told[0] == told[1] != ""
+
+
+@pytest.mark.exhaustive
+def test_the_figures_are_those_of_the_tables(tmp_path: Path) -> None:
+    """Drawn anew, they are what stands in docs/: whoever measures again draws again."""
+    pytest.importorskip("matplotlib")
+    drawn = tmp_path / "figures.svg"
+    subprocess.run([sys.executable, ROOT / "benchmarks/figures.py", drawn], check=True, timeout=300)
+    texts = [re.findall(r"<text[^>]*>([^<]*)", path.read_text()) for path in
+             (drawn, ROOT / "docs/figures.svg")]  # fmt: skip
+    assert texts[0] == texts[1]
+    assert "4e-07" in texts[0]
+    bars = [re.findall(r'<path d="([^"]*)" clip', path.read_text()) for path in
+            (drawn, ROOT / "docs/figures.svg")]  # fmt: skip
+    assert bars[0] == bars[1] != []

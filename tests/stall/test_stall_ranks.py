@@ -143,3 +143,17 @@ def test_who_dies_before_it_has_connected_is_gone_at_once(tmp_path: Path) -> Non
         assert two.ended(1) == 9
         assert two.ended(0) == 0, two.said(0)
         assert "WorkerFailed: Rank 1 is gone" in two.said(0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("reduction", "hosts"), [("shared_memory", 1), ("gloo", 1), ("gloo", 2)])
+def test_a_rank_that_is_always_late_is_named(tmp_path: Path, reduction: str, hosts: int) -> None:
+    """While it trains and at the end, once each."""
+    with stall_job.job(
+        "train_torch.py", reduction, "late", "500", folder=tmp_path, hosts=hosts
+    ) as two:
+        assert [two.ended(rank) for rank in (0, 1)] == [0, 0]
+        said = two.said(0)
+        assert said.count("dream: rank 1 is waited for: the others stood still for it") == 1, said
+        assert said.count("dream: rank 1 was waited for") == 1, said
+        assert "waited for" not in two.said(1)

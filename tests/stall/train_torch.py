@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import dream
+from dream.stall import watcher
 
 FOLDER, REDUCTION, FATE = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 RANK = int(os.environ["RANK"])
@@ -35,6 +36,8 @@ def held() -> None:
 
 
 def main() -> None:
+    if FATE == "late":
+        watcher._LONGEST_LOOK = 0.05
     with dream.strategy("mirrored", reduction=REDUCTION):
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -42,6 +45,8 @@ def main() -> None:
         optimizer.zero_grad()
         model(torch.ones(2, 4)).square().mean().backward()
         optimizer.step()
+        if FATE == "late" and RANK == 1:
+            time.sleep(0.03)
         if step == BEGUN:
             mark(f"trains{RANK}")
             if FATE == "checkpoint" and RANK == 0:
