@@ -44,6 +44,7 @@ class Killing:
     def once(self, kind: str) -> Counter[str]:
         """Start a job that goes on from what is there, kill it, and count what may not be."""
         found = Counter[str]()
+        Path(f"{self.folder}.refused").unlink(missing_ok=True)
         with ExitStack() as held:
             if kind == "host":
                 self._host(held)
@@ -53,12 +54,12 @@ class Killing:
         found["wrong"] = "AssertionError" in said
         if found["wrong"]:
             print(said)
-        found["refused"] = "File too large" in said or self._read("refused") > 0
+        found["refused"] = self._read("refused") > 0
         return found + look(self.folder)
 
     def _here(self, kind: str, held: ExitStack) -> bool:
         """Kill a job of this machine. One that lost a rank starts again, once, and is killed."""
-        again = kind in ("rank 0", "rank 1", "writer")
+        again, restarted = kind in ("rank 0", "rank 1", "writer"), False
         more = ["--checkpoint", str(self.folder), "--max-restarts", "1"] if again else []
         full = str(self._draw.randrange(1, 5)) if kind == "full disk" else "0"
         command = ["run", "-n", "2", "--framework", "torch", *more, SCRIPT, str(self.folder), full]
@@ -67,16 +68,18 @@ class Killing:
         if again:
             until(lambda: self._ranks() != ranks or job.poll() is not None)
             if job.poll() is None:
+                restarted = True
                 ranks = [new or old for new, old in zip(self._ranks(), ranks, strict=True)]
                 self._kill(kind, job)
         job.wait(SECONDS)
         until(lambda: not any(alive(rank) for rank in self._ranks()))
-        return again
+        return restarted
 
     def _kill(self, kind: str, job: subprocess.Popen[bytes]) -> list[int]:
         """Wait for a save, and at a random moment after it kill."""
-        before = self._read("saved")
-        until(lambda: self._read("saved") > before or job.poll() is not None)
+        before, waited = self._read("saved"), "refused" if kind == "full disk" else "saved"
+        before = before if waited == "saved" else 0
+        until(lambda: self._read(waited) > before or job.poll() is not None)
         time.sleep(self._draw.uniform(0, 0.1))
         ranks, victim = self._ranks(), job.pid
         if kind == "writer":

@@ -40,9 +40,8 @@ class Told(keras.callbacks.Callback):
         now[0] = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
-        now[1] = (
-            int(np.array(self.model.optimizer.iterations)) + 1
-        )  # a fit that goes on counts anew
+        # fit counts the batches of an epoch that it goes on in anew
+        now[1] = int(np.array(self.model.optimizer.iterations)) + 1
 
     def on_train_batch_end(self, batch, logs=None):
         with Path(f"{out}.step.{os.environ.get('RANK', '0')}").open("w") as file:
