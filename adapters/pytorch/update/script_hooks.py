@@ -84,7 +84,7 @@ class ScriptHooks:
                 del self._waiting[key]
             elif tensor.grad is not None:
                 held[key] = tensor.grad.clone()
-        arrived: dict[Any, Any] = {}
+        arrived: dict[int, None] = {}
         self._arrived = arrived
         try:
             yield held, arrived
