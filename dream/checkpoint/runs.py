@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from dream._errors import ConfigurationError
 from dream.checkpoint.folder import CheckpointFolder
+from dream.cluster import settings
 
 _WANDB, _MLFLOW = "wandb", "mlflow"
 _RUN, _RESUME = "WANDB_RUN_ID", "WANDB_RESUME"
@@ -23,8 +23,7 @@ def under_way() -> dict[str, str]:
     run = getattr(sys.modules.get(_WANDB), "run", None)
     if run is not None and not getattr(run, "disabled", False):
         found[_WANDB] = str(run.id)
-        if os.environ.get(_RUN) == run.id:  # a further one of this process is another
-            del os.environ[_RUN]
+        settings.unset_if(_RUN, str(run.id))  # a further one of this process is another
     active = getattr(sys.modules.get(_MLFLOW), "active_run", lambda: None)()
     if active is not None:
         found[_MLFLOW] = str(active.info.run_id)
@@ -50,5 +49,4 @@ def variables_from(folder: Path) -> dict[str, str]:
 def go_on(runs: Mapping[str, str]) -> None:
     """Have the next runs of this process be these, where no others are asked for or under way."""
     begun = under_way()
-    for name, value in variables({k: v for k, v in runs.items() if k not in begun}).items():
-        os.environ.setdefault(name, value)
+    settings.set_if_unset(variables({k: v for k, v in runs.items() if k not in begun}))

@@ -119,6 +119,18 @@ def variable_set(name: str, text: str) -> Iterator[None]:
             os.environ[name] = before
 
 
+def unset_if(name: str, text: str) -> None:
+    """Take back a variable of this process's that has this value."""
+    if os.environ.get(name) == text:
+        del os.environ[name]
+
+
+def set_if_unset(variables: Mapping[str, str]) -> None:
+    """Set variables of this process's that it has not."""
+    for name, text in variables.items():
+        os.environ.setdefault(name, text)
+
+
 def started_by_dream(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether `dream run` or `dream.launch` has started this process."""
     return bool(environ.get(RENDEZVOUS))

@@ -55,6 +55,12 @@ class Arrays(Checkpointer):
 
     api = "torch"
 
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def types(self, model: Any) -> dict[str, str]:
+        return {name: array.dtype.name for name, array in model.items()}
+
     def model(self, model: Any, wanted: Wanted = every_array) -> dict[str, Any]:
         return {n: a.copy() for n, a in model.items() if wanted(n, a.nbytes)}
 
