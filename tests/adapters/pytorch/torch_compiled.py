@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,26 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
-Made = Callable[[], tuple[nn.Module, Any]]
-
 
 def net() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.LayerNorm(12), nn.Linear(12, 3))
-
-
-def of_a_model() -> tuple[nn.Module, Any]:
-    model = net()
-    return model, torch.compile(model, backend="aot_eager")
-
-
-def in_place() -> tuple[nn.Module, Any]:
-    model = net()
-    model.compile(backend="aot_eager")
-    return model, model
-
-
-KINDS: tuple[Made, ...] = (of_a_model, in_place)
 
 
 def train(model: nn.Module, called: Any) -> np.ndarray[Any, Any]:
@@ -54,13 +37,12 @@ def train(model: nn.Module, called: Any) -> np.ndarray[Any, Any]:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
 
 
-def counted(make: Made, *, block: bool, before: bool) -> tuple[dict[str, int], Any]:
-    """before: the model is made and compiled before the block."""
+def counted(*, block: bool) -> tuple[dict[str, int], Any]:
     torch._dynamo.reset()
     counters.clear()
-    made = make() if before else None
     with dream.strategy("mirrored") if block else nullcontext():
-        weights = train(*(made or make()))
+        model = net()
+        weights = train(model, torch.compile(model, backend="aot_eager"))
     stats, breaks = counters["stats"], counters["graph_break"]
     found = {"graphs": stats["unique_graphs"], "breaks": sum(breaks.values())}
     return found | {"recompiled": sum(counters["recompiles"].values())}, weights
@@ -68,10 +50,4 @@ def counted(make: Made, *, block: bool, before: bool) -> tuple[dict[str, int], A
 
 def run_all() -> dict[str, Any]:
     torch.set_num_threads(1)
-    found = {}
-    for make in KINDS:
-        found[make.__name__] = counted(make, block=False, before=False)
-        for before in (False, True):
-            name = f"{make.__name__} {'before' if before else 'in'} the block"
-            found[name] = counted(make, block=True, before=before)
-    return found
+    return {"alone": counted(block=False), "together": counted(block=True)}
