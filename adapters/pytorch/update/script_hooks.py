@@ -84,7 +84,8 @@ class ScriptHooks:
                 del self._waiting[key]
             elif tensor.grad is not None:
                 held[key] = tensor.grad.clone()
-        self._arrived = arrived = {}
+        arrived: dict[int, None] = {}
+        self._arrived = arrived
         try:
             yield held, arrived
         finally:
