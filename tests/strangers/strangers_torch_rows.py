@@ -35,7 +35,6 @@ ROWS: list[Row] = [
         reason="whether a batch is left out hangs on a loss before its backward, a rank's own",
     ),
     Row("bag_of_words"),
-    Row("best_weights_reloaded"),
     Row(
         "bfloat16_autocast",
         tolerance=2e-2,
