@@ -1,7 +1,8 @@
-"""What many ranks cost to start: until the last one is at its script's first line, after `import
-torch`, and the memory (PSS) of all of the job's processes then.
+"""What many ranks cost to start: until the last one is at its script's first line, after its
+imports, and the memory (PSS) of all of the job's processes then.
 
-    python benchmarks/many_ranks.py [--ranks 8] [--rounds 5] [--markdown] [--json FILE]
+    python benchmarks/many_ranks.py [--imports "dream, torch"] [--ranks 8] [--rounds 5] [--markdown]
+        [--json FILE]
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from time import perf_counter
 
 from _measure import arguments, dream_command, interleave, ratios, write_json
 
-SCRIPT = str(Path(__file__).with_name("_idle.py"))
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import {imports}
+print("first line", flush=True)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
 
 
 def main() -> int:
     parser = arguments(__doc__, rounds=5)
     parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--imports", default="torch", help="what the script imports (torch)")
     asked = parser.parse_args()
     memory: dict[str, list[float]] = {}
     many = f"{asked.ranks} ranks"
@@ -31,7 +40,7 @@ def main() -> int:
         f"{many} --no-warm": ["-n", str(asked.ranks), "--no-warm"],
     }
     times = interleave(
-        {name: partial(start, options, memory.setdefault(name, []))
+        {name: partial(start, asked.imports, options, memory.setdefault(name, []))
          for name, options in contenders.items()},
         rounds=asked.rounds, warmup=1,
     )  # fmt: skip
@@ -41,13 +50,14 @@ def main() -> int:
     return 0
 
 
-def start(options: list[str], memory: list[float]) -> float:
+def start(imports: str, options: list[str], memory: list[float]) -> float:
     """Return the seconds until every rank has said its first line."""
     with tempfile.TemporaryDirectory() as folder:
-        done = Path(folder, "done")
+        done, script = Path(folder, "done"), Path(folder, "script.py")
+        script.write_text(SCRIPT.format(imports=imports))
         begin = perf_counter()
         with subprocess.Popen(
-            [dream_command(), "run", *options, "--all-output", SCRIPT, str(done)],
+            [dream_command(), "run", *options, "--all-output", str(script), str(done)],
             env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
         ) as job:  # fmt: skip
             assert job.stdout is not None

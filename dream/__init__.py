@@ -15,6 +15,7 @@ from dream._strategy import Strategy, current, strategy
 from dream._topology import Topology
 from dream.collectives import Communicator, Handle
 from dream.launch.function import launch
+from dream.launch.joined import early
 from dream.strategies.making import communicator
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "strategy",
 ]
 __version__ = "0.1.0"
+early.watch_from_import()
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from dream._log import speak_as
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
 from dream.data import partition, tracked
+from dream.launch.joined.threads import share_cores
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import choice as choices
 from dream.strategies.choice import Choice, Randomness
@@ -66,6 +67,7 @@ def strategy(
     """
     place = cluster.detect()
     speak_as(place.rank)
+    share_cores(place)
     choice = choices.strategy(name, {"reduction": reduction, "devices": devices, **options}, place)
     return Strategy(
         choice, place, choices.framework(framework), choices.randomness(seed, randomness)

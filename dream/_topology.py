@@ -35,6 +35,9 @@ class Cluster:
     workers: every rank's own endpoint in rank order, for TensorFlow's gRPC; empty where the
         launcher gave none (they are then exchanged over the rendezvous).
     hosts: one name per node, in node order.
+    layout: every rank's node; empty where ranks lie over the nodes in blocks, equally many on each.
+    host: this node's name, where the launcher tells of the others' places nothing: `detect` then
+        asks the ranks; empty where that is done, or not needed.
     servers: how many ranks, the last ones, the launcher names parameter servers; None where it
         names no roles.
     evaluator: whether the launcher has this process stand beside the job, and evaluate what that
@@ -48,6 +51,8 @@ class Cluster:
     world_size: int = 1
     local_world_size: int = 1
     hosts: tuple[str, ...] = ("localhost",)
+    layout: tuple[int, ...] = ()
+    host: str = ""
     master: Endpoint | None = None
     rendezvous: Endpoint | None = None
     token: str = field(default="", repr=False)
@@ -75,6 +80,32 @@ class Cluster:
     @property
     def one_host(self) -> bool:
         return len(self.hosts) == 1
+
+    def node_of(self, rank: int) -> int:
+        """Which node a rank is on."""
+        return self.layout[rank] if self.layout else rank // self.local_world_size
+
+    def ranks_on(self, node: int) -> tuple[int, ...]:
+        """The ranks of a node."""
+        if self.layout:
+            return tuple(rank for rank, on in enumerate(self.layout) if on == node)
+        first = node * self.local_world_size
+        return tuple(range(first, min(first + self.local_world_size, self.world_size)))
+
+
+def own_gpu(place: Cluster, visible: int) -> int:
+    """Return which of the GPUs that this rank sees is its own: the only one, as where its launcher
+    shows each rank its own, or that of its local rank. ConfigurationError where there are several,
+    and fewer than ranks on this host. visible: how many it sees, at least 1."""
+    if visible == 1:
+        return 0
+    if visible >= place.local_world_size:
+        return place.local_rank
+    raise ConfigurationError(
+        f"Every rank needs a GPU of its own. Received: {visible} GPUs for {place.local_world_size} "
+        f"ranks on this host, of which this is local rank {place.local_rank}. Start {visible} "
+        "ranks, or show each of them its own by CUDA_VISIBLE_DEVICES (empty: none, the CPU)."
+    )
 
 
 def _check_rank(what: str, rank: int, of: str, size: int, source: str) -> None:

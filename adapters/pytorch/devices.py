@@ -11,6 +11,7 @@ import torch
 from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
+from dream._topology import own_gpu
 
 
 def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
@@ -47,14 +48,23 @@ def choose(plan: Plan) -> torch.device:
         )
     if visible == 0:
         return torch.device("cpu")
-    device = torch.device("cuda", plan.cluster.local_rank % visible)
+    device = torch.device("cuda", own_gpu(plan.cluster, visible))
     torch.cuda.set_device(device)
     return device
 
 
 def on_gpu(array: Any) -> torch.Tensor:
     """A NumPy array as a tensor on this rank's GPU."""
-    return torch.from_numpy(array).to(f"cuda:{cluster.detect().local_rank}")
+    own = own_gpu(cluster.detect(), torch.cuda.device_count())
+    return torch.from_numpy(array).to(f"cuda:{own}")
+
+
+def share_cores(share: int, allowed: int) -> None:
+    """Have torch compute with this rank's share of the cores, unless the script has said how many.
+    allowed: those that the process may run on, all of which torch takes by itself."""
+    taken = torch.get_num_threads()
+    if taken in (allowed, allowed // 2):  # a half, where cores have two threads each
+        torch.set_num_threads(min(share, taken))
 
 
 def seed(number: int) -> None:

@@ -27,15 +27,13 @@ def tensorflow(place: Cluster, reduction: str) -> Wire:
 
 
 def _over(place: Cluster, inside: Wire, everybody: Wire) -> Wire:
-    leaders = range(0, place.world_size, place.local_world_size)
-    between = everybody.group(leaders)
-    return Hierarchical(inside, between, everybody, place.local_world_size)
+    hosts = [place.ranks_on(node) for node in range(len(place.hosts))]
+    between = everybody.group([ranks[0] for ranks in hosts])
+    return Hierarchical(inside, between, everybody, hosts)
 
 
 def _inside(place: Cluster) -> Group:
-    first = place.node_rank * place.local_world_size
-    ranks = tuple(range(first, first + place.local_world_size))
-    return groups.of(place, ranks, _name(place))
+    return groups.of(place, place.ranks_on(place.node_rank), _name(place))
 
 
 def _name(place: Cluster) -> str:

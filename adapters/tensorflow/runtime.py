@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Cluster
+from dream._topology import Cluster, own_gpu
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.cluster import join, join_mesh
 from dream.adapters.tensorflow.errors import too_late
@@ -91,7 +91,7 @@ def mirrored(devices: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
 
 
 def local_device(place: Cluster, devices: int | None) -> str:
-    """The one device of this rank among several: the GPU of its local rank, else the CPU."""
+    """The one device of this rank among several: its own GPU, else the CPU."""
     if devices not in (None, 1):
         raise Unsupported(
             f"Across processes each rank drives one device. Received: devices={devices}, world "
@@ -100,13 +100,9 @@ def local_device(place: Cluster, devices: int | None) -> str:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return "CPU:0"
-    if place.local_rank >= len(gpus):
-        raise ConfigurationError(
-            f"Every rank needs a GPU of its own. Received: local rank {place.local_rank}, GPUs "
-            f"{len(gpus)}. Start fewer ranks, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
-        )
+    own = gpus[own_gpu(place, len(gpus))]
     try:
-        tf.config.set_visible_devices(gpus[place.local_rank], "GPU")
+        tf.config.set_visible_devices(own, "GPU")
     except RuntimeError as error:
         raise too_late("this rank's GPU") from error
     return "GPU:0"

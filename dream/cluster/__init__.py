@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dream.cluster.exchange import (
     Door,
+    detect,
     exchange,
     exchange_endpoints,
     found,
@@ -32,7 +33,6 @@ from dream.cluster.export import (
     horovod_environment,
     tf_config_text,
 )
-from dream.cluster.launchers import detect
 from dream.cluster.ports import (
     PortRange,
     listener_at,

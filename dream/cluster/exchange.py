@@ -3,17 +3,22 @@ open doors to one another."""
 
 from __future__ import annotations
 
+import json
+import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import final
 
 from dream._errors import WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.cluster import settings
+from dream.cluster import launchers, settings
 from dream.cluster.entrance import Welcome, expect, greet, new_word
+from dream.cluster.launcher import names_of_hosts
+from dream.cluster.placing import layout_of
 from dream.cluster.ports import (
     LOOPBACK,
     Reservation,
@@ -49,6 +54,46 @@ def exchange(cluster: Cluster, name: str, value: bytes, ranks: Sequence[int]) ->
     except Missing as error:
         raise _absent(cluster, error.keys, timeout) from error
     return [values[key] for key in keys]
+
+
+def detect(environ: Mapping[str, str] = os.environ, *, asks: bool = True) -> Cluster:
+    """Return this process's place among the ranks of its job.
+
+    Under starters that tell a rank nothing of the others' places (MPI, srun, ...) the first call
+    on several hosts is a meeting of all ranks. asks: whether to; without, or for an environment
+    that is not this process's, ranks are taken to lie in blocks."""
+    place = launchers.detect(environ)
+    return _located(place) if place.host and asks and environ is os.environ else place
+
+
+@cache
+def _located(place: Cluster) -> Cluster:
+    """Have the ranks tell one another which host they are on."""
+    told = _tell_all(place, "hosts", json.dumps([place.host, place.local_rank]))
+    layout = layout_of([(host, local) for host, local in map(json.loads, told)], place.source)
+    return replace(
+        place,
+        host="",
+        layout=layout,
+        node_rank=layout[place.rank],
+        local_world_size=layout.count(layout[place.rank]),
+        hosts=names_of_hosts(place.hosts[0], 1 + max(layout)),
+    )
+
+
+def _tell_all(place: Cluster, name: str, mine: str) -> list[str]:
+    """Return what every rank says: rank 0 puts it together, so that the calls grow with the ranks
+    and not with their square."""
+    if place.rank:
+        _put(rendezvous(place), f"{name}/{place.rank}", mine.encode(), startup_seconds())
+        said = posted(place, f"{name}/all")
+    else:
+        told = exchange(place, name, mine.encode(), range(place.world_size))
+        said = json.dumps([value.decode() for value in told]).encode()
+        post(place, f"{name}/all", said)
+    others = range(place.world_size) if place.rank == 0 else ()  # its store may end with it
+    exchange(place, f"{name}-read", b"read", others)
+    return [str(value) for value in json.loads(said)]
 
 
 def post(cluster: Cluster, key: str, value: bytes) -> None:

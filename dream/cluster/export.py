@@ -27,15 +27,16 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
     alone. The store's token rides in the address."""
     if cluster.rendezvous is None:
         return {}
-    store, nodes = cluster.rendezvous, len(cluster.hosts)
+    store = cluster.rendezvous
+    across = _hosts_with(cluster, cluster.local_rank)
     address = f"{store.host}:{store.port}/{cluster.token}" if cluster.token else store.host
     place = {
         "RANK": cluster.rank,
         "SIZE": cluster.world_size,
         "LOCAL_RANK": cluster.local_rank,
         "LOCAL_SIZE": cluster.local_world_size,
-        "CROSS_RANK": cluster.node_rank,
-        "CROSS_SIZE": nodes,
+        "CROSS_RANK": across.index(cluster.node_rank),
+        "CROSS_SIZE": len(across),
         "HOSTNAME": f"node{cluster.node_rank}",
         "GLOO_RENDEZVOUS_ADDR": address,
         "GLOO_RENDEZVOUS_PORT": store.port,
@@ -47,6 +48,13 @@ def horovod_environment(cluster: Cluster) -> dict[str, str]:
     if interface is not None:
         place["GLOO_IFACE"] = interface
     return {f"HOROVOD_{name}": str(value) for name, value in place.items()}
+
+
+def _hosts_with(cluster: Cluster, local_rank: int) -> list[int]:
+    """Return the hosts that have a rank of this local number, which Horovod's core connects."""
+    if not cluster.layout:
+        return list(range(len(cluster.hosts)))
+    return [node for node in range(len(cluster.hosts)) if cluster.layout.count(node) > local_rank]
 
 
 def interface_of(cluster: Cluster) -> str | None:

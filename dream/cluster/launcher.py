@@ -21,12 +21,16 @@ Environ = Mapping[str, str]
 @final
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where on the hosts a rank is: on host `node` of `nodes`, as `local_rank` of `local_size`."""
+    """Where on the hosts a rank is: on host `node` of `nodes`, as `local_rank` of `local_size`.
+
+    host: where the launcher tells no more than this rank's own place, which need not be in blocks:
+    this host's name, and of the rest what blocks would have."""
 
     local_rank: int
     local_size: int
     node: int
     nodes: int
+    host: str = ""
 
 
 @final
@@ -95,7 +99,6 @@ class Launcher:
             spot = self._spot(environ, rank, world_size)
         else:
             spot = self.spot(self, environ, rank, world_size)
-            self._check_blocks(spot, rank, world_size)
         master, store = self._services(environ, spot.nodes)
         hosts = environ.get(settings.HOSTS) if self.by_hand else None
         return replace(
@@ -103,24 +106,14 @@ class Launcher:
             local_rank=spot.local_rank,
             node_rank=spot.node,
             local_world_size=spot.local_size,
-            hosts=tuple(hosts.split(",")) if hosts else _names(master.host, spot.nodes),
+            hosts=tuple(hosts.split(",")) if hosts else names_of_hosts(master.host, spot.nodes),
+            host=spot.host,
             master=master,
             rendezvous=store,
             token=self._token(environ, world_size, spot.nodes),
             serves_rendezvous=rank == 0 and not self.ours,
             workers=self._workers(environ, rank, world_size),
         )
-
-    def _check_blocks(self, spot: Spot, rank: int, world_size: int) -> None:
-        """Everything that asks which ranks share a host reckons so."""
-        size, nodes = spot.local_size, spot.nodes
-        if (world_size, rank) != (size * nodes, spot.node * size + spot.local_rank):
-            raise ConfigurationError(
-                "Ranks must lie over the hosts in blocks, equally many on each. Received from "
-                f"{self.source}: rank {rank} of {world_size} is {spot.local_rank} of {size} on "
-                f"host {spot.node} of {nodes}. Start as many on each host, in order (srun "
-                "--ntasks-per-node N --distribution=block, mpirun --map-by ppr:N:node)."
-            )
 
     def _spot(self, environ: Environ, rank: int, world_size: int) -> Spot:
         local_rank, local_size = self._on_this_host(environ, rank, world_size)
@@ -222,6 +215,6 @@ class Launcher:
         return task.workers
 
 
-def _names(first: str, nodes: int) -> tuple[str, ...]:
+def names_of_hosts(first: str, nodes: int) -> tuple[str, ...]:
     """Name the hosts, of which launchers tell how many there are, and the name of the first."""
     return (first, *(f"node{node}" for node in range(1, nodes)))

@@ -23,7 +23,7 @@ from dream.cluster import nodes, placing, tf_config
 from dream.cluster.launcher import MASTER, Environ, Launcher
 from dream.cluster.ports import LOOPBACK
 
-TORCHRUN = Launcher(  # and Ray Train's workers, Determined's, AzureML's
+TORCHRUN = Launcher(  # and Ray Train's workers, Determined's
     source="torchrun",
     rank="RANK",
     size="WORLD_SIZE",
@@ -32,6 +32,14 @@ TORCHRUN = Launcher(  # and Ray Train's workers, Determined's, AzureML's
     node="GROUP_RANK",
     job=(*MASTER, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     by_hand=True,
+)
+AZURE = replace(  # its start of torch's processes: how many a host has follows from the hosts
+    TORCHRUN,
+    source="AzureML",
+    local_size="",
+    node="NODE_RANK",
+    nodes="AZUREML_NODE_COUNT",
+    marks=("AZUREML_NODE_COUNT", "LOCAL_RANK"),
 )
 DREAM = replace(TORCHRUN, source="dream run", ours=True)
 HOROVOD = Launcher(
@@ -52,7 +60,6 @@ OPEN_MPI = Launcher(
     job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"),
     local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
     local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-    nodes="OMPI_MCA_orte_num_nodes",
     spot=placing.mpi_spot,
     first=placing.allocated_first,  # mpirun itself may run on a host without ranks
     home=True,
@@ -99,6 +106,7 @@ FLUX = Launcher(
     local_rank="FLUX_TASK_LOCAL_ID",
     nodes="FLUX_JOB_NNODES",
     job=("FLUX_JOB_ID",),
+    spot=placing.flux_spot,
     marks=("FLUX_TASK_RANK",),
     first=placing.allocated_first,
     home=True,
@@ -145,6 +153,11 @@ def _pals(environ: Environ) -> Cluster | None:
     return PALS.read({**environ, "PMI_SIZE": str(hosts * int(size))})
 
 
+def _azure(environ: Environ) -> Cluster | None:
+    """torchrun inside AzureML tells more."""
+    return None if environ.get(TORCHRUN.local_size) else AZURE.read(environ)
+
+
 def _srun(environ: Environ) -> Cluster | None:
     """A shell on a terminal is one process, however many tasks its step has."""
     return None if _on_a_terminal(environ) else SRUN.read(environ)
@@ -158,6 +171,7 @@ def _on_a_terminal(environ: Environ) -> bool:
 
 READERS: tuple[Callable[[Environ], Cluster | None], ...] = (
     DREAM.read,
+    _azure,
     TORCHRUN.read,
     tf_config.read,
     HOROVOD.read,
@@ -224,8 +238,8 @@ def _say_of_a_pod(index: str) -> None:
     speak_as(0)  # a block does so only once it knows its place
     logger.info(
         "This pod is number %s of an Indexed Job (JOB_COMPLETION_INDEX), and trains alone. "
-        "If its pods are the hosts of one training, start each by `dream run --nnodes K "
-        "--node-rank $JOB_COMPLETION_INDEX --master-addr JOB-0.SUBDOMAIN -n N SCRIPT`.",
+        "If its pods are the hosts of one training, start each by `dream run --nnodes K -n N "
+        "SCRIPT`.",
         index,
     )
 

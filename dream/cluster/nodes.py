@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -40,7 +41,7 @@ class Platform:
     source: str
     node: str
     nodes: str
-    ranks: str = ""
+    ranks: tuple[str, ...] = ()
     host: str = ""
     port: str = ""
     marks: tuple[str, ...] = ()
@@ -76,12 +77,13 @@ class Platform:
         return integer(fixed, self.nodes, self.source, 1)
 
     def _ranks(self, environ: Environ) -> int | None:
-        told = environ.get(self.ranks, "")
+        name = next(filter(environ.get, self.ranks), "")
+        told = environ.get(name, "")
         if told in AUTO or told == "0":  # as SkyPilot says of hosts without GPUs
             return None
         if told == "cpu":
             return os.cpu_count()
-        return integer(environ, self.ranks, self.source, 1)
+        return integer(environ, name, self.source, 1)
 
 
 def _first_line(name: str) -> Callable[[Environ], str | None]:
@@ -92,7 +94,7 @@ TRAINER = Platform(
     source="Kubeflow Trainer",
     node="PET_NODE_RANK",
     nodes="PET_NNODES",
-    ranks="PET_NPROC_PER_NODE",
+    ranks=("PET_NPROC_PER_NODE",),
     host="PET_MASTER_ADDR",
     port="PET_MASTER_PORT",
 )
@@ -100,7 +102,7 @@ PYTORCH_JOB = Platform(  # and PAI, whose RANK counts hosts too
     source="a launcher of hosts (RANK without LOCAL_RANK)",
     node="RANK",
     nodes="WORLD_SIZE",
-    ranks="PET_NPROC_PER_NODE",
+    ranks=("PET_NPROC_PER_NODE", "PET_N_PROC_PER_NODE", "NPROC_PER_NODE"),
     host="MASTER_ADDR",
     port="MASTER_PORT",
     marks=("RANK",),
@@ -110,10 +112,11 @@ SKYPILOT = Platform(
     source="SkyPilot",
     node="SKYPILOT_NODE_RANK",
     nodes="SKYPILOT_NUM_NODES",
-    ranks="SKYPILOT_NUM_GPUS_PER_NODE",
+    ranks=("SKYPILOT_NUM_GPUS_PER_NODE",),
     first=_first_line("SKYPILOT_NODE_IPS"),
 )
-HOSTS = tuple(  # MosaicML's, RunPod's and whoever else's convention it is
+_COUNTS = ("NNODES", "NUM_NODES", "AZUREML_NODE_COUNT")
+HOSTS = tuple(  # MosaicML's, RunPod's, AzureML's and whoever else's convention it is
     Platform(
         source="a launcher of hosts (NODE_RANK without RANK)",
         node="NODE_RANK",
@@ -123,7 +126,28 @@ HOSTS = tuple(  # MosaicML's, RunPod's and whoever else's convention it is
         marks=("NODE_RANK",),
         absent=("RANK", "LOCAL_RANK"),
     )
-    for nodes in ("NNODES", "NUM_NODES")
+    for nodes in _COUNTS
+)
+INDEX = "JOB_COMPLETION_INDEX"
+
+
+def first_pod(environ: Environ) -> str | None:
+    """Return the name of an Indexed Job's first pod, "JOB-0.SUBDOMAIN", by this one's own."""
+    name, _, domain = socket.getfqdn().partition(".")
+    job, dash, index = name.rpartition("-")
+    return f"{job}-0.{domain}" if dash and domain and index == environ.get(INDEX) else None
+
+
+PODS = tuple(
+    Platform(
+        source="an Indexed Job",
+        node=INDEX,
+        nodes=nodes,
+        first=first_pod,
+        marks=(INDEX,),
+        absent=("RANK", "LOCAL_RANK", "NODE_RANK"),
+    )
+    for nodes in _COUNTS
 )
 
 
@@ -208,7 +232,7 @@ READERS: tuple[Callable[[Environ], NodePlace | None], ...] = (
     SKYPILOT.read,
     sagemaker,
     vertex,
-    *(row.read for row in HOSTS),
+    *(row.read for row in (*HOSTS, *PODS)),
 )
 
 
@@ -216,6 +240,13 @@ def node_place(environ: Environ = os.environ) -> NodePlace | None:
     """Return which host this is, where a platform has started one process on each."""
     places = (read(environ) for read in READERS)
     return next((place for place in places if place is not None), None)
+
+
+def pod_of(environ: Environ, nodes: int) -> NodePlace | None:
+    """Return which pod of an Indexed Job this is, whose number of pods the user says; None where
+    it is none. Its variables name it alone."""
+    told = {name: environ[name] for name in (INDEX, *MASTER) if environ.get(name)}
+    return PODS[0].read({**told, PODS[0].nodes: str(nodes)})
 
 
 def refuse_one_of_hosts(place: NodePlace | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dream._errors import ConfigurationError
 from dream.cluster.launcher import Environ, Launcher, Spot
@@ -74,7 +74,7 @@ def counts_of(text: str, name: str) -> list[int]:
 
 
 def slurm_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
-    """A task's place in its step: hosts may have unequally many."""
+    """A task's place in its step: hosts may have unequally many, dealt out in any order."""
     require(environ, (row.local_rank, row.node, _TASKS), row.source)
     counts = counts_of(environ[_TASKS], _TASKS)
     node = integer(environ, row.node, row.source)
@@ -83,7 +83,13 @@ def slurm_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> S
             f"{row.source} tells two different steps. Received: task {rank} of {world_size}, "
             f"{row.node}={node}, {_TASKS}={environ[_TASKS]}. Start the script by srun itself."
         )
-    return Spot(integer(environ, row.local_rank, row.source), counts[node], node, len(counts))
+    local = integer(environ, row.local_rank, row.source)
+    return _asked(local, counts[node], node, len(counts), f"node {node}")
+
+
+def _asked(local: int, size: int, node: int, nodes: int, host: str = "") -> Spot:
+    """A place among others that the ranks are to be asked for, save on one host."""
+    return Spot(local, size, node, nodes, (host or socket.gethostname()) if nodes > 1 else "")
 
 
 def slurm_first(environ: Environ) -> str | None:
@@ -94,7 +100,7 @@ def slurm_first(environ: Environ) -> str | None:
 
 def allocated_first(environ: Environ) -> str | None:
     """The first host that a batch system has given to the job, if there is one."""
-    for read in (_first_of_pbs, slurm_job_first, lsf_first):
+    for read in (_first_of_pbs, slurm_job_first, lsf_first, _azure_first):
         host = read(environ)
         if host:
             return host
@@ -108,6 +114,10 @@ def slurm_job_first(environ: Environ) -> str | None:
 
 def _first_of_pbs(environ: Environ) -> str | None:
     return next(iter(lines_of(environ, _PBS_HOSTS)), None)
+
+
+def _azure_first(environ: Environ) -> str | None:
+    return environ.get("AZ_BATCH_MASTER_NODE", "").rpartition(":")[0] or None
 
 
 def lsf_first(environ: Environ) -> str | None:
@@ -125,32 +135,48 @@ def lines_of(environ: Environ, name: str) -> list[str]:
 
 
 def mpi_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
-    """An MPI rank's place. MPI tells its place on its host and no host's number: ranks lie over the
-    hosts in blocks, unless it was told otherwise, which its place on the host then shows."""
+    """An MPI rank's place. MPI tells its place on its host, and no host's number."""
     require(environ, (row.local_rank, row.local_size), row.source)
     local = integer(environ, row.local_rank, row.source)
     size = integer(environ, row.local_size, row.source, 1)
-    nodes = -(-world_size // size)
-    if environ.get(row.nodes):
-        nodes = integer(environ, row.nodes, row.source, 1)
-    return Spot(local, size, rank // size, nodes)
+    return _asked(local, size, rank // size, -(-world_size // size))
+
+
+def flux_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
+    """Flux tells how many hosts there are, and not how many ranks this one has."""
+    require(environ, (row.local_rank, row.nodes), row.source)
+    nodes = integer(environ, row.nodes, row.source, 1)
+    return _among(integer(environ, row.local_rank, row.source), rank, world_size, nodes)
 
 
 def lsf_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """jsrun's place: hosts are in the job's rank file, the launching one first."""
     require(environ, (row.local_rank,), row.source)
-    hosts = list(dict.fromkeys(lines_of(environ, _LSF_RANKS)[1:])) or [socket.gethostname()]
-    own = socket.gethostname()
-    named = [host for host in hosts if host.partition(".")[0] == own.partition(".")[0]]
-    if world_size % len(hosts) or (len(hosts) > 1 and not named):
-        raise ConfigurationError(
-            f"{row.source} does not tell which host this is. Received: rank {rank} of "
-            f"{world_size}, this host {own}, hosts {', '.join(hosts)}. Start equally many ranks on "
-            "each host."
-        )
-    local = integer(environ, row.local_rank, row.source)
-    node = hosts.index(named[0]) if len(hosts) > 1 else 0
-    return Spot(local, world_size // len(hosts), node, len(hosts))
+    nodes = len({*lines_of(environ, _LSF_RANKS)[1:]}) or 1
+    return _among(integer(environ, row.local_rank, row.source), rank, world_size, nodes)
+
+
+def _among(local: int, rank: int, world_size: int, nodes: int) -> Spot:
+    """The place of a rank that is told how many hosts there may be."""
+    nodes = min(nodes, world_size)
+    size = max(-(-world_size // nodes), local + 1)
+    return _asked(local, size, min(rank // size, nodes - 1), nodes)
+
+
+def layout_of(told: Sequence[tuple[str, int]], source: str) -> tuple[int, ...]:
+    """Return each rank's host, numbered as they first come, from its host's name and local rank.
+    ConfigurationError where names do not tell hosts apart."""
+    names = [name for name, _ in told]
+    hosts = list(dict.fromkeys(names))
+    for host in hosts:
+        locals_ = sorted(local for name, local in told if name == host)
+        if locals_ != list(range(len(locals_))):
+            raise ConfigurationError(
+                "Ranks of several hosts give one name for them, so that nothing tells who is where."
+                f" Received from {source}: local ranks {', '.join(map(str, locals_))} on {host}. "
+                "Give hosts (or containers) names of their own."
+            )
+    return tuple(map(hosts.index, names))
 
 
 def one_a_host(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:

@@ -192,6 +192,8 @@ def serve(endpoint: Endpoint, token: str, remedy: str) -> Store:
         return Store(endpoint.host, endpoint.port, token)
     except OSError as error:
         what = "is busy" if error.errno == errno.EADDRINUSE else "cannot be listened on"
+        if error.errno == errno.EADDRNOTAVAIL:  # torchrun may put rank 0 elsewhere
+            remedy = "MASTER_ADDR to the host of rank 0, which this is, or " + remedy
         raise ConfigurationError(
             f"The rendezvous's address {what}. Received: {endpoint} ({error.strerror}). "
             f"Set {remedy}."

@@ -10,8 +10,9 @@ from dream.cluster.launcher import MASTER
 from dream.cluster.launchers import TORCHRUN
 
 _SHOWN = (TORCHRUN.rank, TORCHRUN.size, TORCHRUN.local_rank, TORCHRUN.local_size, TORCHRUN.node,
-          "NODE_RANK", "NNODES", "NUM_NODES", *MASTER, "TF_CONFIG",
-          "CLUSTER_SPEC", "JOB_COMPLETION_INDEX")  # fmt: skip
+          "NODE_RANK", "NNODES", "NUM_NODES", *MASTER, "TF_CONFIG", "NPROC_PER_NODE",
+          "CLUSTER_SPEC", "JOB_COMPLETION_INDEX", "AZUREML_NODE_COUNT",
+          "AZ_BATCH_MASTER_NODE")  # fmt: skip
 _PREFIXES = ("DREAM_", "HOROVOD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "MPI_LOCAL",
              "KUBERNETES_", "ALPS_", "MV2_", "PALS_", "FLUX_", "JSM_", "JAX_", "PET_", "SKYPILOT_",
              "SM_HOSTS", "SM_CURRENT", "SM_RESOURCE")  # fmt: skip

@@ -62,6 +62,7 @@ def read(environ: Mapping[str, str]) -> Cluster | None:
         world_size=len(names),
         local_world_size=names.count(mine),
         hosts=hosts,
+        layout=tuple(map(hosts.index, names)),
         master=master,
         rendezvous=store,
         token=token_of(

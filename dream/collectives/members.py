@@ -78,7 +78,7 @@ def board_of(place: Cluster, ranks: tuple[int, ...], name: str) -> Board:
 
 
 def _one_host(place: Cluster, ranks: Sequence[int]) -> bool:
-    nodes = {rank // place.local_world_size for rank in ranks}
+    nodes = {place.node_of(rank) for rank in ranks}
     return len(nodes) == 1 and hasattr(os, "memfd_create")
 
 

@@ -95,19 +95,25 @@ class Loop(Wire):
 
 @final
 class Hierarchical(Wire):
-    """Every host has as many ranks, numbered host by host; a host's first is its leader.
+    """A host's first rank is its leader.
 
     Between hosts an all_reduce of N bytes sends 2N(H-1)/H from each of H hosts, however many
     ranks they have; a broadcast at most N(H-1) from root's. The other collectives go by the wire
     of all ranks.
 
     inside: this host's ranks; its broadcast takes whatever it adds up. between: the leaders, in
-    host order; None on other ranks. everybody: all ranks.
+    host order; None on other ranks. everybody: all ranks. hosts: each one's ranks.
     """
 
-    def __init__(self, inside: Wire, between: Wire | None, everybody: Wire, local: int) -> None:
+    def __init__(
+        self, inside: Wire, between: Wire | None, everybody: Wire, hosts: Sequence[Sequence[int]]
+    ) -> None:
         self._inside, self._between, self._everybody = inside, between, everybody
-        self._local = local
+        self._places = {
+            rank: (host, place)
+            for host, ranks in enumerate(hosts)
+            for place, rank in enumerate(ranks)
+        }
 
     @property
     def name(self) -> str:
@@ -121,7 +127,7 @@ class Hierarchical(Wire):
 
     def broadcast(self, buffers: list[Native], root: int) -> list[Native]:
         """root's host takes part in its own broadcast twice: the leader may not be root."""
-        host, place = divmod(root, self._local)
+        host, place = self._places[root]
         if place:
             buffers = self._inside.broadcast(buffers, place)
         if self._between is not None:

@@ -70,9 +70,8 @@ class Watch:
     """
 
     def __init__(self, place: Cluster, store: Callable[[], PatientStore]) -> None:
-        first = place.rank - place.local_rank
         self._rank, self._make, self._process = place.rank, store, os.getpid()
-        self._others = [r for r in range(first, first + place.local_world_size) if r != place.rank]
+        self._others = [r for r in place.ranks_on(place.node_rank) if r != place.rank]
         self._ranks, self._host = range(place.world_size), place.node_rank
         self._seen: set[str] = set()
         self._told: list[str] = []

@@ -24,7 +24,6 @@ _GO_ON_LATER = 85
 """settings.GO_ON_LATER, which is not imported here."""
 
 PARENT = "DREAM_LAUNCHER"
-_TENSORFLOW = "dream.adapters.tensorflow.runtime:set_up_early"
 _VICTIM_TYPES = (
     "ConnectionError",
     "WorkerFailed",
@@ -70,7 +69,13 @@ def main() -> None:
     _tell_of_threads(tell)
     kind, name, *rest = sys.argv[1:]
     if os.environ.get("DREAM_STRATEGY"):
+        from dream.launch.joined.early import watch_tensorflow
+
         watch_tensorflow()
+    if os.environ.get("DREAM_RANKS_HERE"):
+        from dream.launch.joined.threads import share_before_imports
+
+        share_before_imports()
     try:
         _run(kind, name, rest)
     except SystemExit as error:
@@ -82,29 +87,6 @@ def main() -> None:
     else:
         # before the interpreter ends: peers may fail of it while this one still tidies up
         tell("left", 0, "")
-
-
-def watch_tensorflow() -> None:
-    """Under `--strategy`, set up what TensorFlow needs before a script's first op as soon as it is
-    imported; other frameworks may come first, or TensorFlow never."""
-    from dream import _framework, cluster
-    from dream.strategies import registry
-    from dream.strategies import spec as specs
-
-    asked = cluster.requested_framework()
-    if asked == "torch":
-        return
-
-    def imported() -> None:
-        if "tensorflow" not in sys.modules:
-            watch_tensorflow()
-        elif asked or ("torch" not in sys.modules and _framework.imported() == "tensorflow"):
-            request = cluster.requested_strategy()
-            assert request is not None
-            name, given = specs.parse_request(request)
-            registry.load(_TENSORFLOW)(name, given)
-
-    _framework.ImportWatch(imported).install()
 
 
 def _run(kind: str, name: str, arguments: list[str]) -> None:
@@ -137,7 +119,7 @@ def _explain(error: OSError) -> None:
     from dream import cluster
     from dream.files import first
 
-    first.explain(error, cluster.detect())
+    first.explain(error, cluster.detect(asks=False))
 
 
 def _fail(tell: Teller, error: BaseException) -> None:

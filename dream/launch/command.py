@@ -15,7 +15,7 @@ from pathlib import Path
 from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings
 from dream.cluster.launchers import several
-from dream.cluster.nodes import NodePlace, gpus_here, node_place
+from dream.cluster.nodes import INDEX, NodePlace, gpus_here, node_place, pod_of
 from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
 from dream.launch.ending import Outcome, explain
@@ -93,6 +93,14 @@ def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
     counted = (given.nnodes, given.node_rank) != (None, None)
     place = None if counted or environ.get(settings.RENDEZVOUS) else node_place(environ)
     addr, number = given.master_addr, given.master_port
+    if given.node_rank is None and isinstance(given.nnodes, int):
+        place = pod_of(environ, given.nnodes)
+    if place is None and not counted and environ.get(INDEX):
+        raise ConfigurationError(
+            "The pods of an Indexed Job may be the hosts of one training, or each train alone, and "
+            f"nothing says which. Received: {INDEX}={environ[INDEX]}, no --nnodes. Give --nnodes "
+            "K, the number of pods; or --nnodes 1."
+        )
     if place is None:
         nodes = 1 if given.nnodes is None else _most(given.nnodes)
         return NodePlace("the command line", given.node_rank or 0, nodes, None, addr, number)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from dream._topology import Cluster
 from dream.cluster import horovod_environment, settings, tf_config_text
 from dream.launch.job import Job
+from dream.launch.joined.threads import cores, thread_shares
 from dream.mixed import ranks
 
-_PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-"""Prefixes of what another launcher may have left behind."""
+_PLACES = ("HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_", "PMI_", "PMIX_")
+"""Prefixes of what another launcher may have left behind: an MPI that a rank finds would take PMI's
+place for its own, or abort."""
 
 _QUIET = {
     "PYTHONUNBUFFERED": "1",
@@ -94,32 +95,5 @@ def _defaults(job: Job, place: Cluster, user: Mapping[str, str]) -> dict[str, st
     if "HOROVOD_GLOO_IFACE" in defaults:  # torch's gloo has a name of its own for it
         defaults["GLOO_SOCKET_IFNAME"] = defaults["HOROVOD_GLOO_IFACE"]
     if job.n > 1:
-        defaults |= _threads(user, max(1, cores() // job.n))
+        defaults |= thread_shares(user, max(1, cores() // job.n))
     return defaults
-
-
-def _threads(user: Mapping[str, str], share: int) -> dict[str, str]:
-    """Share out the cores. A user's OMP_NUM_THREADS counts for the libraries beside OpenMP."""
-    threads = user.get("OMP_NUM_THREADS") or str(share)
-    # TensorFlow's second pool waits for input and peers more than it computes
-    return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": str(max(2, share)),
-    }
-
-
-def cores() -> int:
-    """Return the cores this process may use, by its affinity and its control group's quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(allowed or 1, _quota(Path("/sys/fs/cgroup/cpu.max"))))
-
-
-def _quota(file: Path) -> int:
-    try:
-        limit, period = file.read_text().split()
-    except (OSError, ValueError):
-        return 1 << 20
-    return 1 << 20 if limit == "max" else round(int(limit) / int(period))

@@ -156,7 +156,7 @@ def _a_core_each(told: Sequence[_Told]) -> bool:
 
 
 def _check_one_host(place: Cluster, ranks: Sequence[int]) -> None:
-    nodes = sorted({rank // place.local_world_size for rank in ranks})
+    nodes = {place.node_of(rank) for rank in ranks}
     if len(nodes) > 1:
         raise Unsupported(
             f"Memory is shared on one host only. Received: ranks {', '.join(map(str, ranks))} on "
@@ -189,7 +189,7 @@ def some(place: Cluster, parent: Sequence[int], ranks: Sequence[int], name: str)
 def serves(place: Cluster) -> bool:
     """Whether it can be had by all ranks alike: what `reduction="auto"` asks where tensors are on
     the CPU. The answer is said."""
-    if place.alone or place.local_world_size != place.world_size:
+    if place.alone or not place.one_host:
         return False
     try:
         everybody(place)

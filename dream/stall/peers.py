@@ -33,7 +33,8 @@ class SeenPeers:
         does not get to its interpreter."""
         self._place, self._held_seconds = place, held
         self._near: dict[int, Neighbour] = {}
-        self._strange = {rank for rank in self._here() if rank != place.rank}
+        here = place.ranks_on(place.node_rank)
+        self._strange = {rank for rank in here if rank != place.rank}
         self._far = {*range(place.world_size)} - self._strange - {place.rank}
         self._beats: dict[int, tuple[int, float]] = {}
         self._posted = False
@@ -89,11 +90,6 @@ class SeenPeers:
         if near is None or said is None or near.state in ("", "T", "t"):
             return []
         return stacks.ask(near.pid, int(said["signal"]), near.stacks)
-
-    def _here(self) -> range:
-        size = self._place.local_world_size
-        first = self._place.rank // size * size
-        return range(first, min(first + size, self._place.world_size))
 
     def _reading(self, rank: int, near: Neighbour) -> RankStatus:
         said, state = near.read(), near.state

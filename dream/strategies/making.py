@@ -8,6 +8,8 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._log import speak_as
 from dream._topology import Cluster
 from dream.collectives import Communicator, Loop, Members
+from dream.launch.joined import last_words
+from dream.launch.joined.threads import share_cores
 from dream.mixed import ranks
 from dream.strategies import choice as choices
 from dream.strategies import registry
@@ -44,6 +46,7 @@ def adapter(
         resyncs=ranks.resyncs(everybody, options),
     )
     stall.watch(place)
+    last_words.listen(place)
     made = registry.strategy(framework, spec.name)(plan)
     if isinstance(made, Adapter):
         return made
@@ -64,6 +67,7 @@ def communicator(
     """
     place = cluster.detect()
     speak_as(place.rank)
+    share_cores(place)
     chosen = choices.framework(framework) or _framework.of_script()
     if chosen is None and _framework.several():
         raise _framework.undecided(f"communicator({reduction!r})")
@@ -76,5 +80,6 @@ def communicator(
     reduction = ranks.reduction(reduction, everybody)
     connect = registry.reduction(chosen, reduction)
     stall.watch(place)
+    last_words.listen(place)
     wire = Loop() if place.alone else connect(place, reduction)
     return Communicator(wire, registry.tensors(chosen), Members.all_of(place), check=check)

@@ -108,9 +108,15 @@ def load(place: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
-        if module.startswith(_HOROVOD):
+        missing = error.name or ""
+        if missing and f"{module}.".startswith(f"{missing}.") and missing.startswith("dream."):
+            raise NotInstalled(
+                f"{missing} is not there. Needed by: {place}. The checkout has it as adapters/, "
+                "which an install puts in its place. Run: pip install -e ."
+            ) from error
+        if module.startswith(_HOROVOD) and place != _RING:
             load(_RING)()
-        missing = (error.name or "").partition(".")[0]
+        missing = missing.partition(".")[0]
         if missing not in _EXTRAS or not isinstance(error, ModuleNotFoundError):
             raise
         raise NotInstalled(

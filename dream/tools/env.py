@@ -26,8 +26,8 @@ from dream import cluster
 from dream._errors import DreamError
 from dream.files.whole import write_whole
 from dream.launch.ending import explain
-from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
+from dream.launch.joined.threads import cores
 from dream.shared_memory import status
 from dream.strategies import registry
 from dream.strategies import spec as specs
@@ -185,7 +185,7 @@ def _cluster() -> Facts:
     """Return where this process stands, and which variables say so."""
     variables = cluster.variables()
     try:
-        place = cluster.detect()
+        place = cluster.detect(asks=False)  # by itself: this process trains nothing
     except DreamError as error:
         return {"launcher": "cannot be told", "why": str(error), "variables": variables}
     return {

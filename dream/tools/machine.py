@@ -10,7 +10,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import monotonic
 from typing import final
 
-from dream.launch.environment import cores
+from dream.launch.joined.threads import cores
 
 _STAT = Path("/proc/stat")
 _IDLE = slice(3, 5)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import launch_scripts
 import pytest
 
 from dream import ConfigurationError
-from dream._topology import Cluster
-from dream.cluster import detect
+from dream._topology import Cluster, Endpoint
+from dream.cluster import detect, horovod_environment, rendezvous
+from dream.cluster.exchange import _located
 from dream.cluster.launchers import several
-from dream.cluster.nodes import gpus_here, node_place
-from dream.cluster.placing import counts_of, names_of
+from dream.cluster.nodes import gpus_here, node_place, pod_of
+from dream.cluster.placing import counts_of, layout_of, names_of
 
 Environ = dict[str, str]
 TOKEN = {"DREAM_TOKEN": "a-secret-of-several-hosts"}
@@ -81,6 +86,17 @@ def spot(environ: Environ) -> tuple[int, int, int, int, int, int]:
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
              "NODE_RANK": "1", **MASTER, **TOKEN},
             (3, 4, 1, 2, 1, 2), id="a worker of Ray Train"),
+        pytest.param(
+            {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1",
+             "AZUREML_NODE_COUNT": "2", **MASTER, **TOKEN},
+            (5, 8, 1, 4, 1, 2), id="AzureML's torch"),
+        pytest.param(
+            open_mpi(3, 1, PMIX_NAMESPACE="prterun-h-77@1", PRTE_LAUNCHED="1",
+                     AZ_BATCH_MASTER_NODE="10.0.0.4:6000"),
+            (3, 4, 1, 2, 1, 2), id="Open MPI 5, on AzureML"),
+        pytest.param(
+            {**open_mpi(1, 1, 2), "OMPI_MCA_orte_num_nodes": "2"},
+            (1, 2, 1, 2, 0, 1), id="mpirun, a host without ranks"),
     ],
 )  # fmt: skip
 def test_places(environ: Environ, place: tuple[int, ...]) -> None:
@@ -155,6 +171,20 @@ def test_one_process_is_alone(environ: Environ) -> None:
     assert detect(environ).alone
 
 
+def test_azures_first_host_is_its_own_word() -> None:
+    master = detect(open_mpi(3, 1, AZ_BATCH_MASTER_NODE="10.0.0.4:6000")).master
+    assert master is not None
+    assert master.host == "10.0.0.4"
+
+
+def test_a_rank_0_that_torchrun_put_on_another_host_is_told() -> None:
+    """192.0.2.1 is nobody's."""
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    place = detect({**torchrun, "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500", **TOKEN})
+    with pytest.raises(ConfigurationError, match="Set MASTER_ADDR to the host of rank 0"):
+        rendezvous(place)
+
+
 def test_the_inner_launcher_wins() -> None:
     torchrun = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert detect({**srun(0), **torchrun, **MASTER}).source == "torchrun"
@@ -169,10 +199,6 @@ def test_the_inner_launcher_wins() -> None:
     [
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "cannot be told: each would train a copy"),
         ({"PMIX_NAMESPACE": "x", "PMIX_RANK": "1"}, "PMIX_NAMESPACE=x"),
-        (open_mpi(1, 0, size=5, local_size=3, **MASTER), "in blocks, equally many on each"),
-        (open_mpi(2, 1, **MASTER), "in blocks, equally many on each"),  # mpirun --map-by node
-        (srun(2), "rank 2 of 3 is 0 of 1 on host 1 of 2"),
-        (srun(1, counts="2(x2)") | {"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}, "in blocks"),
         (open_mpi(3, 1), "does not tell rank 0's host"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK missing"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
@@ -207,6 +233,70 @@ def test_what_cannot_be_told_is_refused(environ: Environ, words: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         detect(environ)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "layout"),
+    [
+        (["a 0", "a 1", "b 0", "b 1"], (0, 0, 1, 1)),
+        (["a 0", "b 0", "a 1", "b 1"], (0, 1, 0, 1)),  # mpirun --map-by node, srun -m cyclic
+        (["a 0", "a 1", "b 0"], (0, 0, 1)),  # srun -N2 -n3
+        (["b 1", "a 0", "b 0"], (0, 1, 0)),
+    ],
+)
+def test_ranks_tell_one_another_where_they_are(told: list[str], layout: tuple[int, ...]) -> None:
+    """Each knows its own host alone, and the first sees nothing that is out of order."""
+    assert layout_of(parsed(told), "srun") == layout
+    with ThreadPoolExecutor(len(told)) as ranks:
+        port = launch_scripts.free_port()
+        environs = [
+            open_mpi(rank, int(local), len(told), 2 if host == "a" else 3, MASTER_ADDR="127.0.0.1",
+                     MASTER_PORT=str(port))
+            for rank, (host, local) in enumerate(map(str.split, told))
+        ]  # fmt: skip
+        alone = [
+            replace(detect(each), host=said[0]) for each, said in zip(environs, told, strict=True)
+        ]
+        places = list(ranks.map(_located, alone))
+    assert [place.node_rank for place in places] == [*layout]
+    for place in places:
+        assert place.local_world_size == layout.count(place.node_rank)
+        assert [place.node_of(rank) for rank in range(len(told))] == [*layout]
+        assert place.rank in place.ranks_on(place.node_rank)
+        assert len(place.hosts) == 1 + max(layout)
+
+
+def parsed(told: list[str]) -> list[tuple[str, int]]:
+    return [(one[0], int(one[2:])) for one in told]
+
+
+def test_two_hosts_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"local ranks 0, 0, 1, 1 on a\. Give hosts"):
+        layout_of(parsed(["a 0", "a 1", "a 0", "a 1"]), "Open MPI")
+
+
+def test_horovod_connects_the_ranks_of_one_local_number_alone() -> None:
+    place = Cluster("srun", 0, world_size=3, local_world_size=2, hosts=("a", "b"),
+                    layout=(0, 0, 1), rendezvous=Endpoint("127.0.0.1", 1))  # fmt: skip
+    told = [
+        horovod_environment(replace(place, rank=rank, local_rank=local, node_rank=node))
+        for rank, local, node in ((0, 0, 0), (1, 1, 0), (2, 0, 1))
+    ]
+    across = [(one["HOROVOD_CROSS_RANK"], one["HOROVOD_CROSS_SIZE"]) for one in told]
+    assert across == [("0", "2"), ("0", "1"), ("1", "2")]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_an_uneven_flux_job_is_asked_for(rank: int) -> None:
+    local = [0, 1, 0][rank]
+    environ = {
+        "FLUX_TASK_RANK": str(rank), "FLUX_JOB_SIZE": "3", "FLUX_TASK_LOCAL_ID": str(local),
+        "FLUX_JOB_NNODES": "2", "FLUX_JOB_ID": "f1", **MASTER, **TOKEN,
+    }  # fmt: skip
+    place = detect(environ)
+    assert place.host == socket.gethostname()
+    assert (place.rank, place.local_rank, len(place.hosts)) == (rank, local, 2)
+    assert not detect({**environ, "FLUX_JOB_NNODES": "1"}).host
 
 
 def test_several_hosts_of_a_cluster_share_the_homes_secret(tmp_path: Path) -> None:
@@ -251,6 +341,9 @@ def test_lists_of_hosts(text: str, names: list[str]) -> None:
         ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, '
           '"task": {"type": "workerpool1", "index": 0}}'}, (1, 2, None, "a", 2222)),
         ({"NODE_RANK": "1", "NUM_NODES": "2", **MASTER}, (1, 2, None, "10.0.0.1", 29500)),
+        ({"NODE_RANK": "1", "AZUREML_NODE_COUNT": "2", **MASTER}, (1, 2, None, "10.0.0.1", 29500)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "NPROC_PER_NODE": "8", **MASTER},
+         (1, 2, 8, "10.0.0.1", 29500)),
     ],
 )  # fmt: skip
 def test_platforms_that_start_one_process_a_host(
@@ -260,6 +353,26 @@ def test_platforms_that_start_one_process_a_host(
     assert found is not None
     told = (found.node, found.nodes, found.ranks, found.master_addr, found.master_port)
     assert told == place
+
+
+def test_a_pod_of_several_knows_the_first_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "train-ranks-0-3.train.ns.svc")
+    place = pod_of({"JOB_COMPLETION_INDEX": "3"}, 4)
+    assert place is not None
+    assert (place.node, place.nodes, place.master_addr) == (3, 4, "train-ranks-0-0.train.ns.svc")
+    assert pod_of({}, 4) is None
+    with pytest.raises(ConfigurationError, match="does not tell which host this is"):
+        pod_of({"JOB_COMPLETION_INDEX": "4"}, 4)
+    monkeypatch.setattr("socket.getfqdn", lambda: "a-laptop-3")
+    told = node_place({"JOB_COMPLETION_INDEX": "3", "NNODES": "4"})
+    assert told is not None
+    assert (told.node, told.nodes, told.master_addr) == (3, 4, None)
+
+
+def test_dream_run_asks_how_many_pods_there_are() -> None:
+    ran = launch_scripts.dream("run", "-n", "1", __file__, env={"JOB_COMPLETION_INDEX": "0"})
+    assert ran.returncode == 2
+    assert "Received: JOB_COMPLETION_INDEX=0, no --nnodes. Give --nnodes K" in ran.stderr
 
 
 def test_a_sagemaker_container_without_its_variables(

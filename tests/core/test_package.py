@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,3 +140,21 @@ def test_no_two_files_of_tests_share_a_name() -> None:
     scripts = [ROOT / "tests" / "strangers" / kind for kind in ("torch", "keras")]  # not imported
     names = [p.name for p in found if p.name != "conftest.py" and p.parent not in scripts]
     assert not {name for name in names if names.count(name) > 1}
+
+
+def test_a_checkout_that_is_not_installed_says_so(tmp_path: Path) -> None:
+    """The adapters come from beside the core, by an install."""
+    shutil.copytree(ROOT / "dream", tmp_path / "dream")
+    code = (
+        "import sys\n"
+        "sys.meta_path = [f for f in sys.meta_path if 'ditable' not in repr(f)]\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from dream.cli import main\n"
+        "sys.argv[1:] = ['strategies']\n"
+        "main()\n"
+    )
+    run = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, timeout=500)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "dream.adapters is not there" in done.stderr

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from netns import Host, Started
+from netns import DREAM, Host, Started
 
 SSHD = "/usr/sbin/sshd"
 _SERVER = """
@@ -29,6 +31,36 @@ StrictHostKeyChecking no
 UserKnownHostsFile {folder}/known
 LogLevel ERROR
 """
+
+
+TOKEN = "a-token-that-nobody-may-see"
+ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two that train, and one where `dream run` is typed."""
+
+    trained: list[Host]
+    typed: Host
+    option: str
+
+    @property
+    def names(self) -> str:
+        return ",".join(f"{host.address}:2" for host in self.trained)
+
+    def run(self, started: Started, *words: str) -> subprocess.Popen[str]:
+        command = (*DREAM, "run", "--hosts", self.names, self.option, *words)
+        return started.on(self.typed, *command, env={"DREAM_TOKEN": TOKEN})
+
+    def path(self, make: str, folder: Path) -> Mapping[str, str]:
+        """A PATH on which `mpirun` is that of a make, and ssh reaches the hosts."""
+        folder.mkdir()
+        ssh = f"{shutil.which('ssh')} {self.option.partition('=')[2]}"
+        for name, what in (("mpirun", shutil.which(make)), ("ssh", ssh)):
+            (folder / name).write_text(f'#!/bin/sh\nexec {what} "$@"\n')
+            (folder / name).chmod(0o755)
+        return {**ROOT_MAY, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 def why_not() -> str:

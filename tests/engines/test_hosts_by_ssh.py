@@ -2,89 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import netns
-import numpy as np
 import pytest
 from launch_scripts import dream, wait_for, write
-from netns import DREAM, Host, Started
-from sshd import servers, why_not
-from test_engines import ROOT_MAY, SCRIPT, start
+from netns import DREAM, Started
+from sshd import TOKEN, Hosts
 
-TOKEN = "a-token-that-nobody-may-see"
 WAITING = "mark(f'started{rank}')\nwhile True: time.sleep(0.05)\n"
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """Two that train, and one where `dream run` is typed."""
-
-    trained: list[Host]
-    typed: Host
-    option: str
-
-    @property
-    def names(self) -> str:
-        return ",".join(f"{host.address}:2" for host in self.trained)
-
-    def run(self, started: Started, *words: str) -> netns.subprocess.Popen[str]:
-        command = (*DREAM, "run", "--hosts", self.names, self.option, *words)
-        return started.on(self.typed, *command, env={"DREAM_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"})
-
-    def commands(self) -> list[str]:
-        """Every command line on every host."""
-        pids = [pid for host in (*self.trained, self.typed) for pid in host.pids()]
-        files = [Path(f"/proc/{pid}/cmdline") for pid in pids]
-        return [file.read_bytes().replace(b"\0", b" ").decode() for file in files if file.exists()]
-
-    def gone(self) -> bool:
-        """Whether nothing of a job is left anywhere, within a time."""
-        limit = time.monotonic() + 60
-        while left := [words for words in self.commands() if "script.py" in words]:
-            if time.monotonic() > limit:
-                pytest.fail(f"left: {left}")
-            time.sleep(0.1)
-        return True
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as held:
-        *trained, typed = held.enter_context(netns.hosts(3))
-        option = held.enter_context(servers(tmp_path_factory.mktemp("ssh"), trained))
-        yield Hosts(trained, typed, option)
-
-
-@pytest.fixture
-def started() -> Iterator[Started]:
-    with Started() as processes:
-        yield processes
-
-
-@pytest.mark.slow
-def test_hosts_train_one_model(hosts: Hosts, started: Started, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    (said,) = netns.ends([hosts.run(started, str(script), str(tmp_path))], time.monotonic(), 300)
-    assert said.code == 0, said.err
-    told = [json.loads((tmp_path / f"4-{rank}.json").read_text()) for rank in range(4)]
-    places = [(one["rank"], one["local"], one["node"]) for one in told]
-    assert places == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
-    assert all(one["weights"] == told[0]["weights"] for one in told)
-    (alone,) = start(script, [DREAM[0]], ranks=1)
-    np.testing.assert_allclose(told[0]["weights"], alone["weights"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -163,31 +94,3 @@ def test_a_host_that_is_lost_is_started_again(
 
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("make", ["mpirun.openmpi", "mpirun.mpich"])
-def test_mpiruns_of_two_makes_reach_two_hosts(
-    make: str, hosts: Hosts, started: Started, tmp_path: Path
-) -> None:
-    """They find ssh by PATH, and the host of rank 0 by what `dream run --on mpi` tells them."""
-    if shutil.which(make) is None:
-        pytest.skip(f"{make} is not installed: make engines")
-    programs, option = tmp_path / "bin", hosts.option.partition("=")[2]
-    programs.mkdir()
-    for name, what in (("mpirun", shutil.which(make)), ("ssh", f"{shutil.which('ssh')} {option}")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {what} "$@"\n')
-        (programs / name).chmod(0o755)
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    command = (*DREAM, "run", "--on", "mpi", "--hosts", hosts.names, str(script), str(tmp_path))
-    environ = {**ROOT_MAY, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    launcher = started.on(hosts.typed, *command, env=environ)
-    (said,) = netns.ends([launcher], time.monotonic(), 300)
-    assert said.code == 0, said.err[-3000:]
-    told = [json.loads((tmp_path / f"4-{rank}.json").read_text()) for rank in range(4)]
-    assert [(one["local"], one["node"]) for one in told] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    (alone,) = start(script, [DREAM[0]], ranks=1)
-    for one in told:
-        np.testing.assert_allclose(one["weights"], alone["weights"], rtol=0, atol=1e-6)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from launch_scripts import HEAD
 from netns import DREAM
-from test_engines import SCRIPT, start
 
 import dream
 
-cluster_utils = pytest.importorskip(
-    "ray.cluster_utils", reason="ray is not installed: pip install 'dream-systems[ray]'"
-)
-
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    head = {"num_cpus": 2, "include_dashboard": False}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
-    yield cluster.address
-    cluster.shutdown()
 
 
 def run(address: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -41,21 +23,8 @@ def run(address: str, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_ranks_of_two_raylets_train_one_model(address: str, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    ran = run(address, "--nnodes", "2", "-n", "2", str(script), str(tmp_path))
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    told = [json.loads((tmp_path / f"4-{rank}.json").read_text()) for rank in range(4)]
-    places = [(one["rank"], one["local"], one["node"]) for one in told]
-    assert places == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
-    (alone,) = start(script, [DREAM[0]], ranks=1)
-    for one in told:
-        np.testing.assert_allclose(one["weights"], alone["weights"], rtol=0, atol=1e-6)
-
-
 def test_a_failure_comes_home_and_a_lost_actor_is_started_again(
-    address: str, tmp_path: Path
+    raylets: str, tmp_path: Path
 ) -> None:
     """Rank 1 kills the actor that holds it, at the first start; then it raises an error."""
     script = tmp_path / "script.py"
@@ -67,7 +36,7 @@ def test_a_failure_comes_home_and_a_lost_actor_is_started_again(
         "if rank == 1: raise ValueError('this one')\n"
         "while True: time.sleep(0.05)\n"
     ))  # fmt: skip
-    ran = run(address, "-n", "2", "--max-restarts", "1", str(script))
+    ran = run(raylets, "-n", "2", "--max-restarts", "1", str(script))
     assert ran.returncode == 1
     assert "Lost with its host or actor: rank 1" in ran.stderr
     assert "Starting again, 1 of 1" in ran.stderr
@@ -84,10 +53,10 @@ def test_no_cluster_is_said(tmp_path: Path) -> None:
     assert "No Ray cluster answers" in ran.stderr
 
 
-def test_a_function_is_launched(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_launched(raylets: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_ADDRESS", raylets)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     try:
         assert dream.launch(os.getenv, "RANK", n=2, on="ray") == ["0", "1"]

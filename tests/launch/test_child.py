@@ -119,7 +119,7 @@ WATCH = """
 import sys
 from dream.strategies import registry
 registry.load = lambda place: lambda *given: print("set up", *given)
-from dream.launch.child import watch_tensorflow as watch
+from dream.launch.joined.early import watch_tensorflow as watch
 watch()
 """
 

@@ -10,8 +10,9 @@ import pytest
 from dream import ConfigurationError, Unsupported
 from dream._topology import Cluster, Endpoint
 from dream.cluster import detect
-from dream.launch.environment import _quota, cores, rank_environment
+from dream.launch.environment import rank_environment
 from dream.launch.job import Job, frameworks
+from dream.launch.joined.threads import _quota, cores
 
 
 def place(rank: int = 1, world_size: int = 2) -> Cluster:
@@ -56,11 +57,13 @@ def test_alone_no_tf_config() -> None:
 
 
 def test_another_launchers_place_is_not_ours() -> None:
-    stale = {"HOROVOD_RANK": "7", "TORCHELASTIC_RUN_ID": "x", "DREAM_STRATEGY": "x", "RANK": "7"}
+    stale = {"HOROVOD_RANK": "7", "TORCHELASTIC_RUN_ID": "x", "DREAM_STRATEGY": "x", "RANK": "7",
+             "PMI_SIZE": "2", "PMIX_NAMESPACE": "x"}  # fmt: skip
     environ = environment(environ=stale)
     assert (environ["HOROVOD_RANK"], environ["RANK"]) == ("1", "1")
     assert "TORCHELASTIC_RUN_ID" not in environ
     assert "DREAM_STRATEGY" not in environ
+    assert not [name for name in environ if name.startswith("PMI")]  # MPICH aborts where both are
 
 
 def test_the_cores_are_shared_out() -> None:

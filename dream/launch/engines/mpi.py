@@ -21,6 +21,7 @@ from dream.cluster.ports import LOOPBACK, own_address, port_of
 from dream.launch import child
 from dream.launch.engines.engine import LaunchEngine, carried, program, requests
 from dream.launch.engines.request import Request, interpreter
+from dream.launch.joined.threads import RANKS_HERE
 
 _HOW = "Install Open MPI (openmpi-bin), MPICH (mpich) or Intel MPI; or start ranks with --hosts."
 
@@ -49,7 +50,8 @@ def _become(command: list[str], environ: dict[str, str]) -> NoReturn:
 
 def _variables(request: Request) -> dict[str, str]:
     """Return what the ranks find in their environment, beside what mpirun sets."""
-    return requests(request) | _first(request)
+    here = {RANKS_HERE: str(request.ranks("mpirun is told how many there are"))}
+    return here | requests(request) | _first(request)
 
 
 def _first(request: Request) -> dict[str, str]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dream._errors import ConfigurationError, unknown
-from dream.launch.environment import cores
+from dream.launch.joined.threads import cores
 from dream.strategies import registry
 from dream.strategies import spec as specs
 from dream.strategies.spec import FRAMEWORKS, Framework

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, final, get_args
 
 from dream._errors import ConfigurationError, unknown
+from dream.tools.plan.goodput import Reliability
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Precision = Literal["float32", "bfloat16", "mixed_bfloat16", "mixed_float16"]
@@ -59,7 +60,7 @@ def check_devices(what: str, devices: int) -> None:
 class PlanRequest:
     """place: file.py:function. batch_size: the global one, None for the example's. memory: bytes
     of a device, None for the hardware's. scale: numbers of devices to simulate, with as many
-    samples on each as there are on one of `devices`."""
+    samples on each as there are on one of `devices`. reliability: of devices that fail."""
 
     place: str
     devices: int
@@ -67,6 +68,7 @@ class PlanRequest:
     batch_size: int | None
     training: TrainingSpec
     scale: tuple[int, ...] = ()
+    reliability: Reliability | None = None
 
     def __post_init__(self) -> None:
         check_devices("--devices", self.devices)

@@ -9,8 +9,8 @@ from dataclasses import fields
 from statistics import median
 from typing import Any, final
 
-from dream.launch.environment import cores
 from dream.launch.guard import temporary_folder
+from dream.launch.joined.threads import cores
 from dream.strategies.spec import Framework
 from dream.tools import frameworks, jobs
 from dream.tools.collectives import main

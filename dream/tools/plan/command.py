@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dream.tools.plan.goodput import Reliability
 
 
 def command(
@@ -17,7 +20,11 @@ def command(
         str | None, typer.Option(help="Of each, like 80GB. Default: the hardware's.")
     ] = None,
     hardware: Annotated[
-        str, typer.Option(help="t4, v100, a100-p4d, a100-dgx or h100; `here` calibrates.")
+        str,
+        typer.Option(
+            help="gtx-1080-ti, p100, v100-p3, v100, t4, a100-pcie, a100-p4d, a100-dgx or h100; a "
+            "FILE.toml or .json of yours; `here` calibrates."
+        ),
     ] = "h100",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="The same as --hardware here.")
@@ -32,6 +39,18 @@ def command(
     scale: Annotated[
         str, typer.Option(help="Numbers of devices to simulate besides, like 8,64,1024.")
     ] = "",
+    device_mtbf: Annotated[
+        float | None, typer.Option(help="Hours from a device's failure to its next: says goodput.")
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="That training stands still for a checkpoint.")
+    ] = 60,
+    checkpoint_every: Annotated[
+        float | None, typer.Option(help="Seconds between checkpoints. Default: the best.")
+    ] = None,
+    restart_seconds: Annotated[
+        float, typer.Option(help="From a failure until training goes on.")
+    ] = 300,
     measure: Annotated[
         bool, typer.Option("--measure", help="Train here at 1, 2 and 4 ranks and say the errors.")
     ] = False,
@@ -76,9 +95,26 @@ def command(
         batch_size,
         TrainingSpec(optimizer, precision, fused=not here),  # type: ignore[arg-type]  # checked there
         _counts(scale),
+        _reliability(device_mtbf, checkpoint_seconds, restart_seconds, checkpoint_every),
     )
     done = main(asked, Wish("here" if here else hardware, measure, timeout, json))
     raise typer.Exit(0 if done else 1)
+
+
+def _reliability(
+    hours: float | None, checkpoint: float, restart: float, every: float | None
+) -> Reliability | None:
+    from dream._errors import ConfigurationError
+    from dream.tools.plan.goodput import HOUR, Reliability
+
+    if hours is not None:
+        return Reliability(hours * HOUR, checkpoint, restart, every)
+    if every is not None:
+        raise ConfigurationError(
+            "Goodput needs to know how often devices fail. Received: --checkpoint-every "
+            f"{every:g} without --device-mtbf. Give --device-mtbf HOURS too."
+        )
+    return None
 
 
 def _counts(text: str) -> tuple[int, ...]:

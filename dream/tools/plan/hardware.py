@@ -93,65 +93,100 @@ BANDWIDTH_REACHED = 0.8
 85 % of NVLink's (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, says what bus bandwidth is)."""
 LAUNCH = 5e-6
 """Seconds: an operation of an eager framework."""
+PCIE_3, PCIE_4 = 15.75, 31.5
+"""GB/s of 16 lanes, one way: 8 and 16 GT/s a lane, of which 128 of 130 bits are data (PCI-SIG)."""
 NVLINK_HOP, PCIE_HOP, NETWORK_HOP, CALL = 3.4e-6, 5.7e-6, 14e-6, 8.4e-6
 """Seconds of NCCL's ring, protocol Simple, and of each call: its tuning model
 (github.com/NVIDIA/nccl, src/graph/tuning.cc, hwLat and baseLat)."""
 _NCCL = "latencies: github.com/NVIDIA/nccl, src/graph/tuning.cc of 2022 and later"
 
-_REACHED = (
-    f"assumed: {FLOPS_REACHED:.0%} of the peak FLOP/s (arXiv:2104.04473, arXiv:2204.02311) and "
-    f"{BANDWIDTH_REACHED:.0%} of bandwidths are reached; an operation costs {LAUNCH * 1e6:.0f} us"
-)
+
+def _reached(flops: float, bandwidth: float) -> str:
+    return (
+        f"assumed: {flops:.0%} of the peak FLOP/s (arXiv:2104.04473, arXiv:2204.02311) and "
+        f"{bandwidth:.0%} of bandwidths are reached; an operation costs {LAUNCH * 1e6:.0f} us"
+    )
 
 
-def _made(
+def made(
     name: str,
-    memory: int,
+    memory: float,
     tflops: Mapping[str, float],
     bandwidth: float,
     per_host: int,
     near: tuple[float, float],
     host_network: float,
     sources: tuple[str, ...],
+    *,
+    flops_reached: float = FLOPS_REACHED,
+    bandwidth_reached: float = BANDWIDTH_REACHED,
 ) -> Hardware:
-    """memory in GiB; bandwidth and links in GB/s, links one way: (latency, of a device).
-    host_network: of a host, one way, which its devices share."""
+    """Make hardware of its makers' peaks. memory in GiB; bandwidth and links in GB/s, links one
+    way: (latency, of a device). host_network: of a host, one way, which its devices share."""
     rates: dict[str, dict[Kind, float]] = {}
     for dtype, peak in tflops.items():
-        reached = peak * TFLOP * FLOPS_REACHED
+        reached = peak * TFLOP * flops_reached
         rates[dtype] = {"matmul": reached, "convolution": reached, "other": reached}
     latency, near_bandwidth = near
     share = host_network / per_host
     return Hardware(
         name=name,
-        memory=memory * GIB,
+        memory=round(memory * GIB),
         flops=rates,
-        bandwidth=bandwidth * GB * BANDWIDTH_REACHED,
+        bandwidth=bandwidth * GB * bandwidth_reached,
         launch=LAUNCH,
         per_host=per_host,
-        near=NetworkLink(latency, near_bandwidth * GB * BANDWIDTH_REACHED),
-        far=NetworkLink(NETWORK_HOP, share * GB * BANDWIDTH_REACHED),
+        near=NetworkLink(latency, near_bandwidth * GB * bandwidth_reached),
+        far=NetworkLink(NETWORK_HOP, share * GB * bandwidth_reached),
         call=CALL,
         overlaps=True,
         fused=True,
-        sources=(*sources, _NCCL, _REACHED),
+        sources=(*sources, _NCCL, _reached(flops_reached, bandwidth_reached)),
     )
 
 
+_SHARED = "assumed: a device has its 16 lanes of PCIe to itself; a host's network card is {} Gb/s"
 PRESETS: Mapping[str, Hardware] = {
-    "t4": _made(
+    "gtx-1080-ti": made(
+        "GTX 1080 Ti (4 in a host, PCIe 3, 10 Gb/s)", 11, {"float32": 11.3, "float16": 0.177}, 484,
+        4, (PCIE_HOP, PCIE_3), 1.25,
+        ("NVIDIA GeForce GTX 1080 Ti specifications: 3584 cores at 1.582 GHz, 11 GB, 484 GB/s, "
+         "PCIe 3", "NVIDIA CUDA C++ programming guide, arithmetic instructions: capability 6.1 "
+         "does a 64th as many float16 operations as float32 ones", _SHARED.format(10)),
+    ),
+    "p100": made(
+        "P100 PCIe (4 in a host, PCIe 3, 25 Gb/s)", 16, {"float32": 9.3, "float16": 18.7}, 732,
+        4, (PCIE_HOP, PCIE_3), 3.125,
+        ("NVIDIA Tesla P100 PCIe datasheet: 9.3 TFLOPS float32, 18.7 float16 without tensor cores, "
+         "732 GB/s, PCIe 3 x16", "arXiv:1802.05799: servers of 4 P100, 25 Gb/s"),
+    ),
+    "v100-p3": made(
+        "V100 SXM2 (p3.8xlarge: 4 in a host, NVLink, 10 Gb/s)", 16,
+        {"float32": 15.7, "float16": 125}, 900, 4, (NVLINK_HOP, 100), 1.25,
+        ("NVIDIA V100 datasheet: 15.7 TFLOPS float32, 125 tensor, 900 GB/s, six NVLinks of 25 GB/s "
+         "each way", "Amazon EC2 P3 instances: p3.8xlarge, 4 V100 of 16 GB, 10 Gb/s",
+         "assumed: four of a device's six links reach the other three of its host"),
+    ),
+    "a100-pcie": made(
+        "A100 40GB PCIe (8 in a host, PCIe 4, 200 Gb/s)", 40,
+        {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312}, 1555,
+        8, (PCIE_HOP, PCIE_4), 25,
+        ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 1555 GB/s (40GB), "
+         "PCIe 4 x16", _SHARED.format(200)),
+    ),
+    "t4": made(
         "T4 (4 in a host, PCIe 3, 50 Gb/s)", 16, {"float32": 8.1, "float16": 65}, 320,
-        4, (PCIE_HOP, 15.75), 6.25,
+        4, (PCIE_HOP, PCIE_3), 6.25,
         ("NVIDIA T4 Tensor Core GPU datasheet: 8.1 TFLOPS float32, 65 mixed, 320 GB/s, PCIe 3 x16",
          "Amazon EC2 G4 instances: g4dn.12xlarge, 4 T4, 50 Gb/s"),
     ),
-    "v100": _made(
+    "v100": made(
         "V100 SXM2 with NVLink (p3dn: 8 in a host, 100 Gb/s)", 32,
         {"float32": 15.7, "float16": 125}, 900, 8, (NVLINK_HOP, 150), 12.5,
         ("NVIDIA V100 datasheet: 15.7 TFLOPS float32, 125 tensor, 900 GB/s, NVLink 300 GB/s both "
          "ways", "Amazon EC2 P3 instances: p3dn.24xlarge, 8 V100 of 32 GB, 100 Gb/s"),
     ),
-    "a100-p4d": _made(
+    "a100-p4d": made(
         "A100 40GB (p4d: 8 in a host, 400 Gb/s)", 40,
         {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312}, 1555,
         8, (NVLINK_HOP, 300), 50,
@@ -159,7 +194,7 @@ PRESETS: Mapping[str, Hardware] = {
          "NVLink 600 GB/s both ways", "Amazon EC2 P4 instances: p4d.24xlarge, 8 A100 of 40 GB, "
          "400 Gb/s"),
     ),
-    "a100-dgx": _made(
+    "a100-dgx": made(
         "A100 80GB (DGX: 8 in a host, 8 x 200 Gb/s)", 80,
         {"float32": 19.5, "tfloat32": 156, "bfloat16": 312, "float16": 312}, 2039,
         8, (NVLINK_HOP, 300), 200,
@@ -167,7 +202,7 @@ PRESETS: Mapping[str, Hardware] = {
          "SXM), NVLink 600 GB/s both ways",
          "NVIDIA DGX A100 datasheet: 8 single-port ConnectX-6/7 of 200 Gb/s for compute"),
     ),
-    "h100": _made(
+    "h100": made(
         "H100 SXM (DGX: 8 in a host, 8 x 400 Gb/s)", 80,
         {"float32": 67, "tfloat32": 494.5, "bfloat16": 989, "float16": 989}, 3350,
         8, (NVLINK_HOP, 450), 400,
@@ -179,6 +214,7 @@ PRESETS: Mapping[str, Hardware] = {
 
 
 def preset(name: str) -> Hardware:
+    """Return the hardware of a name."""
     if name not in PRESETS:
         raise unknown("hardware", name, PRESETS)
     return PRESETS[name]

@@ -18,7 +18,7 @@ from dream.files.whole import write_json
 from dream.strategies.spec import Framework
 from dream.tools import frameworks
 from dream.tools.model_process import ModelProcess
-from dream.tools.plan import hardware, planned, report
+from dream.tools.plan import hardware, hardware_file, planned, report
 from dream.tools.plan.asked import PlanRequest, TrainingSpec
 from dream.tools.plan.calibrate import ThisMachine
 from dream.tools.plan.forecast import Source, best, forecast, ops_of
@@ -121,7 +121,7 @@ class _Reader:
 @final
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """hardware: a preset's name, or "here". measure: hold the forecasts against runs here.
+    """hardware: a preset's name, a file, or "here". measure: hold the forecasts against runs here.
     timeout: seconds that a step may take."""
 
     hardware: str
@@ -132,7 +132,7 @@ class Wish:
 
 def main(asked: PlanRequest, wish: Wish) -> bool:
     """Plan, show and write. Whether something fits, and what was measured is within bounds."""
-    known = None if wish.hardware == "here" else hardware.preset(wish.hardware)
+    known = _known(wish.hardware)
     with planned.open_model(asked.place, wish.timeout) as held:
         told = planned.build_model(asked, held)
         machine = _machine(known, told.framework, asked, (asked.devices,), wish.timeout)
@@ -142,6 +142,13 @@ def main(asked: PlanRequest, wish: Wish) -> bool:
     if wish.json is not None:
         write_json(wish.json, report.document(plan, runs))
     return best(plan.forecasts) is not None and all(run.within for run in runs)
+
+
+def _known(name: str) -> Hardware | None:
+    """Hardware that need not be measured."""
+    if name == "here":
+        return None
+    return hardware_file.read(name) if hardware_file.is_file(name) else hardware.preset(name)
 
 
 def _machine(

@@ -14,6 +14,7 @@ from dream.tools.model_process import ModelProcess, open_process
 from dream.tools.plan import worker
 from dream.tools.plan.asked import PlanRequest, TrainingSpec
 from dream.tools.plan.forecast import Forecast, Source, best, forecast, ops_of, sentence
+from dream.tools.plan.goodput import Goodput, Reliability, goodput
 from dream.tools.plan.hardware import Hardware, Machine
 from dream.tools.plan.measure import RANKS, can_run
 from dream.tools.plan.sketch import Candidate, ModelFacts, StrategyKind, candidates, like
@@ -105,6 +106,7 @@ class ModelPlan:
     left_out: Mapping[str, str]
     forecasts: Sequence[Forecast]
     points: Sequence[Point]
+    reliability: Reliability | None = None
 
     @property
     def sentence(self) -> str:
@@ -113,6 +115,18 @@ class ModelPlan:
     @property
     def loss(self) -> str:
         return self.told.loss
+
+    @property
+    def goodputs(self) -> Sequence[tuple[Forecast, Goodput]]:
+        """What is taken for each number of devices, and what failures leave of it."""
+        if self.reliability is None:
+            return []
+        taken = [best(self.forecasts), *(point.taken for point in self.points)]
+        return [
+            (one, goodput(self.reliability, one.candidate.devices))
+            for one in taken
+            if one is not None
+        ]
 
 
 def open_model(place: str, timeout: float) -> AbstractContextManager[ModelProcess]:
@@ -152,6 +166,7 @@ def plan(asked: PlanRequest, machine: Machine, held: ModelProcess, model: ModelF
         left_out,
         forecasts,
         scaling(source, machine, share, asked.scale, dtype, limit, model.kinds),
+        asked.reliability,
     )
 
 

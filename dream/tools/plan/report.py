@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dream.launch.environment import cores
+from dream.launch.joined.threads import cores
 from dream.tools import tables
 from dream.tools.output import screen
 from dream.tools.plan.forecast import Forecast
+from dream.tools.plan.goodput import HOUR, Goodput
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
 from dream.tools.plan.sketch import STRATEGY_KINDS
@@ -30,6 +31,10 @@ def show(plan: ModelPlan, runs: Sequence[Measured] = (), console: Console | None
     if plan.points:
         console.print(Text("Simulated, not measured: as many samples on each device", style="bold"))
         tables.show(console, _points(plan.points), 2)
+        console.print()
+    if plan.goodputs:
+        console.print(Text("Where devices fail", style="bold"))
+        tables.show(console, _goodputs(plan.goodputs), 2)
         console.print()
     if runs:
         console.print(Text("Forecast and measured on this machine", style="bold"))
@@ -60,6 +65,14 @@ def notes(plan: ModelPlan, *, several: bool) -> Iterator[str]:
         "Not in the peak: what an allocator leaves unused between tensors, and what the device's "
         "own libraries take."
     )
+    if plan.reliability is not None:
+        asked = plan.reliability
+        yield (
+            f"Goodput: the share of time that is training which lasts, if each device fails once "
+            f"in {duration(asked.between)}, at random, a checkpoint stops training for "
+            f"{duration(asked.checkpoint)} and a restart takes {duration(asked.restart)} (Young, "
+            "CACM 17(9), 1974; Daly, FGCS 22(3), 2006)."
+        )
     if any(one.candidate.split for one in plan.forecasts):
         yield (
             "Strategies that split the model were rehearsed: their own code ran without values in "
@@ -110,6 +123,23 @@ def _points(points: Sequence[Point]) -> Table:
             size(taken.sent),
             seconds(taken.time.step),
             f"{point.efficiency:.0%}",
+        )
+    return shown
+
+
+def _goodputs(found: Sequence[tuple[Forecast, Goodput]]) -> Table:
+    shown = table(
+        "strategy", "devices", "a failure every", "checkpoint every", "goodput", "samples/s left",
+        words=["strategy"],
+    )  # fmt: skip
+    for one, left in found:
+        shown.add_row(
+            one.candidate.label,
+            f"{one.candidate.devices:,}",
+            duration(left.between),
+            duration(left.every),
+            f"{left.share:.1%}",
+            f"{one.samples_per_second * left.share:,.4g}",
         )
     return shown
 
@@ -171,6 +201,14 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
+def duration(value: float) -> str:
+    """`12.3 min`."""
+    for unit, length in (("h", HOUR), ("min", 60.0)):
+        if value >= length:
+            return f"{value / length:,.3g} {unit}"
+    return seconds(value)
+
+
 Figures = dict[str, object]
 
 
@@ -185,6 +223,9 @@ def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
         "strategies": [_forecast_figures(one) for one in plan.forecasts],
         "left_out": dict(plan.left_out),
         "simulated": [_point_figures(point) for point in plan.points],
+        "goodput": [
+            {"devices": one.candidate.devices, **asdict(left)} for one, left in plan.goodputs
+        ],
         "measured": [_measured_figures(run) for run in runs],
         "sentence": plan.sentence,
     }

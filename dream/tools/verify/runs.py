@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, final
 from dream._errors import ConfigurationError, Unsupported, said
 from dream.launch import start
 from dream.launch.ending import explain
-from dream.launch.environment import cores
 from dream.launch.job import Job
+from dream.launch.joined.threads import cores
 from dream.strategies import spec as specs
 from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import placing, record, support

@@ -94,7 +94,7 @@ def refuse_mixed(plan: Plan) -> None:
 
 def _check(plan: Plan, device: str, reduction: str) -> None:
     place = plan.cluster
-    hosts = place.world_size // place.local_world_size
+    hosts = len(place.hosts)
     if hosts > 1:
         raise _elsewhere(f"{place.world_size} ranks on {hosts} hosts")
     if device != "cpu":

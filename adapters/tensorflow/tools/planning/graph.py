@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
-from dream.launch.environment import cores
+from dream.launch.joined.threads import cores
 from dream.tools.plan.sketch import Kind, Phase
 
 _SAME = {

@@ -157,7 +157,7 @@ _BACKWARD = 2 / 3
 
 def _horovod() -> list[PublishedRow]:
     """Servers of 4 GPUs on PCIe 3, 25 Gbit/s each. In per cent of as many devices alone."""
-    pcie = NetworkLink(machines.PCIE_HOP, 15.75 * GB * BANDWIDTH_REACHED)
+    pcie = NetworkLink(machines.PCIE_HOP, machines.PCIE_3 * GB * BANDWIDTH_REACHED)
     network = NetworkLink(machines.NETWORK_HOP, 25 / 8 / 4 * GB * BANDWIDTH_REACHED)
     hosts = replace(_SELENE, per_host=4, near=pcie, far=network)
     published = (
