@@ -290,7 +290,7 @@ class Strategy:
         """
         from dream.checkpoint.checkpointer import Parts  # on use: `import dream` stays quick
 
-        kept = self._checkpoints_of(model)
+        kept = self.checkpoints_of(model)
         parts = Parts.of(model, optimizer, scheduler, data)
         return kept.save(path, parts, step, extra=extra or {}, keep=keep, best=best)
 
@@ -318,7 +318,7 @@ class Strategy:
         """
         from dream.checkpoint.checkpointer import Parts
 
-        kept = self._checkpoints_of(model)
+        kept = self.checkpoints_of(model)
         parts = Parts.of(model, optimizer, scheduler, data)
         return kept.load(path, parts, strict=strict)
 
@@ -329,7 +329,9 @@ class Strategy:
         on every rank, once a step; False until `save` or `load` was called."""
         return self._checkpoints is not None and self._checkpoints.leaving()
 
-    def _checkpoints_of(self, model: Any) -> TrainingCheckpoints:
+    def checkpoints_of(self, model: Any) -> TrainingCheckpoints:
+        """What saves and loads the block's training; for adapters. model: says of which
+        framework."""
         if self._checkpoints is None:
             from dream import __version__
             from dream.checkpoint.training import TrainingCheckpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, final
 
 import torch
@@ -11,11 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream import cluster, stall
+from dream import _strategy, cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch import phases
-from dream.adapters.pytorch.checkpoint.checkpointer import UnsavedTraining
+from dream.adapters.pytorch.checkpoint.untouched import UntouchedTraining
 from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
@@ -50,6 +51,8 @@ class TorchAdapter(Adapter):
         self._sharder = own.sharder()
         self._keras = _keras_of(own)
         self._hooks = Hooks()
+        self._untouched = UntouchedTraining(own.name, own.checkpointer, own.world)
+        self._sharder.passes = self._untouched.iterate
         self._hooks.made_of("loader", self._sharder.made)
         self._hooks.made("loader", own.follow)
         self._hooks.made("module", own.modes.add)
@@ -69,7 +72,7 @@ class TorchAdapter(Adapter):
             ReadNumbers(own.shares).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
-        self._unsaved = UnsavedTraining()
+        self._untouched.subscribe(self._hooks)
         self._events = EventFiles(self._hooks.patches) if own.world.world_size > 1 else None
 
     @property
@@ -92,12 +95,17 @@ class TorchAdapter(Adapter):
             self.parallelism.in_step.start()
             self.parallelism.draws.open()
         self.parallelism.opened()
-        self._unsaved.watch()
+        block = _strategy.current()
+        self._untouched.enter(None if block is None else block.checkpoints_of)
         if self._events is not None:
             self._events.enter()
 
     def exit(self) -> None:
-        self._unsaved.rest()
+        with ExitStack() as ends:
+            ends.callback(self._close)
+            ends.callback(self._untouched.exit)
+
+    def _close(self) -> None:
         if self._events is not None:
             self._events.exit()
         if self._keras is not None:
@@ -171,7 +179,7 @@ class TorchAdapter(Adapter):
         return self.parallelism.full_state(model)
 
     def checkpointer(self, model: Any) -> Checkpointer:
-        self._unsaved.known = True
+        self._untouched.taken()
         own = self.parallelism.checkpointer()
         self._refuse_keras(model)
         return (self._keras and self._keras.checkpointer(model)) or own

@@ -98,6 +98,44 @@ class Parts:
         return next(iter(self.models.values()), None)
 
 
+class SelfSaved(ABC):
+    """What a training is that is saved by itself, at ends of steps. at_the_end: whether it can be
+    gone on with from where the block ends."""
+
+    at_the_end = False
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """What is saved now."""
+
+    @abstractmethod
+    def extra(self) -> Mapping[str, Any] | None:
+        """What is kept with it; None where it is not to be saved any more. Every rank calls it."""
+
+    @abstractmethod
+    def refuses(self, error: Exception) -> bool:
+        """Whether what cannot be saved is said, and trained on without; else it is an error."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Given(SelfSaved):
+    """What a script has said."""
+
+    given: Parts
+    at_the_end = True
+
+    def parts(self) -> Parts:
+        return self.given
+
+    def extra(self) -> Mapping[str, Any]:
+        return {}
+
+    def refuses(self, error: Exception) -> bool:
+        del error
+        return False
+
+
 def _named(given: Any) -> dict[str, Any]:
     if given is None:
         return {}

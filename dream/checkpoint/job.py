@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import NAMES, CheckpointContent, check_names
 from dream.checkpoint.folder import STATE, CheckpointFolder
 from dream.checkpoint.rank_zero import at_rank_0
+from dream.checkpoint.words import from_json
 from dream.collectives import Communicator
 from dream.data import tracked
 
@@ -48,6 +51,20 @@ def find(path: str | os.PathLike[str], ranks: Communicator) -> CheckpointContent
     _agree(ranks, place, digest)
     folder = CheckpointFolder(place.parent)
     return folder.read(place, _check_files(ranks, folder, place))
+
+
+def peek(path: Path, ranks: Communicator) -> Mapping[str, Any] | None:
+    """Return what the newest checkpoint keeps beside what trains, unchecked; None where there is
+    none. Every rank calls it."""
+
+    def look() -> str:
+        folder = CheckpointFolder(path)
+        place = folder.newest()
+        return "" if place is None else json.dumps(folder.state(place).get("extra", {}))
+
+    told = at_rank_0(ranks, look)
+    found: Mapping[str, Any] | None = from_json(json.loads(told)) if told else None
+    return found
 
 
 def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, final
 
 from dream import stall
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
-from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.checkpointer import Checkpointer, Given, Parts, SelfSaved
 from dream.checkpoint.content import CheckpointContent
 from dream.checkpoint.leaving import Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
@@ -78,7 +78,10 @@ class TrainingCheckpoints:
         self._ends = StepEnds(ranks, self._notice, asked.every if self._folder else None)
         self._saves = Saves(ranks)
         self._over = False
-        self._parts: Parts | None = None  # those that are saved by themselves
+        self._itself: SelfSaved | None = None
+        self.saved = False
+        """Whether what is saved by itself has been."""
+
         self._step = self._place = 0
         self._updated = False
         self._handed = 0
@@ -94,7 +97,7 @@ class TrainingCheckpoints:
     ) -> Saving:  # fmt: skip
         """Begin to write one; a rank that was asked to leave has all of them leave once it is
         whole. After the block nothing follows that it could be written beside."""
-        self._notice.listen()
+        self._listen()
         saving = self._write(path, parts, step, extra=extra, keep=keep, best=best)
         if self.leaving(ask=True):
             leave(self._notice, saving.wait())
@@ -108,11 +111,11 @@ class TrainingCheckpoints:
         folder = path if path is not None else self._folder
         if folder is None:
             return None
-        self._notice.listen()
+        self._listen()
         held = self._held(parts.first_model)
         found = job.load(folder, parts, held, self._ranks, strict=strict)
         if path is None:
-            self._keep(parts, found.step if found else 0)
+            self._keep_given(parts, found.step if found else 0)
         self._read = tracked.read_so_far()
         self._unkept = held.unkept(parts)
         if found is not None and parts.data is not None and found.batch:
@@ -124,9 +127,23 @@ class TrainingCheckpoints:
         self._over = True
         try:
             if not failed:  # what others do then is not known
+                self._leave_at_the_end()
                 self._saves.finish()
         finally:
+            self._ends.rest()
             self._notice.rest(again=not failed)
+
+    def _leave_at_the_end(self) -> None:
+        """Where a rank was asked to leave since the last step, in an evaluation after it, say: what
+        is gone on with comes to the same end."""
+        if self._itself is None:
+            return
+        agreed = self._ends.came(ask=True)
+        if agreed is None or not agreed.leaves:
+            return
+        if self._itself.at_the_end:
+            self._save_itself(leaves=True)
+        self._notice.forget()  # the training is over
 
     def leaving(self, *, ask: bool = False) -> bool:
         """Tell whether the job was asked to leave, on every rank alike; each asks as often."""
@@ -135,16 +152,8 @@ class TrainingCheckpoints:
             self._leaves = agreed is not None and agreed.leaves
         return self._leaves
 
-    def _keep(self, parts: Parts, step: int) -> None:
-        """Have these saved by themselves from now on. step: updates made so far."""
-        tracks = [] if parts.data is None else tracked.tracks_of(parts.data)
-        seen = bool(tracks) and all(isinstance(track, Track) for track in tracks)
-        if not (seen and parts.optimizers):
-            raise ConfigurationError(
-                "What saves a training by itself has to see its steps. Received: load without "
-                f"{'an optimizer' if seen else 'a loader of the block'}. Give load the model, the "
-                "optimizer and the loader (data=); or a folder, and call save."
-            )
+    def keep(self, itself: SelfSaved, step: int) -> None:
+        """Have this saved by itself from now on. step: updates made so far."""
         assert self._folder is not None
         if self._folder in _taken:
             raise ConfigurationError(
@@ -153,20 +162,44 @@ class TrainingCheckpoints:
                 f"{self._folder}. Give load, and save, a folder of its own."
             )
         _taken.add(self._folder)
-        self._parts, self._step, self._place = parts, step, step
+        self._listen()
+        self._itself, self._step, self._place = itself, step, step
+        self._read = tracked.read_so_far()
         stall.resumed(step)
+
+    def stop(self) -> None:
+        """Save nothing by itself any more: signals do again what they did."""
+        self._itself = None
+        self._ends.rest()
+        self._notice.rest()
+
+    def _listen(self) -> None:
+        self._notice.listen()
+        self._ends.listen()
+
+    def _keep_given(self, parts: Parts, step: int) -> None:
+        tracks = [] if parts.data is None else tracked.tracks_of(parts.data)
+        seen = bool(tracks) and all(isinstance(track, Track) for track in tracks)
+        if not (seen and parts.optimizers):
+            raise ConfigurationError(
+                "What saves a training by itself has to see its steps. Received: load without "
+                f"{'an optimizer' if seen else 'a loader of the block'}. Give load the model, the "
+                "optimizer and the loader (data=); or a folder, and call save."
+            )
+        self.keep(Given(parts), step)
         first = next(iter(parts.optimizers.values()))
-        self._held(parts.first_model).count_updates(first, self._has_updated)
+        self._held(parts.first_model).count_updates(first, self.has_updated)
         self._tracks = [track for track in tracks if isinstance(track, Track)]
         for track in self._tracks:
-            track.between = self._step_ended
+            track.between = self.step_ended
 
-    def _has_updated(self) -> None:
+    def has_updated(self) -> None:
+        """The optimizer whose updates are counted as steps has made one."""
         self._step += 1
         self._updated = True
         self._handed = sum(track.handed for track in self._tracks)
 
-    def _step_ended(self) -> None:
+    def step_ended(self) -> None:
         """A batch is asked for: where an update came before it, all of that step is done. Of
         several loaders none may be at its end, as others of them may not be asked for theirs in
         the pass that would be gone on with; nor may one have handed out the next step's."""
@@ -181,12 +214,25 @@ class TrainingCheckpoints:
         self._place = self._step
         self._updated = False
         agreed = self._ends.came()
-        if agreed is None or not (agreed.leaves or agreed.due):
+        if agreed is not None and (agreed.leaves or agreed.due):
+            self._save_itself(leaves=agreed.leaves)
+
+    def _save_itself(self, *, leaves: bool) -> None:
+        itself = self._itself
+        extra = None if itself is None else itself.extra()
+        if itself is None or extra is None:
             return
-        assert self._parts is not None
         assert self._folder is not None
-        saving = self._write(self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None)
-        if agreed.leaves:
+        try:
+            saving = self._write(
+                self._folder, itself.parts(), self._step, extra=extra, keep=_KEPT, best=None
+            )
+        except (ConfigurationError, Unsupported) as error:
+            if not itself.refuses(error):
+                raise
+            return
+        self.saved = True
+        if leaves:
             leave(self._notice, saving.wait())
 
     @property

@@ -24,8 +24,8 @@ def goes_on_from(job: Job) -> str:
         newest = (job.checkpoint / "latest").read_text(encoding="utf-8").strip()
     except OSError:
         return (
-            f", from the beginning: nothing is saved in {job.checkpoint} yet (a script calls "
-            "strategy.load, which has it saved)"
+            f", from the beginning: nothing is saved in {job.checkpoint} yet (what keeps a script "
+            "from being saved by itself is said as its training begins)"
         )
     return f", from {job.checkpoint / newest}"
 

@@ -50,6 +50,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._others = OtherCallbacks(users)
         self._held = KerasCheckpointer(engine)
         self._saves = Saves(engine.readers)
+        self._last: Saving | None = None
         self._fit = 0
         self._step = self._saved = self._base = 0
         self._logs: list[tuple[int, dict[str, float]]] = []
@@ -62,6 +63,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._fit = len(fits)
         self._alike = all(each() is self.model for each in fits)
         self._notice.listen()
+        self._ends.listen()
         self._progress.state()  # raises where no other process can go on in this data
         found = job.find(self._path, self._engine.readers)
         kept = found and found.extra.get(_FIT)
@@ -121,9 +123,17 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         private.set_first_epoch(self.model, None)  # Keras would begin the next fit there
         self._asked.taken = False
         try:
+            self._leave_at_the_end()
             self._saves.finish()
         finally:
+            self._ends.rest()
             self._notice.rest()
+
+    def _leave_at_the_end(self) -> None:
+        """Where a rank was asked to leave since the last step. The end of fit is saved already."""
+        agreed = self._ends.came(ask=True)
+        if agreed is not None and agreed.leaves and self._last is not None:
+            leave(self._notice, self._last.wait())
 
     def _due(self) -> bool:
         every = self._asked.every
@@ -138,12 +148,13 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             "callbacks": self._others.kept,
         }  # fmt: skip
         self._saved = self._step
-        return self._saves.save(
+        self._last = self._saves.save(
             self._path, self._parts(), self._step, self._held,
             extra={**figures, _FIT: kept}, keep=self._asked.keep, best=self._asked.best,
             facts={"framework": self._engine.framework, "dream": __version__,
                    "world_size": readers.world_size, "global_batch": self._progress.size},
         )  # fmt: skip
+        return self._last
 
     def _go_on(self, found: Content, kept: dict[str, Any]) -> None:
         self._progress.check_state(found.data or {})

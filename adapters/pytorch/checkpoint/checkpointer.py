@@ -10,11 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._log import logger
 from dream.adapters.pytorch.checkpoint.unkept import Unkept
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.tensors import array_bytes, array_of
@@ -29,7 +26,6 @@ from dream.checkpoint.content import (
     check_names,
     named_in,
 )
-from dream.cluster import settings
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.parallel.base import Parallelism
@@ -133,36 +129,6 @@ class TorchCheckpointer(Checkpointer):
             torch.set_rng_state(_from_bytes(state["torch"]))
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(_from_bytes(state["cuda"]))
-
-
-_UNSAVED = (
-    "--checkpoint keeps nothing of this training, which began without strategy.load: a job that is "
-    "started again begins anew. Call strategy.load(model=..., optimizer=..., data=...) before the "
-    "loop, which has it saved from then on"
-)
-
-
-@final
-class UnsavedTraining:
-    """Tells, as training begins, that the launcher was asked to keep it and the script has not
-    said what it is."""
-
-    def __init__(self) -> None:
-        self.known = settings.checkpoints().folder is None
-        self._hook: RemovableHandle | None = None
-
-    def watch(self) -> None:
-        if not self.known:
-            self._hook = register_optimizer_step_pre_hook(self._steps)
-
-    def rest(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _steps(self, *_: Any) -> None:
-        if not self.known:
-            self.known = True
-            logger.info(_UNSAVED)
 
 
 def _bytes() -> bytes:

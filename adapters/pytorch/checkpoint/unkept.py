@@ -34,7 +34,7 @@ class Unkept:
     def names(self) -> list[str]:
         """Return what is not kept, in words."""
         kept = {id(each) for each in self._parts.schedulers.values()}
-        kept |= {id(inner) for each in self._parts.schedulers.values() for inner in _inside(each)}
+        kept |= {id(inner) for each in self._parts.schedulers.values() for inner in inside(each)}
         steps = {id(each) for each in self._parts.optimizers.values()}
         found = [x for x in _living(LRScheduler, ReduceLROnPlateau) if id(x.optimizer) in steps]
         found += [x for x in _living(GradScaler) if x.state_dict() != self._scalers.get(id(x), {})]
@@ -64,13 +64,13 @@ def _living(*kinds: type[Any]) -> list[Any]:
     return [each for each in gc.get_objects() if issubclass(type(each), kinds)]
 
 
-def _inside(schedule: Any) -> Iterator[Any]:
+def inside(schedule: Any) -> Iterator[Any]:
     """What a schedule is made of, and saves with itself."""
     for value in getattr(schedule, "__dict__", {}).values():
         for each in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(each, (LRScheduler, ReduceLROnPlateau)) and each is not schedule:
                 yield each
-                yield from _inside(each)
+                yield from inside(each)
 
 
 def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:

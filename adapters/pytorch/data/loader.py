@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
-import numpy as np
-import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -21,21 +19,20 @@ from torch.utils.data import (
 from dream._errors import Unsupported
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
+from dream.adapters.pytorch.data.compared import ComparedIterator
 from dream.adapters.pytorch.data.fetch import Fetch, say
-from dream.adapters.pytorch.data.modes import Modes
+from dream.adapters.pytorch.data.modes import Modes, PassObserver, passes_as_they_are
 from dream.adapters.pytorch.data.parted import PartedStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares, empty
 from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
-from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.generators import InStep, NumpyWatch
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
 from dream.data.position import Pass
-from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 
 if TYPE_CHECKING:
@@ -70,45 +67,6 @@ def load_state_dict(loader: Any, state: Mapping[str, Any]) -> None:
     """Have the next pass to train on go on from there, on every rank: what was handed out is left
     out, and what follows comes in the same order."""
     tracked.track_of(loader).load(state)
-
-
-def targets_of(batch: Any) -> np.ndarray[Any, Any]:
-    """Return what the loss of a batch is taken against: its last tensor."""
-    last = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)][-1].detach().cpu()
-    return (last.float() if last.is_floating_point() else last).numpy()
-
-
-@final
-class ComparedIterator:
-    """An iterator that compares after its first batch and at its end, where weights settle."""
-
-    def __init__(
-        self, batches: _DealtIterator, communicator: Communicator, resyncs: Resyncs
-    ) -> None:
-        self._resyncs = resyncs
-        self._batches = batches
-        self._communicator = communicator
-        self._seen = Targets()
-        self._any = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._seen.compare(self._communicator, "an epoch's batches")
-            self._resyncs.settle()
-            raise
-        self._seen.add(self._communicator.rank, targets_of(batch))
-        if not self._any:
-            self._any = True
-            self._seen.compare(self._communicator, "the first batch")
-        return batch
 
 
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
@@ -164,6 +122,7 @@ class LoaderSharder:
         self._resyncs = resyncs
         self._micros = micros
         self._parted = parted
+        self.passes: PassObserver = passes_as_they_are
 
     def made(self, loader: DataLoader[Any], given: Mapping[str, Any]) -> None:
         """Deal a loader that was made in the block. given: its constructor's arguments."""
@@ -210,7 +169,9 @@ class LoaderSharder:
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         mark(loader, dealt)
-        loader.__class__ = _dealt_class(type(loader), self._shares, self._modes, self._compared)
+        loader.__class__ = _dealt_class(
+            type(loader), self._shares, self._modes, self._compared, self._observed
+        )
 
     def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
         """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
@@ -232,7 +193,14 @@ class LoaderSharder:
             Reads(self._modes.evaluate), self._told_by, self._micros, parts,
         )  # fmt: skip
         mark(loader, stream)
-        loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)
+        loader.__class__ = _dealt_stream_class(
+            type(loader), self._shares, self._modes, self._observed
+        )
+
+    def _observed(
+        self, loader: Any, begin: Callable[[], Iterator[Any]], *, trains: bool
+    ) -> Iterator[Any]:
+        return self.passes(loader, begin, trains=trains)
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -291,10 +259,16 @@ def _dealt_class(
     shares: Shares,
     modes: Modes,
     compared: Callable[[_DealtIterator], Iterator[Any]],
+    observed: PassObserver,
 ) -> type[Any]:
     """The loader's class with an `__iter__` that says whose batch it yields."""
 
     def iterate(self: Any) -> Iterator[Any]:
+        dealt = dealt_of(self)
+        assert isinstance(dealt, DealtBatches)
+        return observed(self, lambda: begin(self), trains=dealt.reads.trains)
+
+    def begin(self: Any) -> Iterator[Any]:
         dealt = dealt_of(self)
         assert isinstance(dealt, DealtBatches)
         if self.batch_sampler is not dealt:
@@ -314,10 +288,17 @@ def _dealt_class(
     return _class_like(base, iterate)
 
 
-def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[Any]:
+def _dealt_stream_class(
+    base: type[Any], shares: Shares, modes: Modes, observed: PassObserver
+) -> type[Any]:
     """The same for a loader over a stream."""
 
     def iterate(self: Any) -> Iterator[Any]:
+        stream = dealt_of(self)
+        assert isinstance(stream, DealtStream)
+        return observed(self, lambda: begin(self), trains=stream.reads.trains)
+
+    def begin(self: Any) -> Iterator[Any]:
         stream = dealt_of(self)
         assert isinstance(stream, DealtStream)
         if stream.reads.trains:

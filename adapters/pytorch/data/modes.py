@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, final
 
 from torch import nn
 
@@ -57,3 +57,18 @@ class Modes:
             made = [*self._made]  # asking a model for its parameters may make some of its parts
             called = [m for m in made if next(m.parameters(recurse=False), None) is not None]
         return bool(called) and not any(module.training for module in called)
+
+
+class PassObserver(Protocol):
+    """Is asked for the iterator of each pass. begin: makes it."""
+
+    def __call__(
+        self, loader: Any, begin: Callable[[], Iterator[Any]], *, trains: bool
+    ) -> Iterator[Any]: ...
+
+
+def passes_as_they_are(
+    _: Any, begin: Callable[[], Iterator[Any]], *, trains: bool
+) -> Iterator[Any]:
+    del trains
+    return begin()
