@@ -1,17 +1,17 @@
 """Checkpoints: a folder a step, which any strategy and number of ranks goes on from.
 
-`folder` keeps them, `array_files` are its files of arrays, `content` is what one holds, `words`
-writes plain values as JSON. `saves` takes what a rank is allotted, `background` writes it.
+`content` is what one holds, `storage` how it lies on the disk. `saves` takes what a rank is allotted,
+`background` writes it; `commits` are those in memory.
 `checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and
 `ported` take a model from one framework to the other.
 """
 
 from __future__ import annotations
 
-from dream.checkpoint.array_files import check_arrays
 from dream.checkpoint.content import CheckpointContent, OptimizerState
-from dream.checkpoint.folder import CheckpointFolder
-from dream.checkpoint.words import from_json, to_json
+from dream.checkpoint.storage.array_files import check_arrays
+from dream.checkpoint.storage.folder import CheckpointFolder
+from dream.checkpoint.storage.words import from_json, to_json
 
 __all__ = [
     "CheckpointContent",

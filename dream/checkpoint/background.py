@@ -18,10 +18,10 @@ from typing import Any, final
 from dream import cluster
 from dream._errors import DreamError, WorkerFailed
 from dream._log import logger
-from dream.checkpoint.allotment import Allotment
-from dream.checkpoint.array_files import Told
 from dream.checkpoint.content import Arrays
-from dream.checkpoint.folder import Begun, CheckpointFolder, not_written
+from dream.checkpoint.storage.allotment import Allotment
+from dream.checkpoint.storage.array_files import Told
+from dream.checkpoint.storage.folder import Begun, CheckpointFolder, not_written
 from dream.collectives import Communicator
 from dream.collectives.rank_zero import at_rank_0
 from dream.files.store import PatientStore

@@ -10,8 +10,8 @@ from typing import Any, Protocol, final
 from dream._errors import Unsupported
 from dream._log import logger
 from dream.checkpoint import layers
-from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.content import Arrays, CheckpointContent, OptimizerState, Replicas
+from dream.checkpoint.storage.allotment import Wanted, every_array
 
 Named = Mapping[str, Any]
 TOGETHER = (

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._log import logger
-from dream.checkpoint.allotment import LEAST, Allotment
 from dream.checkpoint.background import Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
-from dream.checkpoint.folder import CheckpointFolder, arrays_of, state_of
 from dream.checkpoint.saves import taken
+from dream.checkpoint.storage.allotment import LEAST, Allotment
+from dream.checkpoint.storage.folder import CheckpointFolder, arrays_of, state_of
 from dream.cluster import settings
 from dream.collectives import Communicator
 from dream.collectives.rank_zero import at_rank_0

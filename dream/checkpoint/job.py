@@ -12,11 +12,11 @@ from typing import Any
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.checkpoint import background, layers, ported, runs
-from dream.checkpoint.allotment import no_array
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import NAMES, CheckpointContent, check_names
-from dream.checkpoint.folder import STATE, CheckpointFolder, order
+from dream.checkpoint.storage.allotment import no_array
+from dream.checkpoint.storage.folder import STATE, CheckpointFolder, order
 from dream.collectives import Communicator
 from dream.collectives.rank_zero import at_rank_0
 from dream.data import tracked

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from dream.checkpoint import content
-from dream.checkpoint.allotment import Wanted
-from dream.checkpoint.array_files import StoredArrays
 from dream.checkpoint.content import CheckpointContent, OptimizerState, named_in
+from dream.checkpoint.storage.allotment import Wanted
+from dream.checkpoint.storage.array_files import StoredArrays
 from dream.collectives import Communicator
 from dream.update.local_sgd import Schedule
 from dream.update.outer import OuterSteps

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dream._errors import ConfigurationError
-from dream.checkpoint.folder import CheckpointFolder
+from dream.checkpoint.storage.folder import CheckpointFolder
 from dream.cluster import settings
 
 _WANDB, _MLFLOW = "wandb", "mlflow"

@@ -11,11 +11,11 @@ from typing import Any, final
 
 from dream._errors import DreamError
 from dream.checkpoint import background, runs
-from dream.checkpoint.allotment import LEAST, Allotment, Wanted
 from dream.checkpoint.background import Saving, Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.content import NAMES, CheckpointContent, named_in
-from dream.checkpoint.folder import (
+from dream.checkpoint.storage.allotment import LEAST, Allotment, Wanted
+from dream.checkpoint.storage.folder import (
     MODEL,
     OPTIMIZER,
     REPLICAS,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from dream._errors import DreamError
-from dream.checkpoint.folder import CheckpointFolder, order
+from dream.checkpoint.storage.folder import CheckpointFolder, order
 from dream.cluster import settings
 from dream.files.room import folder_in_memory
 from dream.launch.ending import Ending, Outcome

@@ -17,11 +17,11 @@ import numpy as np
 
 from dream import DreamError, cluster
 from dream.checkpoint import job
-from dream.checkpoint.allotment import Wanted, every_array
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import OptimizerState
 from dream.checkpoint.saves import Saves
+from dream.checkpoint.storage.allotment import Wanted, every_array
 from dream.files.store import PatientStore
 
 NAMES = [f"layer{index}.weight" for index in range(6)]

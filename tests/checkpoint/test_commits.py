@@ -16,10 +16,11 @@ from checkpoint_kills import Arrays
 from test_going_on import KERAS, SCRIPT, SLOW, command, difference, interrupted, result
 
 from dream._errors import DreamError
-from dream.checkpoint import CheckpointFolder, folder
+from dream.checkpoint import CheckpointFolder
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent
+from dream.checkpoint.storage import folder
 from dream.launch.job import Job
 from dream.launch.restarts import goes_on_from, keep_on_disk
 

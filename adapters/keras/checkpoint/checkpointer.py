@@ -18,8 +18,6 @@ from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
 from dream.checkpoint import generators, layers, replicas
-from dream.checkpoint.allotment import Wanted, every_array
-from dream.checkpoint.array_files import check_arrays
 from dream.checkpoint.checkpointer import Checkpointer, Named, Parts
 from dream.checkpoint.content import (
     Arrays,
@@ -30,6 +28,8 @@ from dream.checkpoint.content import (
     check_names,
     named_in,
 )
+from dream.checkpoint.storage.allotment import Wanted, every_array
+from dream.checkpoint.storage.array_files import check_arrays
 
 _SCALE = "loss_scale"
 _TURNING = (keras.layers.Flatten, keras.layers.Reshape)

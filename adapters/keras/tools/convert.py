@@ -11,8 +11,8 @@ import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.checkpoint import names
-from dream.checkpoint.array_files import check_arrays
 from dream.checkpoint.content import NAMES, CheckpointContent
+from dream.checkpoint.storage.array_files import check_arrays
 
 
 def write(checkpoint: CheckpointContent, destination: Path, like: Path | None) -> None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dream._errors import Unsupported
 from dream.adapters.pytorch import tensors
 from dream.adapters.pytorch.private import to_local
-from dream.checkpoint.allotment import Wanted
-from dream.checkpoint.array_files import StoredArrays, part_of
 from dream.checkpoint.content import BFLOAT16, Arrays
+from dream.checkpoint.storage.allotment import Wanted
+from dream.checkpoint.storage.array_files import StoredArrays, part_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dream._errors import ConfigurationError
 from dream.checkpoint.content import NAMES, CheckpointContent
-from dream.checkpoint.folder import STATE, CheckpointFolder
+from dream.checkpoint.storage.folder import STATE, CheckpointFolder
 from dream.strategies import registry
 from dream.tools.checkpoint.show import place_of
 

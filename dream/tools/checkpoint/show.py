@@ -9,7 +9,7 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream.checkpoint.content import NAMES
-from dream.checkpoint.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
+from dream.checkpoint.storage.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
 from dream.tools import sizes, tables
 from dream.tools.output import screen
 

@@ -16,7 +16,7 @@ import pytest
 
 from dream import ConfigurationError, DreamError, Unsupported
 from dream.checkpoint import CheckpointContent, CheckpointFolder, OptimizerState, check_arrays
-from dream.checkpoint.words import from_json, to_json
+from dream.checkpoint.storage.words import from_json, to_json
 
 WRITER = """
 import sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dream.checkpoint.allotment import Allotment
+from dream.checkpoint.storage.allotment import Allotment
 
 KIND = "model.safetensors"
 SIZES = {"a": 40, "b": 40, "c": 100, "d": 40, "e": 40, "f": 20}

@@ -26,15 +26,6 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._errors import ConfigurationError, DreamError
-from dream.checkpoint.allotment import LARGEST, Allotment
-from dream.checkpoint.array_files import (
-    Told,
-    check_file,
-    damaged,
-    read_arrays,
-    write_arrays,
-    write_text,
-)
 from dream.checkpoint.content import (
     Arrays,
     CheckpointContent,
@@ -42,7 +33,16 @@ from dream.checkpoint.content import (
     Replicas,
     named_in,
 )
-from dream.checkpoint.words import from_json, to_json
+from dream.checkpoint.storage.allotment import LARGEST, Allotment
+from dream.checkpoint.storage.array_files import (
+    Told,
+    check_file,
+    damaged,
+    read_arrays,
+    write_arrays,
+    write_text,
+)
+from dream.checkpoint.storage.words import from_json, to_json
 from dream.files.room import check_room
 from dream.files.whole import settle_folder, write_whole
 

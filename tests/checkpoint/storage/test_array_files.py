@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import dream
-from dream.checkpoint.array_files import check_file, read_arrays, write_arrays
 from dream.checkpoint.content import BFLOAT16
+from dream.checkpoint.storage.array_files import check_file, read_arrays, write_arrays
 
 ARRAYS: dict[str, Any] = {
     "whole": np.arange(60, dtype=np.float32).reshape(5, 12),
