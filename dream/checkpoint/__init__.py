@@ -1,7 +1,7 @@
 """Checkpoints: a folder a step, which any strategy and number of ranks goes on from.
 
-`content` is what one holds, `storage` how it lies on the disk. `saves` takes what a rank is allotted,
-`background` writes it; `commits` are those in memory.
+`content` is what one holds, `storage` how it lies on the disk. `saves` takes what a rank is
+allotted, `background` writes it; `commits` are those in memory.
 `checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and
 `ported` take a model from one framework to the other.
 """
