@@ -93,8 +93,6 @@ class Commits:
         extra: Mapping[str, Any], facts: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Copy what this rank writes of everything, and have it written meanwhile."""
-        import safetensors.numpy  # noqa: F401 - before the clock: it comes once
-
         assert self.folder is not None
         self._begun = time.monotonic()
         allotment = Allotment(self._ranks.rank, self._ranks.world_size, least=self._least)
