@@ -210,8 +210,6 @@ def _store() -> PatientStore:
 
 def begin(work: Work, ranks: Communicator) -> Writing:
     """Have a checkpoint written while this process goes on."""
-    import safetensors.numpy  # noqa: F401 - now: a process that is forked meanwhile may import too
-
     _tells_at_the_end()
     writing = Writing(work, ranks)
     _unheard.append(writing)
