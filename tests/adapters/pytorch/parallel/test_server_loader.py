@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,8 @@ from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoader
 def test_an_order_that_is_not_the_scripts_is_said_once(
     shuffle: bool, seed: int | None, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loaders = LeasedLoaders(cast(Any, None), seed)
+    worker = SimpleNamespace(worker=SimpleNamespace(job=SimpleNamespace(in_step=False)))
+    loaders = LeasedLoaders(cast(Any, worker), seed)
     with caplog.at_level(logging.INFO, logger="dream"):
         logging.getLogger("dream").propagate = True
         for _ in range(2):
