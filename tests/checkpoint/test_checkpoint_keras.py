@@ -117,7 +117,7 @@ ALONE, OUTER = (("every", 3),), (("every", 4), ("outer_lr", 0.7), ("fragments", 
     "cell",
     [
         pytest.param(Cell(TORCH, "local_sgd", 2, ALONE), id="torch"),
-        pytest.param(Cell(TORCH, "local_sgd", 2, OUTER), id="torch-outer"),
+        pytest.param(Cell(TORCH, "local_sgd", 2, OUTER), id="torch-outer", marks=EXHAUSTIVE),
         pytest.param(Cell(TF, "local_sgd", 2, ALONE), id="tf", marks=EXHAUSTIVE),
         pytest.param(Cell(TF, "local_sgd", 3, OUTER), id="tf-outer", marks=EXHAUSTIVE),
     ],
