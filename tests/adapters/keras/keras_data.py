@@ -196,7 +196,6 @@ def _stepped(
 
 def uneven(options: dict[str, Any]) -> list[str]:
     """Generators of which one ends early, and data whose order is another process's own."""
-    os.environ["DREAM_STALL_SECONDS"] = "10"
     rank, ranks = (int(os.environ.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1)))
 
     def batches() -> Any:

@@ -31,13 +31,16 @@ class Cell:
 CELLS = [Cell("torch", 2), Cell("tensorflow", 1, 2), Cell("tensorflow", 2)]
 
 
-def call(cell: Cell, module: str, name: str, *args: Any) -> list[Any]:
-    """What `module.name(*args)` gives on each rank of a cell."""
+def call(cell: Cell, module: str, name: str, *args: Any, stall: float | None = None) -> list[Any]:
+    """What `module.name(*args)` gives on each rank of a cell. stall: seconds of patience, where
+    ranks are to miss each other; known before Keras is imported, when the ranks meet."""
     strategy = "mirrored" if cell.devices == 1 else f"mirrored:devices={cell.devices}"
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    env |= {"KERAS_BACKEND": cell.backend}
+    env |= {} if stall is None else {"DREAM_STALL_SECONDS": str(stall)}
     return dream.launch(
         by_name, module, name, args, n=cell.ranks, framework=cell.backend, strategy=strategy,
-        timeout=SECONDS, env={"KERAS_BACKEND": cell.backend, **quiet},
+        timeout=SECONDS, env=env,
     )  # fmt: skip
 
 

@@ -108,5 +108,5 @@ def test_what_would_lose_samples_is_refused(cell: Cell) -> None:
 
 def _uneven(cell: Cell) -> list[list[str]]:
     call: Callable[..., Any] = keras_launching.call
-    found: list[list[str]] = call(cell, "keras_data", "uneven", cell.options)
+    found: list[list[str]] = call(cell, "keras_data", "uneven", cell.options, stall=10)
     return found
