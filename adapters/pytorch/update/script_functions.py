@@ -1,4 +1,4 @@
-"""Backwards of a script's own `autograd.Function`s, which are to see gradients as one device has them.
+"""Backwards of a script's own `autograd.Function`s, which are to see what one device gives them.
 
 Inside a backward pass the rows of a rank's share have gradients as many times as large as in the
 global gradient, by which the mean over the ranks is right. What a clamp makes of those is no
