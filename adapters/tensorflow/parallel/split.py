@@ -19,11 +19,10 @@ from dream.adapters.keras import files
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.hooks import KerasPatches, dtype_policy
 from dream.adapters.tensorflow import evaluate, randomness
-from dream.adapters.tensorflow.adapter import TensorFlowAdapter
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
-from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_once
 from dream.update.update import Knobs
 
@@ -56,10 +55,10 @@ def model_parallel(plan: Plan) -> Adapter:
     if split == "tensor":
         from dream.adapters.tensorflow.parallel.sharding.parallelism import TensorParallelism
 
-        return TensorFlowAdapter(TensorParallelism, plan)
+        return TensorParallelism(plan)
     from dream.adapters.tensorflow.parallel.pipeline.parallelism import PipelineParallelism
 
-    return TensorFlowAdapter(PipelineParallelism, plan)
+    return PipelineParallelism(plan)
 
 
 def mesh_of(plan: Plan, replicas: int) -> Mesh:
@@ -96,7 +95,8 @@ class SplitParallelism(Parallelism):
 
     @abstractmethod
     def connect(self, plan: Plan) -> SplitRunner:
-        """Set up devices and ranks: topology, communicator, global_batches. What runs models."""
+        """Set up devices and ranks: topology, communicator, global_batches. Return what runs
+        models."""
 
     @abstractmethod
     def place(self, model: Any) -> None:
@@ -128,14 +128,13 @@ class SplitParallelism(Parallelism):
         self._patches.undo()
         self._open.close()
 
-    def prepare_model(self, model: Any) -> Any:
-        self.fitting.take(model)
-        if model.built:
-            self.place(model)
-        return model
-
-    def prepare_optimizer(self, optimizer: Any) -> Any:
-        return self.fitting.optimizer(optimizer)
+    def prepare_made(self, item: Any) -> Any:
+        if not isinstance(item, keras.Model):
+            return self.fitting.optimizer(item)
+        self.fitting.take(item)
+        if item.built:
+            self.place(item)
+        return item
 
     def prepare_data(self, data: Any) -> Any:
         return self.global_batches.deal(data)

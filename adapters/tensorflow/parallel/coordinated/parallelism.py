@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, final
 
-import keras
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from dream._adapter import Coordinating, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.loss import Batch
 from dream.adapters.tensorflow.parallel.coordinated import tasks as tasks_of_ranks
 from dream.adapters.tensorflow.parallel.coordinated.block import CoordinatedBlock
@@ -38,10 +37,11 @@ _WHY = "Keras's loops do not run on TensorFlow's own parameter servers"
 
 
 @final
-class Coordinated(Coordinating):
+class Coordinated(Parallelism, Coordinating):
     """One rank of the job. Only the chief comes out of `enter`."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         self._tasks = tasks = Tasks.of(plan.cluster, plan.options)
         text = plan.options["partitioner"]
         self._partitioner = None if text is None else Partitioner(str(text), tasks.servers)
@@ -54,10 +54,6 @@ class Coordinated(Coordinating):
         self._dispatcher: Dispatcher | None = None
         self._inside = ExitStack()
         self._evaluated: dict[Any, Any] = {}
-
-    @property
-    def topology(self) -> Topology:
-        return self._topology
 
     @property
     def communicator(self) -> Communicator:
@@ -79,20 +75,18 @@ class Coordinated(Coordinating):
     def exit(self) -> None:
         self._inside.close()
 
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        return tuple(map(self._prepare, objects))
+    def prepare_made(self, item: Any) -> Any:
+        self._block.check_made_here(item)
+        return item
 
-    def _prepare(self, item: Any) -> Any:
-        if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
-            self._block.check_made_here(item)
-            return item
-        if isinstance(item, tf.data.Dataset):
-            return item  # the chief reads it, and each batch goes to one worker
-        if callable(item):
-            return self._dispatch.per_worker(item)
+    def prepare_data(self, data: Any) -> Any:
+        if isinstance(data, tf.data.Dataset):
+            return data  # the chief reads it, and each batch goes to one worker
+        if callable(data):
+            return self._dispatch.per_worker(data)
         raise Unsupported(
             "prepare takes Keras models, Keras optimizers, tf.data.Dataset of global batches, and "
-            f"functions that make one on each worker. Received: {type(item).__name__}. Make it "
+            f"functions that make one on each worker. Received: {type(data).__name__}. Make it "
             "one of these."
         )
 
@@ -149,7 +143,7 @@ class Coordinated(Coordinating):
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         """What the servers hold once all that was handed out is done."""
         self._dispatch.join()
-        return {v.path: np.asarray(v) for v in model.variables}
+        return super().full_state(model)
 
     def schedule(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
