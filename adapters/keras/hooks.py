@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from types import MethodType
 from typing import Any, final
 
@@ -30,10 +31,28 @@ from dream.adapters.keras import (
     step,
 )
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.phases import RULES
 from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, global_forms, noting_stacks
 from dream.adapters.keras.update import batch_norm
 from dream.data import tracked
+from dream.stall.phases import Phase, PhaseRule
+
+_SOURCE = Path(keras.__file__).parent / "src"
+_TRAINERS = [
+    str(_SOURCE / "backend" / backend / "trainer.py") for backend in ("tensorflow", "torch")
+]
+
+PHASE_RULES = (
+    *(PhaseRule(trainer, Phase.EVALUATION, ("evaluate", "predict")) for trainer in _TRAINERS),
+    PhaseRule(f"{_SOURCE / 'trainers' / 'data_adapters'}/", Phase.INPUT),
+    PhaseRule(str(_SOURCE / "trainers" / "epoch_iterator.py"), Phase.INPUT, ("_get_iterator",)),
+    PhaseRule(f"{_SOURCE / 'layers'}/", Phase.FORWARD, ("__call__",)),
+    PhaseRule(f"{_SOURCE / 'optimizers'}/", Phase.OPTIMIZER, ("apply", "apply_gradients")),
+    PhaseRule(f"{_SOURCE / 'saving'}/", Phase.WRITING,
+              ("save_model", "save_weights", "save_weights_only")),
+    PhaseRule(f"{_SOURCE / 'saving'}/", Phase.LOADING,
+              ("load_model", "load_weights", "load_weights_only")),
+)  # fmt: skip
+
 
 _WRITERS = (
     (keras.models, "save_model"),
@@ -232,7 +251,7 @@ class KerasBlock:
         self._open = ExitStack()
 
     def enter(self) -> None:
-        stall.phases_inside(RULES)
+        stall.phases_inside(PHASE_RULES)
         for observer in _observers.registered:
             observer.entering_keras()
         engine = self.engine

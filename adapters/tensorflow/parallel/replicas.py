@@ -32,9 +32,8 @@ from dream.adapters.tensorflow.data import (
 )
 from dream.adapters.tensorflow.hooks import loops_over_devices
 from dream.adapters.tensorflow.keras.engine import open_block
-from dream.adapters.tensorflow.parallel import mixed
+from dream.adapters.tensorflow.parallel import compression, mixed
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.adapters.tensorflow.update import compression
 from dream.collectives import Communicator, Members
 from dream.strategies import registry
 from dream.update import tuning

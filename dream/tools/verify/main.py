@@ -19,8 +19,8 @@ from dream.files.whole import check_output, write_json
 from dream.launch.command import at_dashes, script_command
 from dream.launch.guard import temporary_folder
 from dream.tools import placing
-from dream.tools.output import screen
 from dream.tools.record import NO_BLOCK, SEEN
+from dream.tools.tables import screen
 from dream.tools.verify import causes, report, runs
 from dream.tools.verify.causes import Diagnosis, find_causes
 from dream.tools.verify.judge import Judged, RunVerdict, judge, measure_noise

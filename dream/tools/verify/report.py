@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dream.tools import support, tables
-from dream.tools.output import finite
-from dream.tools.tables import note, table
+from dream.tools.tables import finite, note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
 from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
 from dream.tools.verify.runs import PLAIN, Ran

@@ -19,8 +19,7 @@ from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
-from dream.adapters.pytorch.compression.exchange import Exchanged
-from dream.adapters.pytorch.compression.exchanges import exchange_of
+from dream.adapters.pytorch.compression import Exchanged, exchange_of
 from dream.adapters.pytorch.data.pace import SharePace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks

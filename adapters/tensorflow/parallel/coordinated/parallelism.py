@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream import stall
+from dream import cluster, stall
 from dream._adapter import Coordinating, Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._topology import Topology
+from dream._log import logger
+from dream._topology import Endpoint, Topology
 from dream.adapters.tensorflow import evaluate as evaluation
 from dream.adapters.tensorflow.adapter import Parallelism
+from dream.adapters.tensorflow.cluster import give_back_sigterm, join_as_task
 from dream.adapters.tensorflow.loss import Batch
-from dream.adapters.tensorflow.parallel.coordinated import tasks as tasks_of_ranks
 from dream.adapters.tensorflow.parallel.coordinated.block import CoordinatedBlock
 from dream.adapters.tensorflow.parallel.coordinated.dispatch import Dispatcher, Scheduled
 from dream.adapters.tensorflow.parallel.coordinated.partition import (
@@ -27,7 +29,7 @@ from dream.adapters.tensorflow.parallel.coordinated.partition import (
 )
 from dream.adapters.tensorflow.step import LocalStep, build_model
 from dream.collectives import Communicator
-from dream.parameter_server.coordinated import Tasks
+from dream.parameter_server.coordinated import Attendance, Tasks, attend
 from dream.parameter_server.job import refuse_before_block, refuse_communicator, refuse_weigh
 
 _ALL_LOOPS = (
@@ -61,9 +63,9 @@ class Coordinated(Parallelism, Coordinating):
 
     def enter(self) -> None:
         if self._topology.role != "chief":
-            tasks_of_ranks.serve(self._tasks)
+            serve(self._tasks)
         if self._strategy is None:
-            self._strategy, attendance = tasks_of_ranks.lead(self._tasks, self._partitioner)
+            self._strategy, attendance = lead(self._tasks, self._partitioner)
             self._dispatcher = Dispatcher(self._tasks, attendance, self._strategy)
         with ExitStack() as inside:
             inside.enter_context(self._strategy.scope())
@@ -170,3 +172,45 @@ class Coordinated(Parallelism, Coordinating):
             check_shards(model, optimizer)
             if not optimizer.built:
                 optimizer.build(trained(model))
+
+
+_PROTOCOL = "grpc"
+
+
+def serve(tasks: Tasks) -> NoReturn:
+    """Do as the chief says, as a worker or a server, to the end of training and of this process:
+    nothing of the script runs after it."""
+    kind, index = tasks.own
+    server = tf.distribute.Server(
+        _spec(tasks, join_as_task(tasks.place)), kind, index, protocol=_PROTOCOL
+    )
+    give_back_sigterm()
+    try:
+        attend(tasks)
+    finally:
+        del server
+    raise AssertionError("a dismissed rank has ended")
+
+
+def lead(
+    tasks: Tasks, partitioner: Partitioner | None
+) -> tuple[tf.distribute.ParameterServerStrategy, Attendance]:
+    """Connect to the workers and servers, and dismiss them when this process ends."""
+    cluster.export_grpc_fails_fast()
+    endpoints = join_as_task(tasks.place)
+    attendance = Attendance(tasks)
+    atexit.register(attendance.dismiss)
+    attendance.wait()
+    workers = ",".join(map(str, tasks.working))
+    cluster.post(tasks.place, "roles/workers", workers.encode())
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        _spec(tasks, endpoints), task_type="chief", task_id=0, rpc_layer=_PROTOCOL
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    give_back_sigterm()
+    logger.info("parameter_server, TensorFlow's own: %s", tasks)
+    return strategy, attendance
+
+
+def _spec(tasks: Tasks, endpoints: tuple[Endpoint, ...]) -> tf.train.ClusterSpec:
+    return tf.train.ClusterSpec(tasks.addresses(endpoints))
