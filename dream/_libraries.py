@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
 
-from dream._bound import bound_to
 from dream._errors import Unsupported
 from dream._framework import ImportWatch
+from dream._patches import bound_to
 
 
 @final

@@ -17,8 +17,9 @@ from typing import Any, final
 
 import keras
 
-from dream import _observers, stall
+from dream import _observers, _patches, stall
 from dream._errors import Unsupported
+from dream._patches import Patches
 from dream.adapters.keras import (
     checks,
     consistency,
@@ -67,53 +68,35 @@ _READERS = (
 _Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
 
-@final
-class KerasPatches:
-    """Attributes of Keras's classes and modules, replaced until `undo`."""
+def on_created(patches: Patches, owner: type[Any], take: Callable[[Any], Any]) -> None:
+    """Have `take` called on each instance of the class, once it is made."""
+    init = owner.__init__
 
-    def __init__(self) -> None:
-        self._kept: list[tuple[Any, str, Any]] = []
+    @wraps(init)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        take(self)
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        self._kept.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)
+    patches.replace(owner, "__init__", wrapped)
 
-    def on_created(self, owner: type[Any], take: Callable[[Any], Any]) -> None:
-        """Call `take` on each instance of the class, once it is made."""
-        init = owner.__init__
 
-        @wraps(init)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            take(self)
-
-        self.replace(owner, "__init__", wrapped)
-
-    def wrap_files(self, writing: _Wrap, reading: _Wrap) -> None:
-        """Save models by `writing(save, name)` in the place of Keras's own `save`, and read them
-        by `reading(load, name)`."""
-        for wrap, functions in ((writing, _WRITERS), (reading, _READERS)):
-            for module, name in functions:
-                self.replace(module, name, wrap(getattr(module, name), name))
-
-    def undo(self) -> None:
-        while self._kept:
-            owner, name, own = self._kept.pop()
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+def wrap_files(patches: Patches, writing: _Wrap, reading: _Wrap) -> None:
+    """Have models saved by `writing(save, name)` in the place of Keras's own `save`, and read by
+    `reading(load, name)`."""
+    for wrap, functions in ((writing, _WRITERS), (reading, _READERS)):
+        for module, name in functions:
+            patches.replace(module, name, wrap(getattr(module, name), name))
 
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, an attribute of Keras's is `value`."""
-    patches = KerasPatches()
+    patches = Patches()
     patches.replace(owner, name, value)
     try:
         yield
     finally:
-        patches.undo()
+        patches.restore()
 
 
 _FIRST: tuple[tuple[type[Any], str], ...] = (
@@ -129,25 +112,12 @@ _FIRST: tuple[tuple[type[Any], str], ...] = (
 def first_use(found: Callable[[], None]) -> Callable[[], None]:
     """Have `found` called before the first layer, model or optimizer is made or used. Returns
     what ends that."""
-    patches = KerasPatches()
-
-    def watched(owner: type[Any], name: str) -> Callable[..., Any]:
-        @wraps(getattr(owner, name))
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            patches.undo()
-            found()
-            return getattr(owner, name)(*args, **kwargs)
-
-        return wrapped
-
-    for owner, name in _FIRST:
-        patches.replace(owner, name, watched(owner, name))
-    return patches.undo
+    return _patches.first_use(_FIRST, found)
 
 
 _unscaling = threading.Lock()
 _unscaled_depth = 0
-_unscaled = KerasPatches()
+_unscaled = Patches()
 
 
 @contextmanager
@@ -166,12 +136,12 @@ def unscaled_losses() -> Iterator[None]:
         with _unscaling:
             _unscaled_depth -= 1
             if _unscaled_depth == 0:
-                _unscaled.undo()
+                _unscaled.restore()
 
 
 _drawing = threading.Lock()
 _drawing_depth = 0
-_drawn = KerasPatches()
+_drawn = Patches()
 
 
 @contextmanager
@@ -192,7 +162,7 @@ def drawn_for(rows: ShareRows) -> Iterator[None]:
         with _drawing:
             _drawing_depth -= 1
             if _drawing_depth == 0:
-                _drawn.undo()
+                _drawn.restore()
 
 
 @contextmanager
@@ -247,7 +217,7 @@ class KerasBlock:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._patches = KerasPatches()
+        self._patches = Patches()
         self._open = ExitStack()
 
     def enter(self) -> None:
@@ -257,16 +227,16 @@ class KerasBlock:
         engine = self.engine
         self._open.enter_context(engine.creating())
         self._open.enter_context(dtype_policy(engine.knobs.precision))
-        self._patches.on_created(keras.Model, lambda made: distribute(made, engine))
+        on_created(self._patches, keras.Model, lambda made: distribute(made, engine))
         if engine.steps or engine.knobs.clips:
-            self._patches.on_created(
-                keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
+            on_created(
+                self._patches, keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
             )
         if engine.parts > 1:
-            self._patches.wrap_files(files.writing, files.reading)
+            wrap_files(self._patches, files.writing, files.reading)
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
         self._open.close()
 
     def prepare(self, item: Any) -> Any:

@@ -16,9 +16,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, final
 
-from dream._bound import bound_to
 from dream._framework import ImportWatch
 from dream._log import logger
+from dream._patches import bound_to
 from dream.cluster.settings import variable_set
 
 _WANDB, _MLFLOW = "wandb", "mlflow"

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._patches import Patches
 from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
 from dream.adapters.keras.data.sources import DataPasses
-from dream.adapters.keras.hooks import KerasPatches
+from dream.adapters.keras.hooks import on_created, wrap_files
 from dream.checkpoint.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -149,15 +150,15 @@ class LocalBlock:
         self._take_optimizer = take_optimizer
         self.held_by: Callable[[], Checkpointer] | None = None
         """Makes what saves and loads its models; None where they are refused."""
-        self._patches = KerasPatches()
+        self._patches = Patches()
 
     def enter(self) -> None:
-        self._patches.on_created(keras.Model, self._take_model)
-        self._patches.on_created(keras.optimizers.Optimizer, self._take_optimizer)
-        self._patches.wrap_files(keras_files.writing, keras_files.reading)
+        on_created(self._patches, keras.Model, self._take_model)
+        on_created(self._patches, keras.optimizers.Optimizer, self._take_optimizer)
+        wrap_files(self._patches, keras_files.writing, keras_files.reading)
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
 
     def takes(self, item: Any) -> bool:
         """Whether this is a model or an optimizer of Keras's."""

@@ -14,10 +14,11 @@ import keras
 
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
+from dream._patches import Patches
 from dream._topology import Cluster, Mesh
 from dream.adapters.keras import files
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.hooks import KerasPatches, dtype_policy
+from dream.adapters.keras.hooks import dtype_policy, on_created, wrap_files
 from dream.adapters.tensorflow import evaluate, randomness
 from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.collectives import alone
@@ -91,7 +92,7 @@ class SplitParallelism(Parallelism):
         fits = ProcessEngine(alone(Cluster()), plan)
         fits.readers = self.communicator
         self.fitting = Fitting(runner, fits, self.topology)
-        self._patches, self._open = KerasPatches(), ExitStack()
+        self._patches, self._open = Patches(), ExitStack()
 
     @abstractmethod
     def connect(self, plan: Plan) -> SplitRunner:
@@ -119,13 +120,13 @@ class SplitParallelism(Parallelism):
         load models."""
         randomness.start(self.communicator)
         self._open.enter_context(dtype_policy(self.engine.knobs.precision))
-        self._patches.on_created(keras.Model, self.fitting.take)
-        self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)
-        self._patches.wrap_files(written_once(self.communicator), files.reading)
+        on_created(self._patches, keras.Model, self.fitting.take)
+        on_created(self._patches, keras.optimizers.Optimizer, self.fitting.optimizer)
+        wrap_files(self._patches, written_once(self.communicator), files.reading)
         self._open.enter_context(self.making())
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
         self._open.close()
 
     def prepare_made(self, item: Any) -> Any:
