@@ -19,20 +19,13 @@ from dream.files.whole import check_output, write_json
 from dream.launch.command import at_dashes, script_command
 from dream.launch.guard import temporary_folder
 from dream.tools import placing
+from dream.tools.placing import PLAIN, SINGLE, Placement
 from dream.tools.record import NO_BLOCK, SEEN
 from dream.tools.tables import screen
 from dream.tools.verify import causes, report, runs
 from dream.tools.verify.causes import Diagnosis, find_causes
 from dream.tools.verify.judge import Judged, RunVerdict, judge, measure_noise
-from dream.tools.verify.runs import (
-    PLAIN,
-    SINGLE,
-    Broken,
-    Placement,
-    Ran,
-    ScriptRunner,
-    VerifyRequest,
-)
+from dream.tools.verify.runs import Broken, Ran, ScriptRunner, VerifyRequest
 
 
 def parse(argv: Sequence[str]) -> VerifyRequest:
