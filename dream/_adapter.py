@@ -17,7 +17,9 @@ from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
 from dream.mixed.resync import Resyncs
 from dream.parameter_server.staleness import Staleness
+from dream.strategies import registry
 from dream.strategies.spec import Framework, Spec
+from dream.update.update import Knobs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +61,14 @@ class Plan:
         """The reduction; where "auto" leaves no choice, the only one."""
         choices = self.spec.reductions[self.framework]
         return choices[0] if self.reduction == "auto" and len(choices) == 1 else self.reduction
+
+    def begin_tuning(self) -> Callable[[], None]:
+        """Have the ring tune itself where that is asked for, before it starts. Returns what says,
+        at the block's end, what it has found out."""
+        if not Knobs.of(self.options).autotune or self.cluster.alone:
+            return lambda: None
+        tuning = registry.load(registry.TUNING)(self.cluster, self.transport)
+        return (lambda: None) if tuning is None else tuning.tell
 
 
 class Adapter(ABC):

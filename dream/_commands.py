@@ -108,12 +108,12 @@ def strategies(
     """List the strategies and what works here, or one's options."""
     from rich.console import Console
 
-    from dream.tools import listing
+    from dream.tools import support
 
     if name is None:
-        listing.strategies(Console())
+        support.strategies(Console())
     else:
-        listing.strategy(Console(), name)
+        support.strategy(Console(), name)
 
 
 @app.command()

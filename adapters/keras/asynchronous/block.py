@@ -29,6 +29,22 @@ Local = Callable[..., tuple[Any, Sequence[Any]]]
 _READ = ("evaluate", "predict", "test_on_batch", "predict_on_batch")
 
 
+def apply_gradients(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], present: bytes
+) -> None:
+    """Step by those gradients that are there: present has a byte for each, or is empty where all
+    are. A step without any is counted all the same."""
+    there = [
+        pair
+        for index, pair in enumerate(zip(gradients, variables, strict=True))
+        if not present or present[index]
+    ]
+    if there:
+        type(optimizer).apply(optimizer, *zip(*there, strict=True))
+    else:
+        private.counter(optimizer).assign_add(1)
+
+
 class FlatParameters(ABC):
     """A backend's way with parameters end to end, shape (n,)."""
 

@@ -1,4 +1,4 @@
-"""The modules that a batch goes through, in order."""
+"""The modules that a batch goes through, in order, and in which mode."""
 
 from __future__ import annotations
 
@@ -21,17 +21,25 @@ def order_of_calls(
         part.register_forward_pre_hook(lambda part, _: called.append(part))
         for part in module.modules()
     ]
-    training = {part: part.training for part in module.modules()}
-    module.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with evaluating(module), torch.no_grad(), torch.random.fork_rng(devices=[]):
             forward(*args, **kwargs)
     finally:
-        for part, mode in training.items():
-            part.training = mode
         for handle in handles:
             handle.remove()
     return called
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put parts in evaluation mode inside, and back in their own afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

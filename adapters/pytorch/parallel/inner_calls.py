@@ -40,15 +40,3 @@ def without_side_effects(module: nn.Module) -> Iterator[None]:
     with torch.no_grad():
         for buffer, value in zip(module.buffers(), before, strict=True):
             buffer.copy_(value)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put parts in evaluation mode inside, and back in their own afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training

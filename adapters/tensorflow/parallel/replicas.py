@@ -36,7 +36,6 @@ from dream.adapters.tensorflow.parallel import compression, mixed
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Members
 from dream.strategies import registry
-from dream.update import tuning
 from dream.update.update import Knobs
 
 
@@ -107,7 +106,7 @@ class ReplicaParallelism(Parallelism):
         self._knobs = Knobs.of(plan.options)
         if plan.mixed and mixed.breaks(self._knobs):
             raise mixed.no_knobs(self._knobs)
-        self._tell_tuning = tuning.begin(plan)
+        self._tell_tuning = plan.begin_tuning()
         found = replicas(plan)
         self._topology, self._communicator = found.topology, found.communicator
         self._distribution = found.distribution

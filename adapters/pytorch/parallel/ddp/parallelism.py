@@ -45,7 +45,6 @@ from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
 from dream.data.partition import Share, split
 from dream.strategies import registry
-from dream.update import tuning
 
 KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 
@@ -100,7 +99,7 @@ class Synchronous(Parallelism):
 
     def connect(self) -> Participants:
         device = devices.choose(self.plan)
-        self._tell_tuning = tuning.begin(self.plan)
+        self._tell_tuning = self.plan.begin_tuning()
         world, self.wire = connect(self.plan)
         return Participants(world, device)
 
