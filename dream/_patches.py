@@ -25,6 +25,13 @@ class Patches:
         self._originals.append((owner, name, own))
         setattr(owner, name, value)
 
+    def replace_bound(self, owner: Any, name: str, value: Any, home: str) -> None:
+        """Replace a function also where the script and its libraries have it by name, as `bound_to`
+        finds them. home: the package it is from."""
+        original = getattr(owner, name)
+        for place, known_as in ((owner, name), *bound_to([original], home)[id(original)]):
+            self.replace(place, known_as, value)
+
     def restore(self) -> None:
         """Put the originals back, last first."""
         while self._originals:

@@ -4,7 +4,6 @@ TensorFlow, is changed where the script imports it."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -68,20 +67,14 @@ class EventFiles:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._watch: ImportWatch | None = None
+        self._watch = ImportWatch(self._change, (_MODULE,))
 
     def enter(self) -> None:
-        if _MODULE in sys.modules:
-            self._change()
-        else:
-            self._watch = ImportWatch(self._change, (_MODULE,))
-            self._watch.install()
+        self._watch.start()
 
     def exit(self) -> None:
         """What was written by in the block stays as it is."""
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
+        self._watch.remove()
 
     def _change(self) -> None:
         owner, name = private.event_writers()
