@@ -1,13 +1,15 @@
 """Attributes of other people's classes and modules, replaced for a while, and where else these are
-bound."""
+bound; and values of context variables, for as long as a block lasts."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from types import ModuleType
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 _INHERITED: Any = object()
 """Stands for what an owner had of a base class's."""
@@ -61,6 +63,7 @@ def first_use(places: Iterable[tuple[Any, str]], found: Callable[[], None]) -> C
     return patches.restore
 
 
+T = TypeVar("T")
 Bound = list[tuple[ModuleType, str]]
 
 
@@ -80,3 +83,13 @@ def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
                 if id(value) in found:
                     found[id(value)].append((module, name))
     return found
+
+
+@contextmanager
+def value_set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside, a context variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

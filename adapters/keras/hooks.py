@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -115,54 +115,56 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
     return _patches.first_use(_FIRST, found)
 
 
-_unscaling = threading.Lock()
-_unscaled_depth = 0
-_unscaled = Patches()
+@final
+class _Shared:
+    """Replacements that are there while anybody is inside: replicas' steps are traced by turns, each
+    in a thread. put: makes them."""
+
+    def __init__(self, put: Callable[[Patches], None]) -> None:
+        self._put, self._patches = put, Patches()
+        self._turning, self._depth = threading.Lock(), 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        with self._turning:
+            self._depth += 1
+            if self._depth == 1:
+                self._put(self._patches)
+        try:
+            yield
+        finally:
+            with self._turning:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._patches.restore()
 
 
-@contextmanager
-def unscaled_losses() -> Iterator[None]:
+def _unscale(patches: Patches) -> None:
+    for module, name in private.loss_scaling():
+        patches.replace(module, name, lambda value: value)
+
+
+def _draw_globally(patches: Patches) -> None:
+    for name, form in global_forms(private.backend_random).items():
+        patches.replace(private.backend_random, name, form)
+    stacking = private.backend_numpy
+    patches.replace(stacking, "concatenate", noting_stacks(stacking.concatenate))
+
+
+_unscaled, _drawn = _Shared(_unscale), _Shared(_draw_globally)
+
+
+def unscaled_losses() -> AbstractContextManager[None]:
     """Inside, a replica's loss is the mean over its own samples: Keras does not divide it by the
-    number of replicas. The replicas' steps are traced by turns, each in a thread."""
-    global _unscaled_depth
-    with _unscaling:
-        _unscaled_depth += 1
-        if _unscaled_depth == 1:
-            for module, name in private.loss_scaling():
-                _unscaled.replace(module, name, lambda value: value)
-    try:
-        yield
-    finally:
-        with _unscaling:
-            _unscaled_depth -= 1
-            if _unscaled_depth == 0:
-                _unscaled.restore()
-
-
-_drawing = threading.Lock()
-_drawing_depth = 0
-_drawn = Patches()
+    number of replicas."""
+    return _unscaled.inside()
 
 
 @contextmanager
 def drawn_for(rows: ShareRows) -> Iterator[None]:
     """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows."""
-    global _drawing_depth
-    with _drawing:
-        _drawing_depth += 1
-        if _drawing_depth == 1:
-            for name, form in global_forms(private.backend_random).items():
-                _drawn.replace(private.backend_random, name, form)
-            stacking = private.backend_numpy
-            _drawn.replace(stacking, "concatenate", noting_stacks(stacking.concatenate))
-    try:
-        with drawn_by(rows):
-            yield
-    finally:
-        with _drawing:
-            _drawing_depth -= 1
-            if _drawing_depth == 0:
-                _drawn.restore()
+    with _drawn.inside(), drawn_by(rows):
+        yield
 
 
 @contextmanager

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 import torch
 from torch import nn
 
+from dream._patches import value_set
 from dream.adapters.pytorch.private import recomputing
 
 _inside: ContextVar[bool] = ContextVar("dream.split.inside", default=False)
 
 
-@contextmanager
-def running_layers() -> Iterator[None]:
+def running_layers() -> AbstractContextManager[None]:
     """Have modules that are called in here, on this thread, count as parts of one that is run."""
-    token = _inside.set(True)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+    return value_set(_inside, True)
 
 
 def called_by_user() -> bool:
