@@ -117,8 +117,8 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
 
 @final
 class _Shared:
-    """Replacements that are there while anybody is inside: replicas' steps are traced by turns, each
-    in a thread. put: makes them."""
+    """Replacements that are there while anybody is inside: replicas' steps are traced by turns,
+    each in a thread. put: makes them."""
 
     def __init__(self, put: Callable[[Patches], None]) -> None:
         self._put, self._patches = put, Patches()
