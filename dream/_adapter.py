@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
@@ -124,13 +123,9 @@ class Adapter(ABC):
         """Those that write checkpoints together, and read them."""
         return self.communicator
 
+    @abstractmethod
     def checkpointer(self, model: Any) -> Checkpointer:
         """What saves and loads such a model, its optimizers and the generators."""
-        del model
-        raise Unsupported(
-            f"Checkpoints are not there yet for this. Received: {type(self).__name__}. Keep "
-            "strategy.full_state(model)."
-        )
 
     def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """This rank's rows of the tensors of a whole batch."""
