@@ -51,6 +51,7 @@ Place = Literal[
     "tensor_backward",
     "bucket_hook",
     "hook",
+    "module_hook",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -98,6 +99,10 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch.Tensor, "maximum"),
     ),
     "hook": tuple((torch.Tensor, f"register_{name}hook") for name in ("", "post_accumulate_grad_")),
+    "module_hook": tuple(
+        (nn.Module, f"register_{name}") for name in (
+            "backward_hook", "full_backward_hook", "full_backward_pre_hook",
+    )),
     "read": tuple((torch.Tensor, name) for name in (
         "item", "tolist", "numpy", "detach", "__float__", "__int__", "__format__", "__repr__",
     )),

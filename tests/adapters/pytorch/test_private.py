@@ -299,6 +299,16 @@ def test_nodes_tell_the_sizes_of_what_they_made() -> None:
     assert private.shape_of(made.sum().grad_fn) == ()
 
 
+def test_a_node_knows_the_function_that_made_it() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(_: object, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    node = Doubled.apply(torch.ones(1, requires_grad=True)).grad_fn
+    assert getattr(node, private.FUNCTION) is Doubled
+
+
 def test_a_worker_is_told_its_number_by_a_place_of_torchs() -> None:
     owner, name, kind = private.worker_info()
     assert getattr(owner, name) is get_worker_info() is None

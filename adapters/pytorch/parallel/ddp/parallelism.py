@@ -191,7 +191,7 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
-            hooks.wrap("hook", self._backward.script_hooks.wrap)
+            self._backward.script_hooks.subscribe(hooks)
             self.shares.follow = self._backward.lineage.begin
             if self.world.world_size > 1:
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
