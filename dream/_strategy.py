@@ -21,7 +21,7 @@ from dream.launch.joined.threads import share_cores
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import choice as choices
 from dream.strategies.choice import Choice, Randomness
-from dream.strategies.pending import PendingAdapter
+from dream.strategies.making import PendingAdapter
 from dream.strategies.spec import Framework
 
 if TYPE_CHECKING:

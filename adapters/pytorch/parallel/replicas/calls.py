@@ -15,10 +15,10 @@ from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
 from dream.adapters.pytorch.data.shares import Shares, rows_of
-from dream.adapters.pytorch.model_description.calls import evaluating
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
     called_by_user,
+    evaluating,
     running_layers,
     without_side_effects,
 )
