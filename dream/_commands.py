@@ -68,6 +68,7 @@ def convert(
     ] = None,
 ) -> None:
     """Write a checkpoint of dream's as another's file, or make one of such a file."""
+    from dream.tools.checkpoint import convert
 
     convert(source, destination, like)
 
