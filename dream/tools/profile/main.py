@@ -17,6 +17,7 @@ from dream.launch.command import at_dashes, script_command
 from dream.launch.ending import explain
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
+from dream.tools.jobs import check_enough
 from dream.tools.profile import report, spans
 from dream.tools.profile.spans import ProfileRequest, RankProfile
 from dream.tools.record import NO_BLOCK
@@ -59,11 +60,8 @@ def _ranks(n: int) -> str:
 
 
 def _check(given: argparse.Namespace) -> None:
-    for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
-        if not value >= 1:
-            raise ConfigurationError(
-                f"Too little to profile. Received: {what} {value:g}. Give at least 1."
-            )
+    asked = {"-n ": given.n, "--steps ": given.steps, "--timeout ": given.timeout}
+    check_enough("profile", asked)
     if given.warm_up < 1:
         raise ConfigurationError(
             "The first step is never like the others. Received: --warm-up "
