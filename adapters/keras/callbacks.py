@@ -16,8 +16,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint import private as private_checkpoint
-from dream.adapters.keras.checkpoint.callback import Checkpoint
-from dream.adapters.keras.checkpoint.others import why_not_kept
+from dream.adapters.keras.checkpoint.callback import Checkpoint, why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress

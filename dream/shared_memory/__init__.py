@@ -5,10 +5,9 @@ it. `native/dream_shared.h` is the core's own interface, for those who are not P
 """
 
 from dream.shared_memory import groups
-from dream.shared_memory.blocks import block
 from dream.shared_memory.failures import CARRIES, OPERATIONS
 from dream.shared_memory.group import Group, Riders
-from dream.shared_memory.groups import connect
+from dream.shared_memory.groups import block, connect
 from dream.shared_memory.library import Status, status
 
 __all__ = [

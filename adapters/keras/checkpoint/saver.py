@@ -13,9 +13,8 @@ import keras
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import private
-from dream.adapters.keras.checkpoint.callback import Checkpoint
+from dream.adapters.keras.checkpoint.callback import Checkpoint, OtherCallbacks
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
-from dream.adapters.keras.checkpoint.others import OtherCallbacks
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of

@@ -28,7 +28,7 @@ from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
-from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data
 from dream.adapters.pytorch.keras.calls import averaged, take_calls

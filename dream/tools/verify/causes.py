@@ -10,9 +10,10 @@ from enum import StrEnum
 from math import isfinite
 from typing import final
 
+from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Change, Record
 from dream.tools.verify.judge import Judged, Tolerance, judge, measure_noise
-from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran, ScriptRunner
+from dream.tools.verify.runs import Broken, Ran, ScriptRunner
 
 
 class Ruling(StrEnum):

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import get_worker_info
 
-from dream.adapters.pytorch import phases, private
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.adapter import phase_rules
 
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
@@ -220,7 +221,7 @@ def test_function_modes_and_what_is_compiled() -> None:
 
 
 def test_where_phases_are_and_what_they_are_called() -> None:
-    for rule in phases.rules():
+    for rule in phase_rules():
         place = Path(rule.place)
         assert place.exists(), rule
         files = place.rglob("*.py") if place.is_dir() else [place]

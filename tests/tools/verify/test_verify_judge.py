@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from dream.tools import record
+from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Record, RecordRequest, Step
 from dream.tools.verify import causes, report
 from dream.tools.verify.causes import Ruling
 from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge
-from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran
+from dream.tools.verify.runs import Broken, Ran
 
 MIRRORED = Placement("mirrored", 2)
 LOSSES = (1.5, 1.25, 1.0)
