@@ -19,6 +19,7 @@ from dream._adapter import Adapter, Metric, Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
+from dream.adapters.keras.drift import guard_of
 from dream.adapters.keras.engine import Engine, PartsExchange
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
@@ -173,7 +174,9 @@ class ReplicaParallelism(Parallelism):
         if self.plan.resyncs is not None:
             return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
-            return step.process_step(local, start, totals=self._totals)
+            guard = guard_of(self._block.engine)
+            between = partial(guard.before_step, model, [optimizer]) if guard else None
+            return step.process_step(local, start, between, self._totals)
         return step.replica_step(local, distribution, start, self._totals)
 
     def evaluate(
