@@ -21,10 +21,10 @@ from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check_auto_shard, find
-from dream.adapters.keras.drift import guard_of
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep
 from dream.adapters.keras.randomness.start import seed_of_order
+from dream.adapters.keras.update.drift import guard_of
 from dream.data.alike import Looks
 from dream.mixed.resync import Resync
 

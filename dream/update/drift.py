@@ -62,8 +62,8 @@ def other_hyperparameters(name: str, where: str, values: Sequence[object]) -> De
     """Make the error of optimizers that differ. values: each rank's, in rank order."""
     return Desynchronized(
         f"The ranks' optimizers differ, so their replicas would. Received: {name} of {where}, "
-        f"{by_rank(values)}. Compute it of what is alike on every rank, as a loss after its backward is, "
-        "or by strategy.communicator.all_reduce."
+        f"{by_rank(values)}. Compute it of what is alike on every rank, as a loss after its "
+        "backward is, or by strategy.communicator.all_reduce."
     )
 
 

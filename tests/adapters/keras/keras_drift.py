@@ -189,7 +189,7 @@ def _drawn() -> list[float]:
 
 def _comparisons() -> int:
     """Count the comparisons of a training in which all is well."""
-    from dream.adapters.keras.drift import DriftGuard
+    from dream.adapters.keras.update.drift import DriftGuard
 
     own, counted = DriftGuard.compare, 0
 
