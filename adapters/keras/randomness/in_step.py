@@ -4,7 +4,7 @@ alike everywhere."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -56,10 +56,10 @@ class InStep:
         first = self._engine.readers.broadcast_object(
             [generators.python_state(), generators.numpy_state(), self._own(), _seeds(model)]
         )
-        takes = (
+        takes: list[Callable[[Any], None]] = [
             generators.go_on_in_python, generators.go_on_in_numpy,
             self._engine.generators.go_on_from, partial(_go_on_in_keras, model),
-        )  # fmt: skip
+        ]  # fmt: skip
         for take, state, apart in zip(takes, first, differ, strict=True):
             if apart:
                 take(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import keras
@@ -45,7 +45,9 @@ class DriftGuard:
         step, began = self._pace.step_seconds(), time.perf_counter()
         held = optimizers_of(model) if optimizers is None else optimizers
         trained, states = _variables_of(model)
-        own = [_digests(trained), _digests(states), hyperparameters(held)]
+        own: list[Mapping[str, object]] = [
+            _digests(trained), _digests(states), hyperparameters(held),
+        ]  # fmt: skip
         mine = [zlib.crc32(repr(list(each.values())).encode()) for each in own]
         cost = time.perf_counter() - began
         began = time.perf_counter()
