@@ -225,9 +225,9 @@ class Engine(ABC):
         this part's digest in its own place; nothing where one process reads for all."""
 
     @abstractmethod
-    def same_batch(self, share: BatchShare, digests: Any) -> AbstractContextManager[Any]:
-        """Surround what may happen only where the parts have read one batch; else `Desynchronized`
-        is raised.
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Return tensors that there are only where the parts have read one batch; else
+        `Desynchronized` is raised.
 
         digests: shape (parts,), each part's.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import tensorflow as tf
@@ -54,8 +54,8 @@ class MirroredEngine(TensorFlowEngine):
     def one_hot(self, share: BatchShare) -> list[Any]:
         return []
 
-    def same_batch(self, share: BatchShare, digests: Any) -> AbstractContextManager[Any]:
-        return nullcontext()  # one process reads one source
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
+        return list(tensors)  # one process reads one source
 
     def arrays(self, source: Arrays) -> Any:
         return self._dealt(source, data.of_arrays(source, range(self.parts), self.division))
