@@ -279,7 +279,7 @@ def distribute(model: Any, engine: Engine) -> Any:
     for name, loop in fit.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
             _bind(model, name, _loop(name, loop, state))
-    _bind(model, "make_train_function", _with(fit.make_train_function, state.progress))
+    _bind(model, "make_train_function", _with(fit.make_train_function, state))
     if engine.steps and engine.parts == 1:
         _bind(model, "train_step", _with(step.train_step, engine))
     if engine.parts > 1:

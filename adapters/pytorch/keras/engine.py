@@ -124,9 +124,10 @@ class TorchEngine(Engine):
         digests[self.rank] = share.digest
         return [digests]
 
-    def check_digests(self, share: BatchShare, digests: Any) -> None:
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
         if share.digest and bool((digests != digests[0]).any()):
             raise other_batches([int(d) for d in digests])
+        return list(tensors)
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
         return data.of_arrays(source, self.rank, self.division)

@@ -21,6 +21,7 @@ from dream.adapters.keras import recompute
 from dream.adapters.keras.engine import Engine, PartsExchange
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
+from dream.adapters.keras.update.drift import guard_of
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import (
@@ -166,7 +167,9 @@ class ReplicaParallelism(Parallelism):
         if self.plan.resyncs is not None:
             return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
-            return step.process_step(local, start, totals=self._totals)
+            guard = guard_of(self._block.engine)
+            between = partial(guard.before_step, model, [optimizer]) if guard else None
+            return step.process_step(local, start, between, self._totals)
         return step.replica_step(local, distribution, start, self._totals)
 
     def evaluate(
