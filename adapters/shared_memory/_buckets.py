@@ -9,9 +9,12 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 
 from dream._errors import Unsupported
-from dream.shared_memory import CARRIES, Group
+from dream._log import logger
+from dream.shared_memory import CARRIES, Group, Row
 
 Future = torch.futures.Future[torch.Tensor]
+_LITTLE = 64 * 1024
+"""Bytes of a bucket that stays where it is: two meetings cost more than a copy."""
 _NAMES = {getattr(torch, name): name for name in CARRIES}
 
 
@@ -31,15 +34,52 @@ class Buckets:
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._moves = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
     def hook(self, state: Any, bucket: GradBucket) -> Future:
         """A DDP communication hook: the mean over the ranks. state: is told of a backward pass's
-        last bucket, and with it of all of them."""
+        last bucket, and with it of all of them; and it keeps where each lies."""
         buffer = bucket.buffer()
-        at = buffer.data_ptr()
-        self._group.all_reduce(at, at, buffer.numel(), name_of(buffer.dtype), "mean")
+        row = None if state is None else self._row(buffer, state.rows, bucket.index())
+        name = name_of(buffer.dtype)
+        if row is None:
+            at = buffer.data_ptr()
+            self._group.all_reduce(at, at, buffer.numel(), name, "mean")
+        else:
+            self._group.reduce_there(
+                row.begin, row.stride, buffer.numel(), name, "mean", everywhere=True
+            )
         if state is not None and bucket.is_last():
             state.reduced = True
         future: Future = torch.futures.Future()
         future.set_result(buffer)
         return future
+
+    def _row(self, buffer: torch.Tensor, rows: dict[int, Row | None], index: int) -> Row | None:
+        """Where a bucket lies, in memory of all ranks; None where each has its own. DDP makes its
+        buckets again after the first backward pass, alike on all ranks: they move in the second
+        one, and in any that finds others."""
+        if not self._moves or buffer.nbytes <= _LITTLE:
+            return None
+        if index not in rows:
+            rows[index] = None
+            return None
+        row = rows[index]
+        if row is None or row.own != buffer.data_ptr():
+            row = rows[index] = self._moved(buffer)
+        return row
+
+    def _moved(self, buffer: torch.Tensor) -> Row | None:
+        """A storage moves with all views of it, gradients among them."""
+        try:
+            row = Row(self._group, buffer.nbytes)
+        except Unsupported as error:
+            self._moves = False
+            logger.info("gradients are copied in and out of the ranks' memory: %s", error)
+            return None
+        there = torch.frombuffer(
+            row.memory, dtype=buffer.dtype, count=buffer.numel(), offset=row.offset
+        )
+        there.copy_(buffer)
+        buffer.untyped_storage()._swap_data_ptr_(there.untyped_storage())
+        return row

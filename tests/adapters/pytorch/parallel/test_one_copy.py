@@ -21,6 +21,13 @@ def test_ten_uneven_steps_end_at_the_same_bits(case: str) -> None:
     assert [rank[case] for rank in results()] == ["", ""]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_of_more_ranks_too(ranks: int) -> None:
+    found = dream.launch(one_copy_scripts.some, n=ranks, framework="torch", timeout=300)
+    assert found == [""] * ranks
+
+
 def test_parameters_and_state_lie_once() -> None:
     assert [rank["memory"] for rank in results()] == [[True] * 3] * 2
 
