@@ -34,7 +34,8 @@ class Buckets:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._moves = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+        self._swap: Any = getattr(torch.UntypedStorage, "_swap_data_ptr_", None)
+        self._moves = self._swap is not None
 
     def hook(self, state: Any, bucket: GradBucket) -> Future:
         """A DDP communication hook: the mean over the ranks. state: is told of a backward pass's
@@ -81,5 +82,5 @@ class Buckets:
             row.memory, dtype=buffer.dtype, count=buffer.numel(), offset=row.offset
         )
         there.copy_(buffer)
-        buffer.untyped_storage()._swap_data_ptr_(there.untyped_storage())
+        self._swap(buffer.untyped_storage(), there.untyped_storage())
         return row
