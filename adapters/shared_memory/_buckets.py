@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from dream._errors import Unsupported
 from dream._log import logger
+from dream.adapters.pytorch.private import swap_storages
 from dream.shared_memory import CARRIES, Group, Row
 
 Future = torch.futures.Future[torch.Tensor]
@@ -34,44 +35,41 @@ class Buckets:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._swap: Any = getattr(torch.UntypedStorage, "_swap_data_ptr_", None)
-        self._moves = self._swap is not None
+        self._moves = swap_storages is not None
 
     def hook(self, state: Any, bucket: GradBucket) -> Future:
         """A DDP communication hook: the mean over the ranks. state: is told of a backward pass's
-        last bucket, and with it of all of them; and it keeps where each lies."""
+        last bucket, and with it of all of them; and it keeps where each lies, `rows`."""
         buffer = bucket.buffer()
-        row = None if state is None else self._row(buffer, state.rows, bucket.index())
-        name = name_of(buffer.dtype)
+        count, name = buffer.numel(), name_of(buffer.dtype)
+        row = None if state is None else self._row(buffer, state, bucket.index())
         if row is None:
             at = buffer.data_ptr()
-            self._group.all_reduce(at, at, buffer.numel(), name, "mean")
+            self._group.all_reduce(at, at, count, name, "mean")
         else:
-            self._group.reduce_there(
-                row.begin, row.stride, buffer.numel(), name, "mean", everywhere=True
-            )
+            self._group.reduce_there(row.begin, row.stride, count, name, "mean", everywhere=True)
         if state is not None and bucket.is_last():
             state.reduced = True
+            state.rows = {} if state.rows is None else state.rows
         future: Future = torch.futures.Future()
         future.set_result(buffer)
         return future
 
-    def _row(self, buffer: torch.Tensor, rows: dict[int, Row | None], index: int) -> Row | None:
-        """Where a bucket lies, in memory of all ranks; None where each has its own. DDP makes its
-        buckets again after the first backward pass, alike on all ranks: they move in the second
-        one, and in any that finds others."""
-        if not self._moves or buffer.nbytes <= _LITTLE:
+    def _row(self, buffer: torch.Tensor, state: Any, index: int) -> Row | None:
+        """Where a bucket lies, in memory of all ranks; None where each has its own. It moves in its
+        first backward pass, so nobody outside of it (an array of NumPy's) knows the memory that it
+        leaves; buckets that DDP will make again, alike on all ranks, stay."""
+        rows: dict[int, Row | None] | None = state.rows
+        if rows is None or not self._moves or buffer.nbytes <= _LITTLE:
             return None
-        if index not in rows:
-            rows[index] = None
-            return None
-        row = rows[index]
+        row = rows.get(index)
         if row is None or row.own != buffer.data_ptr():
             row = rows[index] = self._moved(buffer)
         return row
 
     def _moved(self, buffer: torch.Tensor) -> Row | None:
         """A storage moves with all views of it, gradients among them."""
+        assert swap_storages is not None
         try:
             row = Row(self._group, buffer.nbytes)
         except Unsupported as error:
@@ -82,5 +80,5 @@ class Buckets:
             row.memory, dtype=buffer.dtype, count=buffer.numel(), offset=row.offset
         )
         there.copy_(buffer)
-        self._swap(buffer.untyped_storage(), there.untyped_storage())
+        swap_storages(buffer.untyped_storage(), there.untyped_storage())
         return row

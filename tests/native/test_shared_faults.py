@@ -22,7 +22,7 @@ TOLD = {
     "killed": "WorkerFailed: Rank {} is gone",
     "exits": "WorkerFailed: Rank {} is gone",
     "closes": "WorkerFailed: Rank {} ",
-    "stopped": "Desynchronized: Rank {} did not come to all_reduce(op='mean') of float32",
+    "stopped": "Desynchronized: Rank {} did not come to ",
 }
 
 

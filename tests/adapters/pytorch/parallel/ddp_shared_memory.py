@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import distributed, nn
@@ -39,37 +40,44 @@ def gradients() -> dict[str, torch.Tensor]:
 class State:
     """What a hook is given by a module."""
 
-    rows: dict[int, Row | None] = field(default_factory=dict)
+    rows: dict[int, Row | None] | None = None
     reduced: bool = False
 
 
 def where_buckets_lie(little: bool) -> list[tuple[bool, bool]]:
-    """Of each of four backward passes: whether gradients are gloo's, to the bit, and whether all of
-    them lie in memory of all ranks. little: rank 0 may make no more memory of that kind."""
+    """Of each of four backward passes: whether gradients are the ranks' own, added up in the order
+    of the ranks and divided once, to the bit; and whether all of them lie in memory of all ranks.
+    little: rank 0 may make no more memory of that kind."""
     distributed.init_process_group("gloo")
     wire, state, found = connect(cluster.detect(), "shared_memory"), State(), []
     if little and distributed.get_rank() == 0:  # which makes the memory
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    made = (DistributedDataParallel(_model(), gradient_as_bucket_view=True) for _ in range(2))
-    plain, shared = made
+    own = _model()
+    shared = DistributedDataParallel(_model(), gradient_as_bucket_view=True)
     shared.register_comm_hook(state, wire.gradient_hook)
     for turn in range(4):
         torch.manual_seed(10 * turn + distributed.get_rank())
         x = torch.randn(SAMPLES, FEATURES)
-        for model in (plain, shared):
+        for model in (own, shared):
             model.zero_grad()
             model(x).square().mean().backward()
-        rows = [row for row in state.rows.values() if row is not None]
+        rows = [row for row in (state.rows or {}).values() if row is not None]
         inside = [
             any(row.own <= p.grad.data_ptr() < row.own + row.stride for row in rows)
             for p in shared.parameters()
             if p.grad is not None and p.numel() > 50_000
         ]
-        found.append((torch.equal(_flat(plain), _flat(shared)), all(inside)))
+        found.append((torch.equal(_mean(_flat(own)), _flat(shared)), all(inside)))
     distributed.barrier()
     distributed.destroy_process_group()
     return found
+
+
+def _mean(own: torch.Tensor) -> torch.Tensor:
+    ranks = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(ranks, own)
+    return reduce(torch.add, ranks) / len(ranks)
 
 
 def refusal() -> str:
