@@ -5,9 +5,10 @@ it. `native/dream_shared.h` is the core's own interface, for those who are not P
 """
 
 from dream.shared_memory import groups
+from dream.shared_memory.blocks import Row, block
 from dream.shared_memory.failures import CARRIES, OPERATIONS
 from dream.shared_memory.group import Group, Riders
-from dream.shared_memory.groups import block, connect
+from dream.shared_memory.groups import connect
 from dream.shared_memory.library import Status, status
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "OPERATIONS",
     "Group",
     "Riders",
+    "Row",
     "Status",
     "block",
     "connect",

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from mmap import mmap
 from typing import Any
 
 from dream import cluster
@@ -113,7 +112,16 @@ def _own_words() -> dict[str, Any]:
     if not memory.is_supported():
         return {"pid": 0, "cores": [], "missing": "it needs Linux and its /proc"}
     cores = sorted(os.sched_getaffinity(0))
-    return {"pid": os.getpid(), "cores": cores, "missing": status().why}
+    return {"pid": os.getpid(), "cores": cores, "missing": status().why or _unusable()}
+
+
+def _unusable() -> str:
+    """Why the native core that is there cannot be used."""
+    try:
+        library()
+    except NotInstalled as error:
+        return str(error)
+    return ""
 
 
 def _check_told(ranks: Sequence[int], told: Sequence[_Told]) -> None:
@@ -199,25 +207,3 @@ def serves(place: Cluster) -> bool:
         return False
     logger.info("reduction='auto' takes shared_memory: all %d ranks are here", place.world_size)
     return True
-
-
-def block(meet: Meet, ranks: Sequence[int], mine: int, size: int) -> mmap:
-    """So many bytes, at first all zeros. Each of the ranks calls it; on all alike, `Unsupported`
-    where there is no room or one does not reach it. mine: this rank's place among them. The memory
-    goes when the last of them has let go of it, however their processes end."""
-    made, told = None, {"pid": os.getpid(), "fd": -1, "token": "", "error": ""}
-    if mine == 0:
-        try:
-            made = memory.reserve(size)
-            told |= {"fd": made.fd, "token": made.token.hex()}
-        except Unsupported as error:
-            told["error"] = str(error)
-    first = json.loads(meet("block", json.dumps(told).encode())[0])
-    if first["error"]:
-        raise Unsupported(first["error"])
-    address = first["pid"], first["fd"], bytes.fromhex(first["token"])
-    fd = reach(meet, ranks, made, address)
-    try:
-        return mmap(fd, size)
-    finally:
-        os.close(fd)

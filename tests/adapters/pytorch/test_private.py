@@ -54,6 +54,16 @@ def test_changes_in_place_are_counted() -> None:
     assert private.to_local(x) is x
 
 
+def test_storages_change_places_with_all_their_views() -> None:
+    assert private.swap_storages is not None
+    x, other = torch.zeros(4), torch.arange(4.0)
+    view, at = x[2:], other.data_ptr()
+    private.swap_storages(x.untyped_storage(), other.untyped_storage())
+    assert x.data_ptr() == at
+    assert view.tolist() == [2.0, 3.0]
+    assert other.tolist() == [0.0] * 4
+
+
 def test_lists_are_changed_at_once() -> None:
     xs = [torch.ones(2), torch.ones(3)]
     private.foreach_mul_(xs, 2.0)

@@ -174,7 +174,7 @@ class Averaging(Synchronous):
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
         self._reducing = dict(self.plan.options)
-        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.world, self.wire)
+        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.wire)
         if self._once is not None:
             self.keras_block = None
         settings = DdpSettings(self._reducing, hook, riders, self._once)
