@@ -9,6 +9,11 @@ from pathlib import Path
 
 _STATE, _MARK = os.environ.get("LONG_STATE", ""), os.environ.get("LONG_MARK", "")
 _counted: Counter[str] = Counter()
+_LIMIT = time.time() + float(os.environ["LONG_LIMIT"]) if "LONG_LIMIT" in os.environ else 0.0
+"""Of the scheduler's time, less the minute that is left for saving; 0 for none."""
+
+if _LIMIT:
+    os.environ["SLURM_JOB_END_TIME"] = str(int(_LIMIT + 60.0))
 
 
 def come(state: str, *, after: int) -> None:
@@ -18,6 +23,5 @@ def come(state: str, *, after: int) -> None:
         return
     Path(f"{_MARK}.{os.environ['RANK']}").write_text(str(os.getpid()))
     time.sleep(1.5)
-    limit = float(os.environ.get("SLURM_JOB_END_TIME", "0")) - 60.0
-    while time.time() < limit + 0.5:
+    while time.time() < _LIMIT + 0.5:
         time.sleep(0.05)

@@ -27,6 +27,7 @@ class Slow(Dataset):
 class Net(nn.Sequential):
     def forward(self, inputs):
         long_state.come("compilation", after=0)
+        long_state.come("tracing", after=1)
         return super().forward(inputs)
 
 
