@@ -125,6 +125,12 @@ class StepEnds:
         if self._stop is None:
             self._stop = listening(self._ranks, lambda: self._notice.why)
 
+    def ended(self) -> Agreed | None:
+        """The last one has come. Wait for all ranks; return what they agreed on, where they
+        leave."""
+        leaves = bool(self._notice.why) if self._alone else self._stop and self._stop.ended()
+        return self.came(ask=True) if leaves else None
+
     def rest(self, *, failed: bool = False) -> None:
         """No end of a step follows. failed: by an exception, or by leaving after a checkpoint."""
         if self._stop is not None:

@@ -9,6 +9,7 @@ rank has not passed yet. All of them stop at the last of these.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +34,8 @@ def listening(ranks: Communicator, asked: Callable[[], str]) -> Stop | None:
     if ranks.world_size == 1 or place.rendezvous is None:
         return None
     name = f"leave/{ranks.broadcast_object(uuid.uuid4().hex)}"
-    return Stop(ranks.rank, ranks.world_size, asked, PatientStore(cluster.rendezvous(place)), name)
+    store = PatientStore(cluster.rendezvous(place), cluster.stall_seconds())
+    return Stop(ranks.rank, ranks.world_size, asked, store, name)
 
 
 @final
@@ -53,9 +55,8 @@ class Stop:
         self._passed = 0
         self._said = False
         self._at: int | None = None
-        self._known, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dream-leave", daemon=True)
-        self._thread.start()
+        self._spoken, self._known, self._over = (threading.Event() for _ in range(3))
+        threading.Thread(target=self._run, name="dream-leave", daemon=True).start()
 
     def came(self) -> bool:
         """An end of a step has come. Return, on every rank alike, whether all stop here."""
@@ -66,38 +67,52 @@ class Stop:
             self._known.wait()
         return number == self._at
 
+    def ended(self) -> bool:
+        """The last end of a step has come. Wait for all ranks to come here, as long as it takes;
+        return, on every rank alike, whether they leave."""
+        self._store.put(self._key("end"), b"1")
+        for rank in range(self._ranks):
+            self._read(f"end/{rank}")
+        self._over.set()
+        self._known.wait()
+        return self._at is not None
+
     def rest(self, *, failed: bool) -> None:
         """No end of a step follows, which others are told that are asked. failed: they end
         otherwise."""
         self._over.set()
         if not failed:
-            self._thread.join()
+            self._spoken.wait()
 
     def _run(self) -> None:
         try:
             with suppress(DreamError, OSError):  # the store is gone, and so is the job
                 self._listen()
         finally:
+            self._spoken.set()
             self._known.set()
 
     def _listen(self) -> None:
         asked = f"{self._name}/asked"
         while not (why := self._asked()) and self._store.find(asked) is None:
             if self._over.wait(self._look):
+                why = self._asked()
                 break
         if why:
             self._store.put(asked, b"1")
         with self._lock:
             self._said = True
             mine = self._passed + 1
-        self._store.put(f"{self._name}/{self._rank}", str(mine).encode())
-        told = [mine if rank == self._rank else self._told(rank) for rank in range(self._ranks)]
-        if None not in told:
-            self._at = max(each for each in told if each is not None)
+        self._store.put(self._key("next"), str(mine).encode())
+        self._spoken.set()
+        last = max(int(self._read(f"next/{rank}")) for rank in range(self._ranks))
+        if self._store.find(asked) is not None:  # by whoever was, before it said its next
+            self._at = last
 
-    def _told(self, rank: int) -> int | None:
-        """Return the end of a step that a rank has not passed; None where this one is over."""
-        while (said := self._store.find(f"{self._name}/{rank}")) is None:
-            if self._over.wait(self._look / 10):
-                return None
-        return int(said)
+    def _key(self, what: str) -> str:
+        return f"{self._name}/{what}/{self._rank}"
+
+    def _read(self, key: str) -> bytes:
+        while (said := self._store.find(f"{self._name}/{key}")) is None:
+            time.sleep(self._look / 10)
+        return said

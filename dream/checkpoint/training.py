@@ -138,8 +138,8 @@ class TrainingCheckpoints:
         the same end. Not where a loop was left before its end, which would be gone on with."""
         if self._parts is None or any(track.cut for track in self._tracks):
             return
-        agreed = self._ends.came(ask=True)
-        if agreed is not None and agreed.leaves:
+        agreed = self._ends.ended()
+        if agreed is not None:
             self._save_for(agreed)
 
     def leaving(self, *, ask: bool = False) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dream.adapters.pytorch.checkpoint.lines import load_lines
+
 HEAD = """
 import json, os, signal, sys
 import torch
@@ -122,7 +124,6 @@ SCRIPTS = {
         "data=self.loader)",
     ),
 }
-pytestmark = pytest.mark.slow
 
 
 def run(text: str, folder: Path, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -148,9 +149,23 @@ def with_lines(text: str, said: str) -> str:
     return text.replace(loop, f"{indent}{load}\n{indent}{head.replace('...', 'EPOCHS')}")
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in [*SCRIPTS][1:])]
-)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_lines_are_in_the_words_of_the_script(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, line = SCRIPTS[name]
+    monkeypatch.setattr(sys, "argv", ["train.py", str(tmp_path / "out.json")])
+    said: list[str] = []
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(HEAD, names)
+    names["stepped"] = lambda: said.append(load_lines())
+    exec(text, names)
+    assert f"at = {line}\n" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_loop_goes_on_with_the_lines_that_it_is_told(name: str, tmp_path: Path) -> None:
     text, line = SCRIPTS[name]
     kept = ["--checkpoint", str(tmp_path / "kept"), "--every", "0.001", "--max-restarts", "2"]
@@ -163,6 +178,6 @@ def test_a_loop_goes_on_with_the_lines_that_it_is_told(name: str, tmp_path: Path
     killed = run(with_lines(text, said), tmp_path, *kept, DIE_AT="13")
     assert killed.returncode == 0, killed.stderr
     assert "Starting again, 1 of 2" in killed.stderr
-    assert "begins anew" not in killed.stderr
+    assert "trains on beside what the checkpoint holds" not in killed.stderr
     pairs = zip(weights(tmp_path), expected, strict=True)
     assert max(np.abs(np.subtract(one, other)).max() for one, other in pairs) < 1e-6

@@ -159,10 +159,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
     def _leave_at_the_end(self) -> None:
         """Where a rank was asked since the last step, in an evaluation say. The end is saved
         already, where fit came to it."""
-        if self._end is None:
-            return
-        agreed = self._ends.came(ask=True)
-        if agreed is not None and agreed.leaves:
+        if self._end is not None and self._ends.ended() is not None:
             leave(self._notice, self._end.wait())
 
     def _due(self) -> bool:
