@@ -189,7 +189,7 @@ def run(
     with ExitStack() as held:
         old, new = (
             held.enter_context(
-                open_process(f"The {who} model ({place})", worker.__name__, timeout, backend)
+                open_process(f"The {who} model ({place})", worker.__name__, place, timeout, backend)
             )
             for who, place, backend in sides
         )
