@@ -36,16 +36,18 @@ class ForwardWrites:
         if self._calls <= _FIRST or self._calls.bit_count() == 1:
             self._before = self._digests()
 
-    def ran(self, unit: nn.Module, *_: Any) -> None:
+    def ran(self, *_: Any) -> None:
         """It has run. Raises `Unsupported` where it has written."""
         before, self._before = self._before, None
         if before is None:
             return
-        for (_, name), same in zip(self._own, (before == self._digests()).tolist(), strict=True):
+        for (module, name), same in zip(
+            self._own, (before == self._digests()).tolist(), strict=True
+        ):
             if not same:
                 raise Unsupported(
                     "A forward pass writes to a parameter that is sharded, and what it writes is "
-                    f"this rank's alone. Received: {name} in {type(unit).__name__}. Write to it "
+                    f"this rank's alone. Received: {name} in {type(module).__name__}. Write to it "
                     "between steps, by what is alike on every rank, or choose what holds whole "
                     "parameters and finds replicas that differ: 'mirrored'."
                 )
