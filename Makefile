@@ -16,8 +16,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
 # The contract is one room a framework, so that a cell's ranks start once for all its laws.
-LONGEST := contract-keras contract-torch adapters/keras adapters/pytorch parameter_server checkpoint \
-	tools/verify adapters/tensorflow examples tools/compare strangers
+LONGEST := contract-keras adapters/keras adapters/pytorch checkpoint adapters/tensorflow \
+	contract-torch launch examples tools/verify parameter_server tools/compare strangers contract-cells
 contract-keras := contract/test_contract_keras*.py
 contract-torch := contract/test_contract_torch*.py
 contract-cells := contract/test_contract_c*.py contract/test_contract_f*.py

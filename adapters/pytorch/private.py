@@ -39,7 +39,8 @@ VF = torch._VF
 """Where torch's own layers and functions look their kernels up."""
 CALL = "_compiled_call_impl"
 """The attribute of a module that takes its calls; `Module.compile` sets it too."""
-
+FUNCTION = "_forward_cls"
+"""The attribute of a node by which the `autograd.Function` is known that made it."""
 current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from dream._errors import ConfigurationError, NotInstalled, Unsupported, WorkerFailed
 from dream.launch.environment import lone_environment
+from dream.launch.forks.foresight import IMPORTS, frameworks_of
 from dream.launch.guard import Guard, temporary_folder
 from dream.launch.output import Output
 from dream.launch.process import Process
@@ -70,11 +71,12 @@ class ModelProcess:
 
 @contextmanager
 def open_process(
-    who: str, module: str, timeout: float = 300.0, backend: str | None = None
+    who: str, module: str, place: str, timeout: float = 300.0, backend: str | None = None
 ) -> Iterator[ModelProcess]:
     """Start a process that is there while the block lasts.
 
     module: what runs there, which calls `serve` where its arguments are "serve" and an address.
+    place: where the model's function is, whose imports a fork server has ready.
     timeout: seconds that one answer may take.
     backend: Keras's, else the user's own.
     """
@@ -85,7 +87,7 @@ def open_process(
         process = Process(
             0,
             ("module", module, "serve", address),
-            lone_environment({} if backend is None else {"KERAS_BACKEND": backend}),
+            lone_environment({**_imports(place), **_backend(backend)}),
             Output(0, show=False, log_dir=None),
         )
         guard = Guard()
@@ -98,6 +100,16 @@ def open_process(
             process.kill()
             guard.close()
             process.output.finish(1.0)
+
+
+def _imports(place: str) -> dict[str, str]:
+    where = place.rpartition(":")[0]
+    kind = "script" if where.endswith(".py") else "module"
+    return {IMPORTS: ",".join(frameworks_of(["", kind, where]))}
+
+
+def _backend(name: str | None) -> dict[str, str]:
+    return {} if name is None else {"KERAS_BACKEND": name}
 
 
 def _connected(listener: socket.socket, process: Process, who: str) -> Connection:

@@ -31,7 +31,7 @@ def _micro(env: Env, most: int, run: Run, **knobs: Any) -> Figures:
     return {**figures, "accumulated": found["parameters"]} if figures else found
 
 
-def _fit(optimizer: Any, samples: int = 61, *, epochs: int = 5) -> Figures:
+def _fit(optimizer: Any, samples: int = 61, *, epochs: int = 3) -> Figures:
     model = compiled(optimizer)
     history = model.fit(
         *arrays(samples), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0
@@ -99,7 +99,7 @@ def accumulated_and_clipped(env: Env) -> Figures:
 def _stepped(strategy: Any, data: Any, judged: Any, **options: Any) -> Figures:
     model, optimizer = strategy.prepare(net(), momentum())
     step = strategy.train_step(model, judged, optimizer, **options)
-    values = [float(step(*batch)) for _ in range(5) for batch in global_batches(strategy, *data)]
+    values = [float(step(*batch)) for _ in range(3) for batch in global_batches(strategy, *data)]
     return {"parameters": parameters_of(model), "values": values}
 
 
@@ -204,7 +204,7 @@ def batch_normalisation_over_replicas(env: Env) -> Figures:
         convolved = [layers.Reshape((4, 2)), layers.Conv1D(3, 2), layers.BatchNormalization(),
                      layers.Flatten()]  # fmt: skip
         model = compiled(momentum(), *convolved, layers.BatchNormalization())
-        model.fit(x, y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0)
         return model
 
     with env.block(knobs={"sync_batch_norm": True}) as strategy:
@@ -212,7 +212,7 @@ def batch_normalisation_over_replicas(env: Env) -> Figures:
         keras.utils.set_random_seed(1)
         model, optimizer = strategy.prepare(net(layers.BatchNormalization()), momentum())
         step = strategy.train_step(model, judge, optimizer)
-        for _ in range(5):
+        for _ in range(3):
             for batch in global_batches(strategy, x, y):
                 step(*batch)
     stepped = {f"step.{name}": value for name, value in parameters_of(model).items()}
@@ -236,7 +236,7 @@ def _deep(env: Env) -> list[Any]:
     normal = layers.LayerNormalization if cut else layers.BatchNormalization
     blocks = [
         [layers.Dense(16, name=f"dense{i}"), normal(), Traced(), layers.Dropout(0.3, seed=i)]
-        for i in range(3)
+        for i in range(2)
     ]
     return [*chain(*blocks), layers.Dense(16, "tanh"), layers.Dense(4)]
 
@@ -251,7 +251,12 @@ def _of_a_list(chained: list[Any]) -> Any:
 
 
 ASKED = (("kept", False), ("all", True), ("sqrt", "sqrt"), ("named", ["dense1"]))
-"""A cell of the core asks for the first two: which layers are chosen is no matter of devices."""
+
+
+def _asked(env: Env) -> Any:
+    """The first two, but where ranks or one device run all: which layers are chosen is no matter
+    of devices."""
+    return ASKED[:2] if env.cell.core or env.cell.devices else ASKED
 
 
 @CASES.add(*WITH_DREAM)
@@ -260,7 +265,7 @@ def recomputed(env: Env) -> Figures:
     given goes out by name."""
     found: dict[str, Any] = {}
     x, y = arrays(33)
-    for name, asked in ASKED[:2] if env.cell.core else ASKED:
+    for name, asked in _asked(env):
         with env.block(knobs={"recompute": asked}):
             model = _of_a_list(_deep(env))
             model.compile(momentum(), {"y": loss()}, metrics={"y": ["accuracy"]})
@@ -286,7 +291,7 @@ def recomputed_in_half(env: Env) -> Figures:
 @CASES.add(*WITH_DREAM)
 def recomputed_in_a_step(env: Env) -> Figures:
     found: dict[str, Any] = {}
-    for name, asked in ASKED[:2] if env.cell.core else ASKED:
+    for name, asked in _asked(env):
         with env.block(knobs={"recompute": asked}) as strategy:
             made = keras.Sequential([keras.Input((8,)), *_deep(env)])
             model, optimizer = strategy.prepare(made, momentum())

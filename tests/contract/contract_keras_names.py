@@ -156,22 +156,27 @@ HELD = {
     "rank_dependent_initial_weights": "rank_without_sample_adamw, which starts from such",
     "clipnorm": "global_clipnorm: what Keras clips by is its own",
     "clipvalue": "global_clipnorm",
+    "attention_momentum": "transformer of tests/adapters/keras",
+    "attention_adamw": "that, and torch: how far AdamW carries rounding is no backend's",
+    "step_momentum": "step_adamw_rank_without_sample",
+    "class_weight": "sample_weight, and weights_of_classes of tests/adapters/keras",
+    "python_dataset_of_the_users": "python_dataset of tests/adapters/keras",
+    "stopped_early": "callbacks_that_watch_the_logs of tests/adapters/keras",
+    "accumulated_by_the_optimizer": "gradients_accumulated of tests/adapters/keras",
+    "accumulated_twice": "accumulated_momentum, and gradients_accumulated of tests/adapters/keras",
+    "averaged_by_the_optimizer": "averages_of_the_weights of tests/adapters/keras",
 }
 """On TensorFlow, where a case takes seconds: those that others hold, which run on torch as well."""
 OF_ANY_DEVICES = frozenset(
     {
-        "class_weight",
-        "python_dataset_of_the_users",
-        "stopped_early",
-        "attention_momentum",
-        "attention_adamw",
-        "step_momentum",
+        "copies",
         "files_are_rank_0s",
         "fitted_after_the_block",
+        "global_clipnorm",
+        "several_outputs",
         "accumulated_adamw_rank_without_sample",
-        "accumulated_by_the_optimizer",
-        "accumulated_twice",
-        "averaged_by_the_optimizer",
+        "accumulated_momentum",
+        "accumulated_outputs_and_weights",
         "clip_norm_in_a_step",
         "clip_norm_with_a_scaled_loss",
         "clip_value",
@@ -185,6 +190,8 @@ OF_ANY_DEVICES = frozenset(
 """Nothing in them is of devices in one process: held by the cell of two processes that runs all."""
 OF_ANY_WIRE = frozenset(
     {
+        "accumulated_momentum",
+        "compressed",
         "shuffled",
         "global_clipnorm",
         "clip_norm",
@@ -195,33 +202,38 @@ OF_ANY_WIRE = frozenset(
     }
 )
 """Nothing in them is of what adds up: held by the cell that runs all."""
+HELD_IN_PARTS = {
+    "accumulated_momentum": "accumulated_and_clipped",
+    "accumulated_step_weighted_by_counts": "accumulated_and_clipped, which steps too",
+    "clip_norm_with_a_scaled_loss": "clip_norm, and precision_float16, which scales",
+    "clip_value": "clip_norm",
+    "recomputed_in_half": "recomputed, and precision_float16",
+    "shuffled": "uneven_momentum: whose order it is does not hang on parts",
+}
+"""Of a model in parts: those that others hold."""
 OF_ANY_PARTS = frozenset(
     {
-        "accumulated_momentum",
-        "clip_norm_with_a_scaled_loss",
-        "clip_value",
+        "accumulated_and_clipped",
+        "batch_normalisation_over_replicas",
         "copies",
         "precision_float16",
+        "rank_without_sample_adamw",
         "recomputed",
-        "recomputed_in_half",
         "several_outputs",
-        "shuffled",
     }
 )
 """What `split=tensor` shares with `sharded`, whose adapter it is, and which runs them all."""
-FURTHER_NAME = frozenset(
-    {"uneven_momentum", "global_clipnorm", "refusals", "accumulated_momentum", "clip_norm"}
-)
+FURTHER_NAME = frozenset({"uneven_momentum", "refusals", "clip_norm"})
 """What `data_parallel` is asked beside `mirrored`, whose adapter it is."""
 
 
 def again(cell: Cell, case: str) -> bool:
     """Whether a case that a cell runs is left to `make exhaustive`, since another cell or case
     holds it."""
-    if cell.kind != "keras_tf":
-        return False
     if cell.strategy in _SPLIT:
-        return "split=tensor" in cell.options and case in OF_ANY_PARTS
+        return case in HELD_IN_PARTS or ("split=tensor" in cell.options and case in OF_ANY_PARTS)
+    if cell.kind != "keras_tf":
+        return cell.core and case in OF_ANY_WIRE
     if cell.strategy == "data_parallel":
         return case not in FURTHER_NAME
     if cell.processes < cell.replicas and case in OF_ANY_DEVICES:

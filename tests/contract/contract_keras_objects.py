@@ -159,7 +159,7 @@ def _explicit(env: Env, optimizer: Any, samples: int) -> Figures:
         batches = global_batches(strategy, *arrays(samples))
         model, optimizer = strategy.prepare(model, optimizer)
         step = strategy.train_step(model, judge, optimizer)
-        for _ in range(5):
+        for _ in range(3):
             for batch in batches:
                 value = step(*batch)
                 values.append(float(value) if env.last else value)
@@ -204,7 +204,7 @@ def step_weighted_by_counts(env: Env) -> Figures:
     with env.block() as strategy:
         model, optimizer = strategy.prepare(net(), momentum())
         step = strategy.train_step(model, weighted, optimizer, weight=weights)
-        for _ in range(5):
+        for _ in range(3):
             for batch in global_batches(strategy, x, y):
                 values.append(float(step(*batch)))
     return {"parameters": parameters(model), "values": values}

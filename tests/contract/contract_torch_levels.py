@@ -195,7 +195,7 @@ class _Deep(nn.Module):
     def __init__(self, *, norm: bool = True, drop: float = 0.3) -> None:
         super().__init__()
         self.first = nn.Linear(8, 16)
-        self.chain = nn.Sequential(*(_Block(norm=norm, drop=drop) for _ in range(9)))
+        self.chain = nn.Sequential(*(_Block(norm=norm, drop=drop) for _ in range(4)))
         self.list = nn.ModuleList(_Block(norm=norm, drop=drop) for _ in range(2))
         self.last = nn.Linear(16, 4)
 
@@ -213,7 +213,7 @@ def _deep(
     with env.block(knobs={"recompute": how, **knobs}) as strategy:
         model = _Deep(norm=norm, drop=drop)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-        train(model, optimizer, loader(samples), epochs=2)
+        train(model, optimizer, loader(samples), epochs=1)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
         for batch in loader(64):
             step(*batch)
@@ -224,7 +224,7 @@ def _deep(
             model(arrays(4)[0])
     return {
         "parameters": parameters(model),
-        "again": [n // 12 - 1 for n in times],
+        "again": [n // 8 - 1 for n in times],
         "evaluated": [b.times - n for b, n in zip(blocks, times, strict=True)],
         "saved": _saved(model),
         "times": times,

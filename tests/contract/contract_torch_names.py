@@ -56,6 +56,41 @@ IN_PARTS_TOO = frozenset(
     }
 )
 """What a model in parts is asked always, beside the core."""
+FURTHER_WIRE = frozenset(
+    {
+        "uneven_momentum",
+        "rank_without_sample_adamw",
+        "rank_dependent_initial_weights",
+        "attention_adamw",
+        "shuffled_order",
+        "batch_normalisation",
+        "nothing_stays_patched",
+        "files_are_rank_0s",
+        "step_adamw_rank_without_sample",
+        "step_weighted_with_a_count_of_zero",
+        "loop_weighed_by_tokens",
+        "accumulated_momentum",
+        "clip_norm",
+        "batch_norm_over_all_ranks",
+        "a_step_that_overflows_on_one_rank",
+        "compressed",
+        "communications_of_an_update",
+        "communicator",
+        "ranks_that_built_different_models",
+    }
+)
+"""What can go wrong by what adds up, or by a number of ranks that is no power of two: asked of
+horovod's ring and of 3 ranks always."""
+IN_SHARED_MEMORY_TOO = frozenset(
+    {
+        "accumulated_and_clipped",
+        "adasum",
+        "an_update_left_early",
+        "knobs_of_ddp",
+        "weights_loaded_on_the_way",
+    }
+)
+"""What 2 ranks in shared memory, whose buckets are their own, are asked always beside the core."""
 FURTHER_NAME = frozenset(
     {
         "uneven_momentum",
@@ -264,9 +299,13 @@ def without_meaning(options: str, replicas: int) -> dict[str, str]:
 
 def again(strategy: str, reduction: str, options: str, processes: int, case: str) -> bool:
     """Whether a case is left to `make exhaustive`, since a cell that runs them all holds it: 2
-    ranks over gloo, over shared memory, `zero=3` for models in parts."""
+    ranks over gloo, `data_parallel` for one process, `zero=3` for models in parts."""
     if strategy == "multi_worker_mirrored" or (strategy, reduction) == ("mirrored", "horovod"):
         return case not in FURTHER_NAME
     if "zero=1" in options or "split=tensor" in options:
         return case not in CORE | IN_PARTS_TOO
-    return (strategy == "horovod" or processes > 2) and case not in CORE
+    if "split=layers" in options:
+        return case not in CORE | IN_PARTS_TOO | {"recomputed_in_threads"}
+    if reduction == "shared_memory":
+        return case not in CORE | IN_SHARED_MEMORY_TOO
+    return (strategy == "horovod" or processes > 2) and case not in FURTHER_WIRE

@@ -8,7 +8,7 @@ from typing import Any
 
 import contract_keras_names as names
 import pytest
-from contract_cells import KERAS_TF, KERAS_TORCH, Kind
+from contract_cells import KERAS_TF, KERAS_TORCH, Kind, oracle
 from contract_check import (
     assert_close,
     assert_equals_one_device,
@@ -17,7 +17,7 @@ from contract_check import (
     difference,
 )
 from contract_job import Job
-from contract_over import job_and_case
+from contract_over import job_and_case, marks
 
 KINDS: list[Kind] = ["keras_tf", "keras_torch"]
 Oracle = Callable[[Kind], Job]
@@ -30,9 +30,14 @@ def one(job: Job, run_oracle: Oracle) -> Job:
     return run_oracle(job.cell.kind)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", names.ACCUMULATED)
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(kind, case, marks=marks(oracle(kind), case))
+        for kind in KINDS
+        for case in names.ACCUMULATED
+    ],
+)
 def test_one_device_accumulates_to_its_own_numbers(
     run_oracle: Oracle, kind: Kind, case: str
 ) -> None:
@@ -123,7 +128,7 @@ def test_what_is_computed_again_is_the_same_to_the_bit(job: Job, case: str) -> N
     """In a stage of a pipeline TensorFlow fuses other operations, which costs the last bit."""
     for rank in job.figures(case):
         near = 1e-6 if "split=pipeline" in job.cell.options else 0.0
-        _recomputed(rank, near, core=job.cell.core)
+        _recomputed(rank, near, core=job.cell.core or job.cell.devices is not None)
 
 
 @over("recomputed_in_half")

@@ -101,11 +101,11 @@ def test_recomputing_changes_no_bit(job: Job, oracle: Job, case: str) -> None:
 @over("recomputed")
 def test_what_is_recomputed_is_not_kept(job: Job, case: str) -> None:
     for rank in job.figures(case):
-        assert rank["none"]["again"] == [0] * 11
-        assert rank["all"]["again"] == [1] * 11
-        assert rank["sqrt"]["again"] == [1] * 6 + [0] * 5  # the last run of three, and the list
-        assert rank["named"]["again"] == [0, 1] + [0] * 7 + [1, 0]
-        assert all(found["evaluated"] == [1] * 11 for found in rank.values())
+        assert rank["none"]["again"] == [0] * 6
+        assert rank["all"]["again"] == [1] * 6
+        assert rank["sqrt"]["again"] == [1, 1, 0, 0, 0, 0]  # the last run of two, and the list
+        assert rank["named"]["again"] == [0, 1, 0, 0, 1, 0]
+        assert all(found["evaluated"] == [1] * 6 for found in rank.values())
         saved = {how: found["saved"] for how, found in rank.items()}
         assert saved["all"] < saved["sqrt"] < saved["named"] < saved["none"]
 
@@ -119,15 +119,15 @@ def test_copies_in_threads_recompute_to_the_same_bits(job: Job, case: str) -> No
     times = {how: each["times"] for how, each in found["hows"].items()}
     for index, once in enumerate(times["none"]):
         assert times["all"][index] > 1.8 * once
-        assert (times["named"][index] > 1.8 * once) == (index in (1, 9))
-        assert "sqrt" not in times or (times["sqrt"][index] > 1.8 * once) == (index < 6)
+        assert (times["named"][index] > 1.8 * once) == (index in (1, 4))
+        assert "sqrt" not in times or (times["sqrt"][index] > 1.8 * once) == (index < 2)
 
 
 @over("recomputed_in_threads")
 def test_what_a_thread_draws_is_drawn_again(job: Job, case: str) -> None:
     """Every mask twice, whatever other threads draw meanwhile."""
     (found,) = job.figures(case)
-    assert len(found["dropped"]) > 100
+    assert len(found["dropped"]) > 50
     assert {*found["dropped"].values()} == {2}
 
 

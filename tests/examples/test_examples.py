@@ -11,8 +11,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCH = ("digits_torch.py", "")
 KERAS = pytest.param("digits_keras.py", "tensorflow", marks=pytest.mark.slow)
-KERAS_TORCH = pytest.param("digits_keras.py", "torch", marks=pytest.mark.slow)
 AGAIN = pytest.mark.exhaustive
+KERAS_TORCH = pytest.param("digits_keras.py", "torch", marks=AGAIN)
 SPLIT = ("test accuracy", "this rank holds")
 RUN = ["-c", "from dream.cli import main; main()", "run", "-n", "2"]
 
@@ -65,7 +65,7 @@ def test_one_word_changes_the_strategy(script, backend, tmp_path):
     ("script", "most"),
     [
         ("sharded.py", 0.51),
-        ("tensor.py", 0.54),
+        pytest.param("tensor.py", 0.54, marks=AGAIN),
         pytest.param("tensor_digits.py", 0.51, marks=AGAIN),
         pytest.param("pipeline_digits.py", 0.7, marks=AGAIN),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dream.launch.forks.foresight import IMPORTS, foresee
+from dream.launch.forks.foresight import IMPORTS, foresee, frameworks_of
 
 CHILD = "child.py"
 
@@ -38,6 +38,13 @@ def test_its_own_modules_name_it_too(tmp_path: Path) -> None:
     }
     command = written(tmp_path, files)
     assert foresee(command, {}).modules == ("numpy", "dream", "torch")
+
+
+def test_frameworks_of_a_file_that_a_tool_loads(tmp_path: Path) -> None:
+    command = written(tmp_path, {"train.py": "import os, torch"})
+    assert frameworks_of(command) == ["torch"]
+    assert frameworks_of([CHILD, "script", str(tmp_path / "nothing.py")]) == []
+    assert frameworks_of([CHILD, "module", "no_such_module"]) == []
 
 
 def test_who_trains_needs_more(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ class Foresight:
 def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
     """Return what a rank will import. command: a script and its arguments, as `child.py` with what
     it runs. environ: the rank's."""
-    source = _source(command)
-    found = _Found() if source is None else _scan(source, source.stat().st_mtime_ns)
+    found = _read(command)
     if environ.get(IMPORTS):
         return Foresight(_modules(environ[IMPORTS].split(","), trains=True), found.sets)
     names = found.frameworks()
@@ -62,6 +61,17 @@ def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
     trains = bool(environ.get(STRATEGY) or environ.get(FRAMEWORK))
     trains = trains or "dream" in found.names | found.inside
     return Foresight(_modules(names, trains=trains or command[1:2] == ["function"]), found.sets)
+
+
+def frameworks_of(command: Sequence[str]) -> list[str]:
+    """Return the frameworks that the source of a script or module imports. command: as for
+    `foresee`."""
+    return _read(command).frameworks()
+
+
+def _read(command: Sequence[str]) -> _Found:
+    source = _source(command)
+    return _Found() if source is None else _scan(source, source.stat().st_mtime_ns)
 
 
 def _modules(names: Sequence[str], *, trains: bool) -> tuple[str, ...]:

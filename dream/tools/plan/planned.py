@@ -132,7 +132,7 @@ class ModelPlan:
 def open_model(place: str, timeout: float) -> AbstractContextManager[ModelProcess]:
     """Open a process that the model is built in. timeout: seconds that one answer may take."""
     user_code.check_place(place)
-    return open_process(f"The model ({place})", worker.__name__, timeout)
+    return open_process(f"The model ({place})", worker.__name__, place, timeout)
 
 
 def build_model(asked: PlanRequest, held: ModelProcess) -> ModelFacts:

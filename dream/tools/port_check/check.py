@@ -120,7 +120,6 @@ def port_check(
     Raises ConfigurationError where the layers do not match, Unsupported for a layer whose
     parameters no other framework can have, and WorkerFailed where a model cannot be built or run.
     """
-    pass  # on use: `import dream` loads no NumPy
 
     request = PortCheckRequest.made(
         old, new, batch, mapping=map, tolerance=tolerance, loss=loss, seed=seed, as_is=as_is,
@@ -190,7 +189,7 @@ def run(
     with ExitStack() as held:
         old, new = (
             held.enter_context(
-                open_process(f"The {who} model ({place})", worker.__name__, timeout, backend)
+                open_process(f"The {who} model ({place})", worker.__name__, place, timeout, backend)
             )
             for who, place, backend in sides
         )

@@ -10,7 +10,7 @@ from test_tf_ranks import TRAINING, one_device
 from tf_launching import call
 
 pytestmark = pytest.mark.slow
-DEVICES = (2, 3)
+DEVICES = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 
 def results(devices: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_evaluation_is_that_of_one_device(devices: int) -> None:
 
 
 def test_what_one_process_refuses() -> None:
-    here, alone = results(3), one_device()
+    here, alone = call("tf_alone", "refused", n=1)[0], one_device()
     assert here["weighed"].startswith("Unsupported: ")  # AutoGraph puts the place in between
     assert "A loop of your own runs on one of this process's devices" in here["weighed"]
     assert here["other devices"].startswith("ConfigurationError: TensorFlow can have one set of")

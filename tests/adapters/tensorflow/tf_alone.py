@@ -32,16 +32,20 @@ def mirrored(devices: int, early: bool) -> dict[str, Any]:
     if early:
         tf.constant(1.0)
     with dream.strategy("mirrored", devices=devices) as strategy:
-        results: dict[str, Any] = {
+        return {
             "replicas": strategy.topology.num_replicas,
             "training": training_cases(strategy),
             "evaluated": evaluated(strategy),
-            "weighed": told(lambda: weighed(strategy, devices)),
         }
-    if not early:  # `--strategy` would put its own in place of these
-        results["other devices"] = told(lambda: enter("mirrored", devices=devices - 1))
-        with dream.strategy("single") as strategy:
-            results["then one"] = strategy.topology.num_replicas
+
+
+def refused() -> dict[str, Any]:
+    """What three devices of one process cannot; `--strategy` would put its own in their place."""
+    with dream.strategy("mirrored", devices=3) as strategy:
+        results: dict[str, Any] = {"weighed": told(lambda: weighed(strategy, 3))}
+    results["other devices"] = told(lambda: enter("mirrored", devices=2))
+    with dream.strategy("single") as strategy:
+        results["then one"] = strategy.topology.num_replicas
     return results
 
 

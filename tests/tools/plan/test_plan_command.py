@@ -32,20 +32,27 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def test_a_plan_of_a_torch_model(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "devices", "most"),
+    [("dense", 2, 64), pytest.param("tokens", 4, 1024, marks=pytest.mark.exhaustive)],
+)
+def test_a_plan_of_a_torch_model(
+    run: Run, tmp_path: Path, model: str, devices: int, most: int
+) -> None:
+    """A model of more layers, on more devices, has more pipelines, each rehearsed."""
     file = tmp_path / "plan.json"
     code, text = run(
-        f"{TORCH}:tokens", "--devices", 4, "--hardware", "a100-p4d", "--scale", "16,1024",
+        f"{TORCH}:{model}", "--devices", devices, "--hardware", "a100-p4d", "--scale", f"16,{most}",
         "--batch-size", 16, "--json", file,
     )  # fmt: skip
     assert code == 0, text
-    assert "global batch 16, 4 x A100 40GB" in text
+    assert f"global batch 16, {devices} x A100 40GB" in text
     assert "Simulated, not measured" in text
     assert "Loss: cross-entropy." in text
     found = json.loads(file.read_text())
     labels = {row["label"] for row in found["strategies"]}
     assert {"single", "mirrored", "sharded, zero 3", "tensor", "pipeline"} <= labels
-    assert [point["devices"] for point in found["simulated"]] == [16, 1024]
+    assert [point["devices"] for point in found["simulated"]] == [16, most]
     assert found["hardware"]["sources"]
     assert "Take " in found["sentence"]
 

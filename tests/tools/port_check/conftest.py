@@ -24,8 +24,9 @@ def benches() -> Iterator[Benches]:
         def find(framework: str) -> ModelProcess:
             if framework not in made:
                 backend = "tensorflow" if framework == "keras" else None
+                who, where = f"the {framework} model", place(f"{framework.rstrip('2')}:dense")
                 made[framework] = up.enter_context(
-                    open_process(f"the {framework} model", worker.__name__, 500, backend)
+                    open_process(who, worker.__name__, where, 500, backend)
                 )
             return made[framework]
 

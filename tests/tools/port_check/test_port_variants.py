@@ -42,7 +42,8 @@ def test_what_is_equal_is_found_equal(checked: Checked, old: str, new: str, name
 
 @pytest.mark.slow
 def test_one_keras_model_on_both_backends(benches: Benches) -> None:
-    with open_process("Keras on torch", worker.__name__, 100, "torch") as other:
+    where = place("keras:gru")
+    with open_process("Keras on torch", worker.__name__, where, 100, "torch") as other:
         for name in ("batch_norm", "gru", "attention"):
             request = PortCheckRequest(
                 place(f"keras:{name}"), place(f"keras:{name}"), BATCHES[name]
@@ -156,7 +157,7 @@ def test_dropouts_of_another_count_are_told(checked: Checked) -> None:
 )
 def test_a_model_that_dies_or_hangs_is_told(name: str, timeout: float, words: str) -> None:
     with (
-        open_process("the model", worker.__name__, timeout) as it,
+        open_process("the model", worker.__name__, place(f"torch:{name}"), timeout) as it,
         pytest.raises(WorkerFailed, match=words),
     ):
         it.get("build", place(f"torch:{name}"), BATCHES["dense"], False)
