@@ -120,7 +120,7 @@ def _unusable() -> str:
     try:
         library()
     except NotInstalled as error:
-        return str(error)
+        return str(error).removesuffix(".")
     return ""
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dream.shared_memory import failures, library
+from dream._errors import NotInstalled
+from dream.shared_memory import failures, groups, library
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
@@ -60,6 +61,22 @@ def test_who_has_no_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "pip install" in library.status().why
     monkeypatch.setenv("PATH", "")
     assert "there is no C++ compiler" in library.status().why
+
+
+@needs_compiler
+def test_a_core_of_another_version_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of one that was built before there was something to call, on every rank."""
+    assert COMPILER is not None
+    source, core = tmp_path / "old.cpp", tmp_path / "_core.so"
+    names = library._FUNCTIONS.keys() - {"reduce_there"}
+    source.write_text("".join(f'extern "C" void dream_shared_{name}() {{}}\n' for name in names))
+    subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", core], check=True, timeout=60)
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(groups, "library", library.library.__wrapped__)
+    told = groups._own_words()["missing"]
+    assert "one without dream_shared_reduce_there. Install dream again" in told
+    with pytest.raises(NotInstalled, match="Received from rank 1: The native core is of another"):
+        groups._check_told((0, 1), [groups._Told(1, [0]), groups._Told(2, [1], missing=told)])
 
 
 @pytest.mark.exhaustive

@@ -192,7 +192,8 @@ def compared(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         copied, stays = trained(name, dreams=True, moves=False)
         alone, _ = trained(name, dreams=False, moves=False)
         found[name] = {
-            "copied": apart(there, copied), "alone": apart(there, alone), "lies": [lies, stays],
+            "copied": apart(there, copied), "alone": apart(there[2], alone[2]),
+            "seen": apart(there, alone), "lies": [lies, stays],
             "bits": sum(float(x.double().sum()) for x in there[2]),
         }  # fmt: skip
     return found

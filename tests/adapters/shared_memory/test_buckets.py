@@ -27,6 +27,7 @@ def check(found: list[dict[str, Any]], name: str) -> None:
     for rank in found:
         assert rank[name]["copied"] == 0.0
         assert rank[name]["alone"] < 1e-6
+        assert rank[name]["seen"] < 1e-5  # norms and gradients of the last steps among it
         assert rank[name]["bits"] == found[0][name]["bits"]
         assert rank[name]["lies"] == [name != "no views", False]
 
