@@ -187,6 +187,18 @@ def statistics_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
+def plain_variables(model: Any) -> list[Any]:
+    """Return variables of the framework's own that layers hold as attributes, which Keras does not
+    know."""
+    held = (v for layer in private.layers_of(model) for v in vars(layer).values())
+    found = {id(v): v for v in held if not isinstance(v, keras.Variable) and _is_assigned(v)}
+    return list(found.values())
+
+
+def _is_assigned(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("assign", "numpy"))
+
+
 def seeds_of(model: Any) -> list[Any]:
     """Return the states of the seed generators that the model's layers, or Keras, draw from."""
     generators = [g for layer in private.layers_of(model) for g in private.own_seeds(layer)]

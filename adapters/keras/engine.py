@@ -289,6 +289,11 @@ class Engine(ABC):
         compiled too."""
         return nullcontext()
 
+    def apart(self, function: Callable[[], Any]) -> Any:
+        """Call a function that takes gradients, in the midst of a step that is being compiled
+        too."""
+        return function()
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Change on the instance what the backend's optimizers do across devices."""
         return

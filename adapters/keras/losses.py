@@ -7,8 +7,9 @@ by a mask or by weights counts by what it was divided by, which all parts add up
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, final
 from weakref import WeakKeyDictionary
@@ -25,13 +26,27 @@ from dream.adapters.keras.randomness.draws import drawn_by, once
 
 Kind = Literal["mean", "sum", "unknown"]
 _CUTS = (4, 2)
-_ROWS = 7
+ROWS = 7
 """Rows of the made-up batches on which a loss is tried, and where they are cut."""
 
 
+class LossPlace(ABC):
+    """The batch that losses are computed of, in a step that is going on."""
+
+    engine: Engine
+
+    @abstractmethod
+    def as_sum(self, value: Any) -> Any:
+        """Scale what is a sum over samples."""
+
+    @abstractmethod
+    def by_count(self, value: Any, count: Any) -> Any:
+        """Scale what was divided by `count` here, and on one device by the sum over all parts."""
+
+
 @final
-class LossPlace:
-    """The share of a global batch that losses are computed of, in a step that is going on.
+class SharePlace(LossPlace):
+    """A part's share of a global batch.
 
     whole: whether it is all that this part has; a micro-batch is not.
     """
@@ -42,12 +57,10 @@ class LossPlace:
         self._whole = whole
 
     def as_sum(self, value: Any) -> Any:
-        """Scale what is a sum over samples."""
         one = ops.cast(1.0, "float32")
         return self._scaled(value, one, self._share.fraction)
 
     def by_count(self, value: Any, count: Any) -> Any:
-        """Scale what was divided by `count` here, and on one device by the sum over all parts."""
         if not self._whole:
             raise Unsupported(
                 "The loss is a mean over what is unmasked, or by its weights, of which "
@@ -71,7 +84,12 @@ def weighed(
     engine: Engine, share: BatchShare | None, *, whole: bool = True
 ) -> AbstractContextManager[None]:
     """Inside, losses are those of a share; None for a batch that every part has."""
-    return value_set(_place, None if share is None else LossPlace(engine, share, whole=whole))
+    return placed(None if share is None else SharePlace(engine, share, whole=whole))
+
+
+def placed(place: LossPlace | None) -> AbstractContextManager[None]:
+    """Inside, losses are those of a place."""
+    return value_set(_place, place)
 
 
 def adopt(model: Any, strict: bool) -> None:
@@ -235,10 +253,9 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
     function: gives a list of tensors, whose sums count. like: tensors as it is given them, nested,
     or None. failing: what it is if it takes none that are made up, or draws at random.
     """
-    draw = np.random.default_rng(0)
     widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
               if x is not None and len(x.shape) > 1]  # fmt: skip
-    batch = tree.map_structure(lambda x: _made_up(x, draw, max([2, *widths])), like)
+    batch = made_up(like, max([2, *widths]))
 
     def values(rows: slice) -> list[float]:
         part = tree.map_structure(
@@ -260,7 +277,7 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
 
 
 def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:
-    if all(_close(whole, (n * a + (_ROWS - n) * b) / _ROWS) for n, a, b in cuts):
+    if all(_close(whole, (n * a + (ROWS - n) * b) / ROWS) for n, a, b in cuts):
         return "mean"
     return "sum" if all(_close(whole, a + b) for _, a, b in cuts) else "unknown"
 
@@ -269,10 +286,17 @@ def _close(found: float, expected: float) -> bool:
     return bool(np.isclose(found, expected, rtol=1e-4, atol=1e-6))
 
 
+def made_up(like: Any, classes: int) -> Any:
+    """Make a batch of `ROWS` rows up, the same on every rank. like: tensors, nested, or None.
+    classes: whole numbers are below it."""
+    draw = np.random.default_rng(0)
+    return tree.map_structure(lambda x: _made_up(x, draw, classes), like)
+
+
 def _made_up(like: Any, draw: np.random.Generator, classes: int) -> Any:
     if like is None:
         return None
-    shape = (_ROWS, *(3 if size is None else int(size) for size in like.shape[1:]))
+    shape = (ROWS, *(3 if size is None else int(size) for size in like.shape[1:]))
     kind = keras.backend.standardize_dtype(like.dtype)
     if "float" in kind:
         return draw.uniform(0.05, 0.95, shape).astype(kind)

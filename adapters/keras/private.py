@@ -194,15 +194,20 @@ def added_by(model: Any, x: Any) -> list[Any]:
 
 @contextmanager
 def rehearsal(model: Any) -> Iterator[None]:
-    """Inside, the model may be called and its loss computed: variables and added losses stay."""
+    """Inside, the model may be called and its loss computed: variables, added losses and plain
+    numbers that layers count with stay."""
     layers = layers_of(model)
+    numbers = [
+        {n: v for n, v in vars(layer).items() if type(v) in (int, float)} for layer in layers
+    ]
     kept = [(list(layer._losses), set(layer._loss_ids)) for layer in layers]
-    values = [(v, v.value) for v in model.variables]
+    values = [(v, v.value) for v in model.variables if not v.trainable]  # a tape watches those
     try:
         with keras.StatelessScope(state_mapping=values, collect_losses=True):
             yield
     finally:
-        for layer, (losses, ids) in zip(layers, kept, strict=True):
+        for layer, (losses, ids), own in zip(layers, kept, numbers, strict=True):
+            layer.__dict__.update(own)
             layer._losses[:] = losses
             layer._loss_ids.clear()
             layer._loss_ids.update(ids)

@@ -16,7 +16,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
 from dream.adapters.keras.engine import BATCH, PARTS, SHARE, BatchShare, Engine
-from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update import batch_norm, own_step
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
@@ -31,6 +31,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
     dealt = share if batch is not element else None
     with engine.stepping(), engine.drawing(share), scope, losses.weighed(engine, dealt):
+        own_step.check(model, engine, batch)
         if custom:
             with optimizer.step_scope(weight), sums.noting():
                 logs = _own_step(model, "train_step", batch)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from typing import Any
 
 import keras
@@ -76,6 +78,11 @@ class TensorFlowEngine(Engine):
             [t for t in tf.nest.flatten(batch) if tf.is_tensor(t)][:1]
         )
         return waiting
+
+    def apart(self, function: Callable[[], Any]) -> Any:
+        """In a thread of its own: no tape records in tf.init_scope."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(copy_context().run, function).result()
 
     def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:
         specs = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), batch)

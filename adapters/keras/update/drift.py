@@ -13,7 +13,7 @@ import numpy as np
 
 from dream._log import logger
 from dream.adapters.keras import private
-from dream.adapters.keras.consistency import statistics_of, take_rank_0s
+from dream.adapters.keras.consistency import plain_variables, statistics_of, take_rank_0s
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import check_hyperparameters, hyperparameters, optimizers_of
 from dream.adapters.keras.randomness.in_step import InStep
@@ -60,7 +60,7 @@ class DriftGuard:
             check_hyperparameters(self._ranks.all_gather_object(own[2]))
         if not alike[0]:
             found = differing(self._ranks.all_gather_object(own[0]))
-            raise drifted([(trained[int(i)].path, ranks) for i, ranks in found], len(trained))
+            raise drifted([(_name(trained[int(i)]), ranks) for i, ranks in found], len(trained))
         if not alike[1]:
             others = differing(self._ranks.all_gather_object(own[1]))
             self._keep(states[int(i)] for i, _ in others)
@@ -89,13 +89,18 @@ def _variables_of(model: Any) -> tuple[list[Any], list[Any]]:
     that its call may change otherwise."""
     if not isinstance(model, keras.Layer):
         return list(model.variables), []
+    plain = plain_variables(model)
     averaged = {id(v) for v in statistics_of(model)}
     own = {id(v) for layer in private.layers_of(model) for v in private.own_states(layer)}
     changed = own - averaged
     return (
-        [v for v in model.weights if id(v) not in changed],
+        [*(v for v in model.weights if id(v) not in changed), *plain],
         [v for v in model.weights if id(v) in changed],
     )
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))
 
 
 def _digests(variables: Iterable[Any]) -> dict[str, int]:

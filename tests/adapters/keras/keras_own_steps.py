@@ -1,0 +1,156 @@
+"""Steps of one's own: what is said of them before they train."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+import dream
+from dream.adapters.keras.randomness import draws
+
+Loss = Callable[[Any, Any, Any], Any]
+SAMPLES, WIDTH = 15, 4
+
+
+class OwnStep(keras.Model):  # type: ignore[misc]  # Keras is untyped
+    """Steps by a loss that it is given: of the model, x and y."""
+
+    own_loss: Loss
+
+    def train_step(self, batch: Any) -> Any:
+        x, y = batch
+        weights = self.trainable_variables
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                loss = self.own_loss(self, x, y)
+            gradients = tape.gradient(loss, weights)
+        else:
+            import torch
+
+            loss = self.own_loss(self, x, y)
+            gradients = list(torch.autograd.grad(loss, [v.value for v in weights]))
+        if keras.backend.backend() == "torch":
+            with torch.no_grad():
+                self.optimizer.apply(gradients, weights)
+        else:
+            self.optimizer.apply(gradients, weights)
+        return {"own": ops.stop_gradient(loss)}
+
+
+class Largest(layers.Layer):  # type: ignore[misc]
+    """Keeps the largest value of its inputs, or, if asked, their running mean."""
+
+    def __init__(self, average: bool) -> None:
+        super().__init__()
+        self.average = average
+
+    def build(self, shape: Any) -> None:
+        self.kept = self.add_weight(shape=(), initializer="ones", trainable=False, name="kept")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            mean = 0.9 * self.kept + 0.1 * ops.mean(x)
+            self.kept.assign(mean if self.average else ops.maximum(self.kept, ops.max(x)))
+        return x
+
+
+class Worst(keras.metrics.Metric):  # type: ignore[misc]
+    """The largest error, or the errors' mean."""
+
+    def __init__(self, average: bool) -> None:
+        super().__init__(name="worst")
+        self.average = average
+        self.error = self.add_weight(shape=(), initializer="zeros", name="error")
+        self.count = self.add_weight(shape=(), initializer="zeros", name="count")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        errors = ops.abs(ops.cast(y, y_pred.dtype) - y_pred)
+        self.count.assign_add(ops.cast(ops.shape(errors)[0], "float32"))
+        worst = ops.maximum(self.error, ops.max(errors))
+        self.error.assign(self.error + ops.sum(errors) if self.average else worst)
+
+    def result(self) -> Any:
+        return self.error / (self.count if self.average else 1.0)
+
+
+def _squares(model: Any, x: Any, y: Any) -> Any:
+    return ops.square(y - model(x, training=True))
+
+
+def _noise(x: Any) -> Any:
+    """Rows of a draw for the batch, and rows for two batches."""
+    noise = keras.random.normal(ops.shape(x)) + keras.random.uniform(ops.shape(x))
+    return noise[:, :1]
+
+
+OWN: dict[str, Loss] = {
+    "mean": lambda *given: ops.mean(_squares(*given)),
+    "noisy mean": lambda model, x, y: ops.mean(_squares(model, x, y + _noise(x))),
+    "compiled": lambda model, x, y: model.compute_loss(x, y, model(x, training=True)),
+    "sum": lambda *given: ops.sum(_squares(*given)),
+    "masked": lambda model, x, y: ops.sum(_squares(model, x, y) * x[:, :1]) / ops.sum(x[:, :1]),
+    "coupled": lambda model, x, y: ops.max(_squares(model, x, y)),
+}
+
+
+def said_of_all() -> dict[str, str]:
+    """What dream says of each before it has trained on one batch, on this rank."""
+    with dream.strategy("mirrored"):
+        found = {name: _said_of(_own(loss)) for name, loss in OWN.items()}
+        for average in (True, False):
+            found[f"state {average}"] = _said_of(_plain(Largest(average)))
+            found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
+        found["counter"] = str(_counted())
+    return found
+
+
+def _own(loss: Loss) -> Any:
+    seen = keras.Input((WIDTH,))
+    hidden = layers.Dropout(0.3)(layers.BatchNormalization()(layers.Dense(5, "tanh")(seen)))
+    made = OwnStep(seen, layers.Dense(1)(hidden))
+    made.own_loss = loss
+    made.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(reduction="sum"))
+    return made
+
+
+def _plain(*inner: Any, metrics: Any = None) -> Any:
+    made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(0.1), "mse", metrics=metrics)
+    return made
+
+
+def _said_of(model: Any) -> str:
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dream").addHandler(handler)
+    draws._said.clear()
+    draw = np.random.default_rng(0)
+    x = draw.random((SAMPLES, WIDTH)).astype("float32")
+    model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+    logging.getLogger("dream").removeHandler(handler)
+    return "\n".join(line for line in lines if "eceived" in line)
+
+
+def _counted() -> int:
+    """A number that train_step counts with, after one step."""
+    calls = 0
+
+    def counting(model: Any, x: Any, y: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        model.steps_taken += 1
+        return ops.mean(_squares(model, x, y))
+
+    made = _own(counting)
+    made.steps_taken = 0
+    _said_of(made)
+    assert calls > 1
+    return int(made.steps_taken)

@@ -1,0 +1,41 @@
+"""What replicas cannot share of a step of one's own is said, and nothing is of what they can."""
+
+from __future__ import annotations
+
+import pytest
+from keras_launching import CELLS, Cell, call
+
+pytestmark = pytest.mark.slow
+SAID = {
+    "sum": "no mean of its parts'",
+    "masked": "no mean of its parts'",
+    "coupled": "no mean of its parts'",
+    "state False": "kept is a state that",
+    "metric False": "metric worst is more than a sum",
+}
+QUIET = ("mean", "noisy mean", "compiled", "state True", "metric True")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(c, marks=[pytest.mark.exhaustive] * (c.devices > 1)) for c in CELLS],
+    ids=str,
+)
+def said(request: pytest.FixtureRequest) -> dict[str, str]:
+    cell: Cell = request.param
+    first: dict[str, str] = call(cell, "keras_own_steps", "said_of_all")[0]
+    return first
+
+
+def test_what_replicas_cannot_share_is_said(said: dict[str, str]) -> None:
+    for name, words in SAID.items():
+        assert words in said[name], name
+
+
+def test_nothing_is_said_of_what_they_can(said: dict[str, str]) -> None:
+    for name in QUIET:
+        assert not said[name], name
+
+
+def test_a_number_that_the_step_counts_with_stays(said: dict[str, str]) -> None:
+    assert said["counter"] == "1"
