@@ -8,8 +8,8 @@ by a mask or by weights counts by what it was divided by, which all parts add up
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, final
 from weakref import WeakKeyDictionary
