@@ -55,7 +55,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
         self._notice = Notice(settings.end_of_time())
-        self._notice.listen()  # what Keras compiles before training begins may take long
+        self._notice.listen()  # Keras may compile before training begins
         self._commits = Commits(engine.readers, self._path)
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds, self._commits)
         self._others = OtherCallbacks(users)
