@@ -15,7 +15,7 @@ from _measure import Times, interleave
 from torch import distributed
 
 from dream import cluster
-from dream.shared_memory import Group, connect
+from dream.shared_memory import Group, Row, connect
 
 Act = Callable[[torch.Tensor], object]
 
@@ -52,10 +52,21 @@ def shared(group: Group, x: torch.Tensor) -> None:
     group.all_reduce(address, address, x.numel(), "float32", "sum")
 
 
+def lying(group: Group, size: int) -> Act:
+    """As DDP's buckets are reduced, which lie in memory of all ranks."""
+    row, count = Row(group, size), size // 4
+
+    def act(x: torch.Tensor) -> None:
+        del x
+        group.reduce_there(row.begin, row.stride, count, "float32", "sum", everywhere=True)
+
+    return act
+
+
 def compare(group: Group, acts: dict[str, Act], size: int, rounds: int) -> Times:
     """Seconds a call of every contender, a figure a round."""
     x, y = torch.ones(size // 4).zero_(), torch.ones(size // 4)
-    acts = {"copy": y.copy_, **acts}
+    acts = {"copy": y.copy_, **acts, "where it lies": lying(group, size)}
     turns = max(1, min(50, 20_000_000 // size))
     blocks = {name: partial(block, group, act, x, turns) for name, act in acts.items()}
     return interleave(blocks, rounds=rounds, warmup=2)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
 from dream.mixed.resync import Resyncs
 from dream.parameter_server.staleness import Staleness
+from dream.strategies import registry
 from dream.strategies.spec import Framework, Spec
+from dream.update.update import Knobs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +60,14 @@ class Plan:
         """The reduction; where "auto" leaves no choice, the only one."""
         choices = self.spec.reductions[self.framework]
         return choices[0] if self.reduction == "auto" and len(choices) == 1 else self.reduction
+
+    def begin_tuning(self) -> Callable[[], None]:
+        """Have the ring tune itself where that is asked for, before it starts. Returns what says,
+        at the block's end, what it has found out."""
+        if not Knobs.of(self.options).autotune or self.cluster.alone:
+            return lambda: None
+        tuning = registry.load(registry.TUNING)(self.cluster, self.transport)
+        return (lambda: None) if tuning is None else tuning.tell
 
 
 class Adapter(ABC):
@@ -114,13 +123,9 @@ class Adapter(ABC):
         """Those that write checkpoints together, and read them."""
         return self.communicator
 
+    @abstractmethod
     def checkpointer(self, model: Any) -> Checkpointer:
         """What saves and loads such a model, its optimizers and the generators."""
-        del model
-        raise Unsupported(
-            f"Checkpoints are not there yet for this. Received: {type(self).__name__}. Keep "
-            "strategy.full_state(model)."
-        )
 
     def share(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """This rank's rows of the tensors of a whole batch."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dream.tools.checkpoint.command import app as checkpoint
 from dream.tools.collectives.command import command as collectives
 from dream.tools.compare.command import command as compare
 from dream.tools.plan.command import command as plan
 from dream.tools.port_check.command import command as port_check
-from dream.tools.where.command import command as where
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,9 +34,56 @@ def run(context: typer.Context) -> None:
 app.command("compare", context_settings={"ignore_unknown_options": True})(compare)
 app.command("collectives")(collectives)
 app.command("plan")(plan)
-app.add_typer(checkpoint, name="checkpoint")
 app.command("port-check")(port_check)
-app.command("where")(where)
+checkpoint = typer.Typer(no_args_is_help=True, help="Show, check or convert checkpoints.")
+app.add_typer(checkpoint, name="checkpoint")
+_Folder = Annotated[Path, typer.Argument(help="a folder of checkpoints, or one of them")]
+
+
+@checkpoint.command()
+def show(
+    folder: _Folder,
+    arrays: Annotated[bool, typer.Option("--arrays", help="every array, too")] = False,
+) -> None:
+    """Show what the newest checkpoint holds, and which there are."""
+    from dream.tools.checkpoint import show
+
+    show(folder, arrays=arrays)
+
+
+@checkpoint.command()
+def check(folder: _Folder) -> None:
+    """Read every byte. Exit code 1 where a checkpoint is not whole, with the file named."""
+    from dream.tools.checkpoint import check
+
+    raise typer.Exit(0 if check(folder) else 1)
+
+
+@checkpoint.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="a checkpoint, .pt, .keras, .weights.h5, DCP")],
+    destination: Annotated[Path, typer.Argument(help="a new one; a DCP folder ends in .dcp")],
+    like: Annotated[
+        Path | None, typer.Option(help="a .keras file of the model, for Keras's weights")
+    ] = None,
+) -> None:
+    """Write a checkpoint of dream's as another's file, or make one of such a file."""
+    from dream.tools.checkpoint import convert
+
+    convert(source, destination, like)
+
+
+@app.command()
+def where(
+    job: Annotated[
+        int | None, typer.Argument(metavar="[JOB]", help="its number, where several run")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """Show what each rank of a running job on this host is doing."""
+    from dream.tools.where.main import main
+
+    raise typer.Exit(main(job, json=json))
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
@@ -63,12 +109,12 @@ def strategies(
     """List the strategies and what works here, or one's options."""
     from rich.console import Console
 
-    from dream.tools import listing
+    from dream.tools import support
 
     if name is None:
-        listing.strategies(Console())
+        support.strategies(Console())
     else:
-        listing.strategy(Console(), name)
+        support.strategy(Console(), name)
 
 
 @app.command()

@@ -96,6 +96,13 @@ class ImportWatch(MetaPathFinder):
         self._names = names
         self._depth = 0
 
+    def start(self) -> None:
+        """Call back now where one of them is there; else install it."""
+        if any(name in sys.modules for name in self._names):
+            self._found()
+        else:
+            self.install()
+
     def install(self) -> None:
         sys.meta_path.insert(0, self)
 

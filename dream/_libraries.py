@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
 
-from dream._bound import bound_to
 from dream._errors import Unsupported
 from dream._framework import ImportWatch
+from dream._patches import Patches
 
 
 @final
@@ -70,7 +70,7 @@ class Refusal:
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
         self._watch: ImportWatch | None = None
         self._closed: set[LibraryCall] = set()
 
@@ -85,9 +85,7 @@ class Refusal:
     def end(self) -> None:
         if self._watch is not None:
             self._watch.remove()
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
+        self._patches.restore()
         self._closed.clear()
 
     def _close(self, entrance: LibraryCall) -> None:
@@ -99,11 +97,11 @@ class Refusal:
         if original is not None:
             self._closed.add(entrance)
             refused = _refused(entrance, original, self._strategy)
-            home = entrance.module.partition(".")[0]
-            bound = [] if path else bound_to([original], home)[id(original)]
-            for place, known_as in ((owner, name), *bound):
-                self._originals.append((place, known_as, original))
-                setattr(place, known_as, refused)
+            if path:
+                self._patches.replace(owner, name, refused)
+            else:
+                home = entrance.module.partition(".")[0]
+                self._patches.replace_bound(owner, name, refused, home)
 
 
 def _refused(entrance: LibraryCall, original: Callable[..., Any], strategy: str) -> Any:

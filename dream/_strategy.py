@@ -21,7 +21,7 @@ from dream.launch.joined.threads import share_cores
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import choice as choices
 from dream.strategies.choice import Choice, Randomness
-from dream.strategies.pending import PendingAdapter
+from dream.strategies.making import PendingAdapter
 from dream.strategies.spec import Framework
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dream.checkpoint import CheckpointContent
     from dream.checkpoint.background import Saving
     from dream.checkpoint.training import TrainingCheckpoints
-    from dream.files.block import BlockFiles
+    from dream.files.opened import BlockFiles
     from dream.progress.loop import Progress
 
 _current: ContextVar[Strategy | None] = ContextVar("dream.strategy", default=None)
@@ -149,7 +149,7 @@ class Strategy:
 
     def _begin(self) -> None:
         if not self._place.alone:
-            from dream.files.block import BlockFiles  # on use: `import dream` stays quick
+            from dream.files.opened import BlockFiles  # on use: `import dream` stays quick
 
             self._files = BlockFiles(self._place)
             self._files.begin()

@@ -10,7 +10,7 @@ namespace dream {
 namespace {
 
 bool reduces(const dream_shared &g) {
-    return g.call.said.kind == DREAM_ALL_REDUCE || g.call.said.kind == DREAM_REDUCE_SCATTER;
+    return adds(g.call.said.kind);
 }
 
 uint32_t chunks_of(const dream_shared &g) {

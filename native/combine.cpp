@@ -108,9 +108,9 @@ DREAM_INLINE void combine_many(const char *const *sources, int ranks, size_t fro
 
 // A block at a time, in the first cache.
 template <class T, class Op>
-DREAM_INLINE void combine(const char *const *sources, int ranks, char *out_, char *copy_,
+DREAM_INLINE void combine(const char *const *sources, int ranks, char *const *outs, int places,
                           size_t count) {
-    T *out = reinterpret_cast<T *>(out_), *copy = reinterpret_cast<T *>(copy_);
+    T *out = reinterpret_cast<T *>(outs[0]);
     for (size_t from = 0; from < count; from += BLOCK) {
         size_t n = count - from < BLOCK ? count - from : BLOCK;
         if (ranks == 2)
@@ -118,19 +118,20 @@ DREAM_INLINE void combine(const char *const *sources, int ranks, char *out_, cha
                                reinterpret_cast<const T *>(sources[1]) + from, out + from, n);
         else
             combine_many<T, Op>(sources, ranks, from, out + from, n);
-        if (copy) std::memcpy(copy + from, out + from, n * sizeof(T));
+        for (int place = 1; place < places; ++place)
+            std::memcpy(outs[place] + from * sizeof(T), out + from, n * sizeof(T));
     }
 }
 
 #define VARIANT(NAME, ATTRIBUTE)                                                       \
     struct NAME {                                                                      \
         template <class T, class Op>                                                   \
-        ATTRIBUTE static void run(const char *const *sources, int ranks, char *out,    \
-                                  char *copy, size_t count) {                          \
+        ATTRIBUTE static void run(const char *const *sources, int ranks,               \
+                                  char *const *outs, int places, size_t count) {       \
             if constexpr (std::is_same_v<Op, Mean>)                                    \
                 if (!(ranks & (ranks - 1)))                                            \
-                    return combine<T, ScaledMean>(sources, ranks, out, copy, count);   \
-            combine<T, Op>(sources, ranks, out, copy, count);                          \
+                    return combine<T, ScaledMean>(sources, ranks, outs, places, count); \
+            combine<T, Op>(sources, ranks, outs, places, count);                       \
         }                                                                              \
     }
 

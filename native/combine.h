@@ -5,9 +5,9 @@
 
 namespace dream {
 
-// out[i], and copy[i] unless copy is null: the op over sources[0][i], ..., sources[ranks - 1][i].
-// Either may be one of the sources.
-using Combine = void (*)(const char *const *sources, int ranks, char *out, char *copy,
+// outs[0][i], ..., outs[places - 1][i]: the op over sources[0][i], ..., sources[ranks - 1][i]. Each
+// out may be one of the sources.
+using Combine = void (*)(const char *const *sources, int ranks, char *const *outs, int places,
                          size_t count);
 
 // The fastest that this processor has; null where there is no such thing.

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define DREAM_SHARED_VERSION 2
+#define DREAM_SHARED_VERSION 3
 #define DREAM_RIDERS 8 /* numbers that travel with a call */
 
 enum dream_code {
@@ -67,7 +67,9 @@ enum dream_kind {
     DREAM_REDUCE_SCATTER = 3,
     DREAM_BROADCAST = 4,
     DREAM_ALL_GATHER = 5,
-    DREAM_ALL_TO_ALL = 6
+    DREAM_ALL_TO_ALL = 6,
+    DREAM_REDUCE_THERE = 7,
+    DREAM_SCATTER_THERE = 8
 };
 
 /* What a rank lays open before a byte is moved. All of it must be the same on every rank. */
@@ -104,6 +106,13 @@ int dream_shared_all_reduce(dream_shared *group, const void *in, void *out, uint
 /* in: ranks * count elements; out: the count of this rank. */
 int dream_shared_reduce_scatter(dream_shared *group, const void *in, void *out, uint64_t count,
                                 int dtype, int op, uint64_t tag);
+/* Buffers that lie in memory of all ranks, rank b's at buffers + b * stride in each one's own map of
+   it; no rank writes before all have come. everything: each rank's buffer holds all results, and none
+   is written after the call. Else each rank's holds those of its own part, of count / ranks elements
+   (whole lines of 64 bytes, the last ranks' may be less), and others may read from it until the next
+   call that all make. */
+int dream_shared_reduce_there(dream_shared *group, void *buffers, uint64_t stride, uint64_t count,
+                              int dtype, int op, int everything, uint64_t tag);
 int dream_shared_broadcast(dream_shared *group, void *buffer, uint64_t count, int dtype, int root,
                            uint64_t tag);
 /* counts: elements of each rank, in order, the same on all; out: theirs end to end. `in` may be

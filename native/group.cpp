@@ -80,8 +80,7 @@ class Turn {
 
 bool is_valid(const dream_signature &said, int ranks) {
     if (said.count >> 48) return false;
-    bool adds = said.kind == DREAM_ALL_REDUCE || said.kind == DREAM_REDUCE_SCATTER;
-    if (adds) return combine_of(said.dtype, said.op) != nullptr;
+    if (adds(said.kind)) return combine_of(said.dtype, said.op) != nullptr;
     return size_of(said.dtype) && said.root >= 0 && said.root < ranks;
 }
 
@@ -93,7 +92,7 @@ dream_signature signature(int kind, int dtype, int op, int root, uint64_t count,
 }
 
 int start(dream_shared *group, const dream_signature &said, const void *in, void *out,
-          const uint64_t *sends = nullptr, const uint64_t *receives = nullptr) {
+          const uint64_t *sends = nullptr, const uint64_t *receives = nullptr, size_t stride = 0) {
     dream_shared &g = *group;
     Turn turn(g, false);
     if (!turn) return DREAM_BUSY;
@@ -101,6 +100,7 @@ int start(dream_shared *group, const dream_signature &said, const void *in, void
     g.call.said = said;
     g.call.in = static_cast<const char *>(in);
     g.call.out = static_cast<char *>(out);
+    g.call.stride = stride;
     g.call.sends.assign(sends, sends ? sends + g.ranks : sends);
     g.call.receives.assign(receives, receives ? receives + g.ranks : receives);
     g.active = true;
@@ -156,6 +156,13 @@ int dream_shared_all_reduce(dream_shared *group, const void *in, void *out, uint
 int dream_shared_reduce_scatter(dream_shared *group, const void *in, void *out, uint64_t count,
                                 int dtype, int op, uint64_t tag) {
     return start(group, signature(DREAM_REDUCE_SCATTER, dtype, op, 0, count, tag), in, out);
+}
+
+int dream_shared_reduce_there(dream_shared *group, void *buffers, uint64_t stride, uint64_t count,
+                              int dtype, int op, int everything, uint64_t tag) {
+    int kind = everything ? DREAM_REDUCE_THERE : DREAM_SCATTER_THERE;
+    return start(group, signature(kind, dtype, op, 0, count, tag), buffers, buffers, nullptr,
+                 nullptr, stride);
 }
 
 int dream_shared_broadcast(dream_shared *group, void *buffer, uint64_t count, int dtype, int root,

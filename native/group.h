@@ -14,6 +14,7 @@ struct Call {
     dream_signature said{};
     const char *in = nullptr;
     char *out = nullptr;
+    size_t stride = 0;  // bytes from a rank's buffer to the next one's, where they lie in a row
     std::vector<uint64_t> sends, receives;  // elements, where they may differ from rank to rank
 };
 
@@ -55,12 +56,18 @@ struct dream_shared {
 
 namespace dream {
 
+inline bool adds(int kind) {
+    return kind == DREAM_ALL_REDUCE || kind == DREAM_REDUCE_SCATTER || kind == DREAM_REDUCE_THERE ||
+           kind == DREAM_SCATTER_THERE;
+}
+
 // collectives.cpp: from the first step of g.call to its end, or to DREAM_AGAIN.
 int run(dream_shared &g);
 
 // reduce.cpp
 uint32_t reduction_chunks(const dream_shared &g);
 bool is_direct(const dream_shared &g);
+bool is_there(const dream_shared &g);
 void put_parts(dream_shared &g, uint32_t chunk);
 int combine_part(dream_shared &g, uint32_t chunk);
 int take_results(dream_shared &g, uint32_t chunk);

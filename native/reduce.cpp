@@ -51,22 +51,44 @@ Part part_of_each(const dream_shared &g, uint32_t chunk, int owner) {
     return {owner * g.call.said.count + begin, length, size_t(owner * room * g.size())};
 }
 
-bool scatters(const dream_shared &g) { return g.call.said.kind == DREAM_REDUCE_SCATTER; }
+bool scatters(const dream_shared &g) {
+    return g.call.said.kind == DREAM_REDUCE_SCATTER || g.call.said.kind == DREAM_SCATTER_THERE;
+}
 
 Part part(const dream_shared &g, uint32_t chunk, int owner) {
     return scatters(g) ? part_of_each(g, chunk, owner) : part_of_all(g, chunk, owner);
 }
 
-int combine_all(dream_shared &g, uint32_t chunk, const Part &mine, char *out, char *copy) {
+int combine_all(dream_shared &g, uint32_t chunk, const Part &mine, char *out,
+                char *copy = nullptr) {
     const char *sources[MOST_RANKS];
+    char *outs[] = {out, copy};
     for (int rank = 0; rank < g.ranks; ++rank)
         sources[rank] = rank == g.rank ? g.call.in + mine.from * g.size()
                                        : g.shared.at(rank, chunk) + mine.slot;
-    combine_of(g.call.said.dtype, g.call.said.op)(sources, g.ranks, out, copy, mine.count);
+    combine_of(g.call.said.dtype, g.call.said.op)(sources, g.ranks, outs, copy ? 2 : 1, mine.count);
+    return DREAM_DONE;
+}
+
+// Ranks' buffers lie where all reach them: each adds its part up from there, into all of them, or
+// only where its own is.
+int combine_there(dream_shared &g) {
+    char *places[MOST_RANKS];
+    uint64_t each = share(g, g.call.said.count), from = std::min(g.call.said.count, g.rank * each);
+    uint64_t count = std::min(each, g.call.said.count - from);
+    for (int rank = 0; rank < g.ranks; ++rank)
+        places[rank] = g.call.out + rank * g.call.stride + from * g.size();
+    bool all = g.call.said.kind == DREAM_REDUCE_THERE;
+    combine_of(g.call.said.dtype, g.call.said.op)(places, g.ranks, all ? places : places + g.rank,
+                                                  all ? g.ranks : 1, count);
     return DREAM_DONE;
 }
 
 }  // namespace
+
+bool is_there(const dream_shared &g) {
+    return g.call.said.kind == DREAM_REDUCE_THERE || g.call.said.kind == DREAM_SCATTER_THERE;
+}
 
 // Little is put whole, and every rank adds all of it up: one wait instead of two. Of two ranks each
 // reads as much of the other either way, so there it is always better.
@@ -76,11 +98,13 @@ bool is_direct(const dream_shared &g) {
 }
 
 uint32_t reduction_chunks(const dream_shared &g) {
+    if (is_there(g)) return 1;
     uint64_t room = scatters(g) ? scattered_elements(g) : chunk_elements(g);
     return uint32_t((g.call.said.count + room - 1) / room);
 }
 
 void put_parts(dream_shared &g, uint32_t chunk) {
+    if (is_there(g)) return;
     char *slot = g.shared.at(g.rank, chunk);
     if (is_direct(g)) {
         Part all = part(g, chunk, g.rank);
@@ -95,16 +119,17 @@ void put_parts(dream_shared &g, uint32_t chunk) {
 }
 
 int combine_part(dream_shared &g, uint32_t chunk) {
+    if (is_there(g)) return combine_there(g);
     if (chunk != g.first)
         for (int rank = 0; rank < g.ranks; ++rank)
             if (int code = await(g, rank, Which::arrived, chunk + 1)) return code;
     Part mine = part(g, chunk, g.rank);
     if (scatters(g)) {
         uint64_t from = mine.from - g.rank * g.call.said.count;
-        return combine_all(g, chunk, mine, g.call.out + from * g.size(), nullptr);
+        return combine_all(g, chunk, mine, g.call.out + from * g.size());
     }
     if (is_direct(g))
-        return combine_all(g, chunk, mine, g.call.out + mine.from * g.size(), nullptr);
+        return combine_all(g, chunk, mine, g.call.out + mine.from * g.size());
     char *result = g.shared.at(g.rank, chunk) + mine.slot;
     return combine_all(g, chunk, mine, g.call.out + mine.from * g.size(), result);
 }
@@ -114,6 +139,7 @@ int take_results(dream_shared &g, uint32_t chunk) {
     for (int turn = 1; turn < g.ranks; ++turn) {
         int rank = (g.rank + turn) % g.ranks;
         if (int code = await(g, rank, Which::reduced, chunk + 1)) return code;
+        if (is_there(g)) continue;
         Part theirs = part(g, chunk, rank);
         std::memcpy(g.call.out + theirs.from * g.size(), g.shared.at(rank, chunk) + theirs.slot,
                     theirs.count * g.size());

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from dream.adapters.horovod import _cache, _recipe, _sdist, _tools
+from dream.adapters.horovod import _cache, _sdist, _tools
 from dream.adapters.horovod._sdist import failed
 from dream.adapters.horovod._status import BuildKey
 from dream.cluster.settings import inherited
@@ -124,9 +124,9 @@ def environment(
     kept = {name: value for name, value in environ.items() if not _DROPPED.fullmatch(name)}
     return {
         **kept,
-        **_recipe.SWITCHES,
-        **_recipe.framework_switches(key.torch is not None, key.tensorflow is not None),
-        "CMAKE_TOOLCHAIN_FILE": str(_recipe.FOLDER / "toolchain.cmake"),
+        **_sdist.SWITCHES,
+        **_sdist.framework_switches(key.torch is not None, key.tensorflow is not None),
+        "CMAKE_TOOLCHAIN_FILE": str(_sdist.FOLDER / "toolchain.cmake"),
         "HOROVOD_CMAKE": str(cmake),
         "HOROVOD_LOCAL_VERSION": str(key),
         "LC_ALL": "C.UTF-8",  # the compiler's errors are looked for in English

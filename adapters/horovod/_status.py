@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dream._errors import NotInstalled
-from dream.adapters.horovod import _recipe
+from dream.adapters.horovod import _sdist
 
 FRAMEWORKS = {
     "torch": ("torch",),
@@ -86,7 +86,7 @@ def local_spelling(version: str) -> str:
 
 def _base() -> str:
     bound_to = [str(sysconfig.get_config_var("SOABI")), sysconfig.get_platform(), _libc(), _simd()]
-    text = "\0".join([*bound_to, _recipe.digest()])
+    text = "\0".join([*bound_to, _sdist.digest()])
     return "r" + hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

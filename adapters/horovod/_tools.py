@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dream._errors import NotInstalled, Unsupported
-from dream.adapters.horovod._recipe import EXTRA
+from dream.adapters.horovod._sdist import EXTRA
 from dream.cluster.settings import inherited
 
 _RUNTIME = ("cloudpickle", "psutil", "pyyaml", "packaging")

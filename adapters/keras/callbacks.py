@@ -16,12 +16,12 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint import private as private_checkpoint
-from dream.adapters.keras.checkpoint.callback import Checkpoint
-from dream.adapters.keras.checkpoint.others import why_not_kept
+from dream.adapters.keras.checkpoint.callback import Checkpoint, why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.in_step import InStep
 from dream.cluster import settings
 from dream.data import tracked
 from dream.mixed.resync import Resync
@@ -125,6 +125,7 @@ class SameOnEveryRank(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     def __init__(self, engine: Engine, progress: FitProgress, backups: Sequence[Any]) -> None:
         super().__init__()
         self._engine = engine
+        self._in_step = InStep(engine)
         self._progress = progress
         self._backups = backups
 
@@ -144,8 +145,11 @@ class SameOnEveryRank(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._engine.several_processes:
-            wishes = self._engine.communicator.all_gather_object(bool(self.model.stop_training))
-            self.model.stop_training = any(wishes)
+            own = bool(self.model.stop_training), self._in_step.word(self.model)
+            said = self._engine.communicator.all_gather_object(own)
+            self.model.stop_training = any(stops for stops, _ in said)
+            if self._in_step.kept:
+                self._in_step.heard([word for _, word in said], self.model)
 
 
 @final

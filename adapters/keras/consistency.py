@@ -13,7 +13,13 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import checks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.optimizer import Update, holding_scope, optimizers_of
+from dream.adapters.keras.optimizer import (
+    Update,
+    check_hyperparameters,
+    holding_scope,
+    hyperparameters,
+    optimizers_of,
+)
 from dream.adapters.keras.update import batch_norm
 from dream.collectives import Communicator
 from dream.mixed.consistency import Account, kind
@@ -111,7 +117,9 @@ def agree(model: Any, engine: Engine) -> None:
 def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     """Do the same between ranks of one framework."""
     layout = [*by_name(model.weights), *states_layout(optimizers)]
-    check_same(engine.communicator.all_gather_object(layout))
+    said = engine.communicator.all_gather_object((layout, hyperparameters(optimizers)))
+    check_same([layouts for layouts, _ in said])
+    check_hyperparameters([own for _, own in said])
     variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
     take_rank_0s([*variables, *seeds_of(model)], engine.communicator)
 

@@ -221,12 +221,13 @@ class Engine(ABC):
 
     @abstractmethod
     def one_hot(self, share: BatchShare) -> list[Any]:
-        """Return what `check_digests` wants the sum of: a float32 tensor of shape (parts,) with
+        """Return what `same_batch` wants the sum of: a float32 tensor of shape (parts,) with
         this part's digest in its own place; nothing where one process reads for all."""
 
     @abstractmethod
-    def check_digests(self, share: BatchShare, digests: Any) -> None:
-        """Raise `Desynchronized` where the parts read different batches.
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Return tensors that there are only where the parts have read one batch; else
+        `Desynchronized` is raised.
 
         digests: shape (parts,), each part's.
         """

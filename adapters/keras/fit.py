@@ -22,7 +22,9 @@ from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check_auto_shard, find
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.in_step import InStep
 from dream.adapters.keras.randomness.start import seed_of_order
+from dream.adapters.keras.update.drift import guard_of
 from dream.data.alike import Looks
 from dream.mixed.resync import Resync
 
@@ -36,7 +38,8 @@ class FitState:
 
     prepared: whether the ranks have agreed on variables. resync: what keeps ranks of two
     frameworks together, once the model is trained. looks: when what is evaluated or predicted is
-    compared between ranks. trained_on, tested_on: batches of loops of the user's own.
+    compared between ranks. trained_on, tested_on: batches of loops of the user's own. guard: finds
+    replicas that drift apart, where there are several.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -47,6 +50,8 @@ class FitState:
         self.trained_on = GivenBatches(engine)
         self.tested_on = GivenBatches(engine)
         self.resync: Resync | None = None
+        self.guard = guard_of(engine)
+        self.in_step = InStep(engine)
 
 
 def fit(model: Any, state: FitState, given: Arguments) -> Any:
@@ -82,6 +87,10 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
     given.update(class_weight=None, shuffle=False)
     given["callbacks"] = callbacks.for_fit(given["callbacks"], engine, progress, state.resync)
     history = type(model).fit(model, **given)
+    if state.guard is not None:
+        state.guard.compare(model)
+    else:
+        state.in_step.settle(model)
     if engine.several_processes:
         engine.communicator.barrier()  # what rank 0 wrote is there for all to read
     return history
@@ -166,17 +175,20 @@ def split_validation(given: Arguments) -> None:
     given["validation_split"] = 0.0
 
 
-def make_train_function(model: Any, progress: FitProgress, force: bool = False) -> Any:
-    """Make what takes a step of fit: Keras's own, counted, and not once too often."""
+def make_train_function(model: Any, state: FitState, force: bool = False) -> Any:
+    """Make what takes a step of fit: Keras's own, counted, and not once too often. Before it,
+    replicas are compared."""
     if model.train_function is not None and not force:
         return model.train_function
     type(model).make_train_function(model, force=force)
-    step = model.train_function
+    step, progress = model.train_function, state.progress
     progress.steps = progress.steps or 0
 
     def counted(data: Any) -> Any:
         if progress.over:
             raise StopIteration
+        if state.guard is not None:
+            state.guard.before_step(model)
         logs = step(data)
         progress.steps = (progress.steps or 0) + 1
         return logs

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from types import MethodType
 from typing import Any, final
 
 import keras
 
-from dream import _observers, stall
+from dream import _observers, _patches, stall
 from dream._errors import Unsupported
+from dream._patches import Patches
 from dream.adapters.keras import (
     checks,
     consistency,
@@ -30,10 +32,28 @@ from dream.adapters.keras import (
     step,
 )
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.phases import RULES
 from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, global_forms, noting_stacks
 from dream.adapters.keras.update import batch_norm
 from dream.data import tracked
+from dream.stall.phases import Phase, PhaseRule
+
+_SOURCE = Path(keras.__file__).parent / "src"
+_TRAINERS = [
+    str(_SOURCE / "backend" / backend / "trainer.py") for backend in ("tensorflow", "torch")
+]
+
+PHASE_RULES = (
+    *(PhaseRule(trainer, Phase.EVALUATION, ("evaluate", "predict")) for trainer in _TRAINERS),
+    PhaseRule(f"{_SOURCE / 'trainers' / 'data_adapters'}/", Phase.INPUT),
+    PhaseRule(str(_SOURCE / "trainers" / "epoch_iterator.py"), Phase.INPUT, ("_get_iterator",)),
+    PhaseRule(f"{_SOURCE / 'layers'}/", Phase.FORWARD, ("__call__",)),
+    PhaseRule(f"{_SOURCE / 'optimizers'}/", Phase.OPTIMIZER, ("apply", "apply_gradients")),
+    PhaseRule(f"{_SOURCE / 'saving'}/", Phase.WRITING,
+              ("save_model", "save_weights", "save_weights_only")),
+    PhaseRule(f"{_SOURCE / 'saving'}/", Phase.LOADING,
+              ("load_model", "load_weights", "load_weights_only")),
+)  # fmt: skip
+
 
 _WRITERS = (
     (keras.models, "save_model"),
@@ -48,53 +68,35 @@ _READERS = (
 _Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
 
-@final
-class KerasPatches:
-    """Attributes of Keras's classes and modules, replaced until `undo`."""
+def on_created(patches: Patches, owner: type[Any], take: Callable[[Any], Any]) -> None:
+    """Have `take` called on each instance of the class, once it is made."""
+    init = owner.__init__
 
-    def __init__(self) -> None:
-        self._kept: list[tuple[Any, str, Any]] = []
+    @wraps(init)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        take(self)
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        self._kept.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)
+    patches.replace(owner, "__init__", wrapped)
 
-    def on_created(self, owner: type[Any], take: Callable[[Any], Any]) -> None:
-        """Call `take` on each instance of the class, once it is made."""
-        init = owner.__init__
 
-        @wraps(init)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            take(self)
-
-        self.replace(owner, "__init__", wrapped)
-
-    def wrap_files(self, writing: _Wrap, reading: _Wrap) -> None:
-        """Save models by `writing(save, name)` in the place of Keras's own `save`, and read them
-        by `reading(load, name)`."""
-        for wrap, functions in ((writing, _WRITERS), (reading, _READERS)):
-            for module, name in functions:
-                self.replace(module, name, wrap(getattr(module, name), name))
-
-    def undo(self) -> None:
-        while self._kept:
-            owner, name, own = self._kept.pop()
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+def wrap_files(patches: Patches, writing: _Wrap, reading: _Wrap) -> None:
+    """Have models saved by `writing(save, name)` in the place of Keras's own `save`, and read by
+    `reading(load, name)`."""
+    for wrap, functions in ((writing, _WRITERS), (reading, _READERS)):
+        for module, name in functions:
+            patches.replace(module, name, wrap(getattr(module, name), name))
 
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, an attribute of Keras's is `value`."""
-    patches = KerasPatches()
+    patches = Patches()
     patches.replace(owner, name, value)
     try:
         yield
     finally:
-        patches.undo()
+        patches.restore()
 
 
 _FIRST: tuple[tuple[type[Any], str], ...] = (
@@ -110,70 +112,59 @@ _FIRST: tuple[tuple[type[Any], str], ...] = (
 def first_use(found: Callable[[], None]) -> Callable[[], None]:
     """Have `found` called before the first layer, model or optimizer is made or used. Returns
     what ends that."""
-    patches = KerasPatches()
-
-    def watched(owner: type[Any], name: str) -> Callable[..., Any]:
-        @wraps(getattr(owner, name))
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            patches.undo()
-            found()
-            return getattr(owner, name)(*args, **kwargs)
-
-        return wrapped
-
-    for owner, name in _FIRST:
-        patches.replace(owner, name, watched(owner, name))
-    return patches.undo
+    return _patches.first_use(_FIRST, found)
 
 
-_unscaling = threading.Lock()
-_unscaled_depth = 0
-_unscaled = KerasPatches()
+@final
+class _Shared:
+    """Replacements that are there while anybody is inside: replicas' steps are traced by turns,
+    each in a thread. put: makes them."""
+
+    def __init__(self, put: Callable[[Patches], None]) -> None:
+        self._put, self._patches = put, Patches()
+        self._turning, self._depth = threading.Lock(), 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        with self._turning:
+            self._depth += 1
+            if self._depth == 1:
+                self._put(self._patches)
+        try:
+            yield
+        finally:
+            with self._turning:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._patches.restore()
 
 
-@contextmanager
-def unscaled_losses() -> Iterator[None]:
+def _unscale(patches: Patches) -> None:
+    for module, name in private.loss_scaling():
+        patches.replace(module, name, lambda value: value)
+
+
+def _draw_globally(patches: Patches) -> None:
+    for name, form in global_forms(private.backend_random).items():
+        patches.replace(private.backend_random, name, form)
+    stacking = private.backend_numpy
+    patches.replace(stacking, "concatenate", noting_stacks(stacking.concatenate))
+
+
+_unscaled, _drawn = _Shared(_unscale), _Shared(_draw_globally)
+
+
+def unscaled_losses() -> AbstractContextManager[None]:
     """Inside, a replica's loss is the mean over its own samples: Keras does not divide it by the
-    number of replicas. The replicas' steps are traced by turns, each in a thread."""
-    global _unscaled_depth
-    with _unscaling:
-        _unscaled_depth += 1
-        if _unscaled_depth == 1:
-            for module, name in private.loss_scaling():
-                _unscaled.replace(module, name, lambda value: value)
-    try:
-        yield
-    finally:
-        with _unscaling:
-            _unscaled_depth -= 1
-            if _unscaled_depth == 0:
-                _unscaled.undo()
-
-
-_drawing = threading.Lock()
-_drawing_depth = 0
-_drawn = KerasPatches()
+    number of replicas."""
+    return _unscaled.inside()
 
 
 @contextmanager
 def drawn_for(rows: ShareRows) -> Iterator[None]:
     """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows."""
-    global _drawing_depth
-    with _drawing:
-        _drawing_depth += 1
-        if _drawing_depth == 1:
-            for name, form in global_forms(private.backend_random).items():
-                _drawn.replace(private.backend_random, name, form)
-            stacking = private.backend_numpy
-            _drawn.replace(stacking, "concatenate", noting_stacks(stacking.concatenate))
-    try:
-        with drawn_by(rows):
-            yield
-    finally:
-        with _drawing:
-            _drawing_depth -= 1
-            if _drawing_depth == 0:
-                _drawn.undo()
+    with _drawn.inside(), drawn_by(rows):
+        yield
 
 
 @contextmanager
@@ -228,26 +219,26 @@ class KerasBlock:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._patches = KerasPatches()
+        self._patches = Patches()
         self._open = ExitStack()
 
     def enter(self) -> None:
-        stall.phases_inside(RULES)
+        stall.phases_inside(PHASE_RULES)
         for observer in _observers.registered:
             observer.entering_keras()
         engine = self.engine
         self._open.enter_context(engine.creating())
         self._open.enter_context(dtype_policy(engine.knobs.precision))
-        self._patches.on_created(keras.Model, lambda made: distribute(made, engine))
+        on_created(self._patches, keras.Model, lambda made: distribute(made, engine))
         if engine.steps or engine.knobs.clips:
-            self._patches.on_created(
-                keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
+            on_created(
+                self._patches, keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
             )
         if engine.parts > 1:
-            self._patches.wrap_files(files.writing, files.reading)
+            wrap_files(self._patches, files.writing, files.reading)
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
         self._open.close()
 
     def prepare(self, item: Any) -> Any:
@@ -288,7 +279,7 @@ def distribute(model: Any, engine: Engine) -> Any:
     for name, loop in fit.LOOPS.items():
         if name == "fit" or engine.parts > 1 or (name == "train_on_batch" and engine.steps):
             _bind(model, name, _loop(name, loop, state))
-    _bind(model, "make_train_function", _with(fit.make_train_function, state.progress))
+    _bind(model, "make_train_function", _with(fit.make_train_function, state))
     if engine.steps and engine.parts == 1:
         _bind(model, "train_step", _with(step.train_step, engine))
     if engine.parts > 1:

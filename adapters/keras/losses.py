@@ -8,7 +8,7 @@ by a mask or by weights counts by what it was divided by, which all parts add up
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, final
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ import numpy as np
 from keras import ops, tree
 
 from dream._errors import Unsupported
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.randomness.draws import drawn_by, once
@@ -66,14 +67,11 @@ class LossPlace:
 _place: ContextVar[LossPlace | None] = ContextVar("dream.keras_losses", default=None)
 
 
-@contextmanager
-def weighed(engine: Engine, share: BatchShare | None, *, whole: bool = True) -> Iterator[None]:
+def weighed(
+    engine: Engine, share: BatchShare | None, *, whole: bool = True
+) -> AbstractContextManager[None]:
     """Inside, losses are those of a share; None for a batch that every part has."""
-    token = _place.set(None if share is None else LossPlace(engine, share, whole=whole))
-    try:
-        yield
-    finally:
-        _place.reset(token)
+    return value_set(_place, None if share is None else LossPlace(engine, share, whole=whole))
 
 
 def adopt(model: Any, strict: bool) -> None:

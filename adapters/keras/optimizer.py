@@ -7,6 +7,7 @@ gradient that reaches it is worth, it reads off the step that is going on: a `Sc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,8 @@ from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
 from dream.adapters.keras.engine import Engine, on_present, unweighed
 from dream.adapters.keras.randomness.draws import once
+from dream.model_description.layout import unnumbered
+from dream.update.drift import differing, other_hyperparameters
 from dream.update.precision import PRECISIONS
 from dream.update.update import Knobs
 
@@ -121,6 +124,30 @@ def optimizers_of(model: Any) -> list[Any]:
     """Return the optimizers that the model holds as attributes, built or not."""
     found = {id(v): v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)}
     return list(found.values())
+
+
+def hyperparameters(optimizers: Sequence[Any]) -> dict[str, str]:
+    """Return what optimizers step by, by name: numbers, and schedules in Keras's own words."""
+    found = {}
+    for place, optimizer in enumerate(optimizers):
+        which = f" {place + 1}" if place else ""
+        for name, value in optimizer.get_config().items():
+            if name != "name":
+                found[f"{name} of {type(optimizer).__name__}{which}"] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> str:
+    """Say a value without numbers that Keras counts objects by, or places in memory."""
+    return unnumbered(re.sub(r" at 0x\w+", "", repr(value)))
+
+
+def check_hyperparameters(said: Sequence[dict[str, str]]) -> None:
+    """Raise `Desynchronized` where the ranks' optimizers differ. said: each rank's
+    `hyperparameters`, in rank order."""
+    for name, _ in differing(said)[:1]:
+        what, _, where = name.partition(" of ")
+        raise other_hyperparameters(what, where, [own.get(name) for own in said])
 
 
 def _distribute(optimizer: Any, engine: Engine) -> None:

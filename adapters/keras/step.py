@@ -131,18 +131,24 @@ class _GlobalSums:
         gradients, states, averages, told, digests = [
             [next(total) for _ in group] for group in groups
         ]
+        wholes = self._wholes(held, gradients)
         for each in digests:
-            engine.check_digests(self._share, each)
+            kept = [g for whole in wholes for g in whole if g is not None]
+            checked = iter(engine.same_batch(self._share, each, [*averages, *kept]))
+            averages = [next(checked) for _ in averages]
+            wholes = [[None if g is None else next(checked) for g in whole] for whole in wholes]
         for variable, value in zip(self._statistics, averages, strict=True):
             variable.assign(value)
-        reduced = iter(gradients)
-        for update in held:
-            if engine.exchange:
-                whole = optimizer.exchanged(engine, update, engine.parts)
-            else:
-                whole = [None if g is None else next(reduced) for g in update.gradients]
+        for update, whole in zip(held, wholes, strict=True):
             optimizer.apply_global(update.optimizer, engine, whole, update.variables)
         return self._global_logs(logs, states, told)
+
+    def _wholes(self, held: list[optimizer.Update], gradients: list[Any]) -> list[list[Any]]:
+        """Return what each update steps on."""
+        engine, reduced = self._engine, iter(gradients)
+        if engine.exchange:
+            return [optimizer.exchanged(engine, update, engine.parts) for update in held]
+        return [[None if g is None else next(reduced) for g in update.gradients] for update in held]
 
     def _own_states(self, batch: Any) -> list[Any]:
         """Return this part's contribution to the global metric states."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -14,7 +15,6 @@ from torch.utils.data import DataLoader
 from dream import cluster, stall
 from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
-from dream.adapters.pytorch import phases
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
@@ -29,6 +29,7 @@ from dream.adapters.pytorch.update.weigh import count_of
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.data.partition import rows_of_all
+from dream.stall.phases import Phase, PhaseRule
 
 
 def _count_steps(optimizer: Optimizer) -> None:
@@ -41,7 +42,7 @@ class TorchAdapter(Adapter):
     """One strategy in torch."""
 
     def __init__(self, parallelism: Parallelism) -> None:
-        stall.phases_inside(phases.rules())
+        stall.phases_inside(phase_rules())
         self.parallelism = own = parallelism
         plan = own.plan
         self._topology = Topology.of(
@@ -195,3 +196,34 @@ def _keras_of(own: Parallelism) -> KerasEntry | None:
         own.plan, own.world, own.keras_block, exchanged=own.exchanged, shares=own.shares,
         registry=own.registry_of_keras,
     )  # fmt: skip
+
+
+_TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parent
+
+
+def phase_rules() -> list[PhaseRule]:
+    """Say what part of training a Python stack in torch's files is in."""
+    calls = ("_wrapped_call_impl", "_call_impl", "__call__")
+    return [
+        _within(_TORCH, "utils/data/dataloader.py", Phase.INPUT, "__next__", "__iter__"),
+        _within(_OWN, "data/", Phase.INPUT, "__next__", "iterate"),
+        _within(_TORCH, "nn/modules/module.py", Phase.FORWARD, *calls),
+        _within(_TORCH, "nn/functional.py", Phase.FORWARD),
+        _within(_TORCH, "_tensor.py", Phase.BACKWARD, "backward"),
+        _within(_TORCH, "autograd/__init__.py", Phase.BACKWARD, "backward", "grad"),
+        _within(_TORCH, "optim/", Phase.OPTIMIZER),
+        _within(_TORCH, "nn/utils/clip_grad.py", Phase.OPTIMIZER),
+        _within(_TORCH, "_dynamo/convert_frame.py", Phase.COMPILING),
+        _within(_TORCH, "_inductor/compile_fx.py", Phase.COMPILING),
+        _within(_TORCH, "serialization.py", Phase.WRITING, "save"),
+        _within(_TORCH, "serialization.py", Phase.LOADING, "load"),
+        _within(_TORCH, "distributed/checkpoint/", Phase.WRITING, "save", "async_save"),
+        _within(_TORCH, "distributed/checkpoint/", Phase.LOADING, "load"),
+        _within(_TORCH, "distributed/distributed_c10d.py", Phase.COMMUNICATION),
+        _within(_OWN, "parallel/pipeline/", Phase.STEP, "step", "forward_backward"),
+        _within(_OWN, "evaluate.py", Phase.EVALUATION),
+    ]
+
+
+def _within(folder: Path, name: str, phase: Phase, *functions: str) -> PhaseRule:
+    return PhaseRule(f"{folder}/{name}", phase, functions)

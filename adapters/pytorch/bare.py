@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, final
@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from dream._log import logger
+from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
@@ -27,15 +28,10 @@ _AS_A_MEAN = (
 _left_alone: ContextVar[bool] = ContextVar("dream.gradients_left_alone", default=False)
 
 
-@contextmanager
-def leave_gradients_alone() -> Iterator[None]:
+def leave_gradients_alone() -> AbstractContextManager[None]:
     """Backward passes inside are of a step that averages by itself: a `train_step` of Keras's,
     whose optimizer does."""
-    token = _left_alone.set(True)
-    try:
-        yield
-    finally:
-        _left_alone.reset(token)
+    return value_set(_left_alone, True)
 
 
 def left_alone() -> bool:

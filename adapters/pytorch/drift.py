@@ -4,7 +4,7 @@ what an optimizer is about to step, and the first difference is named."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, final
 from weakref import ref
@@ -18,9 +18,8 @@ from dream._errors import Desynchronized
 from dream._log import logger
 from dream.adapters.pytorch.private import foreach_copy_, tables, to_local
 from dream.collectives import Communicator
+from dream.update.drift import Pace, by_rank, differing, drifted, other_hyperparameters
 
-_PART = 200
-"""A comparison takes at most this part of the steps between two: 0.5 %."""
 _BITS: Mapping[int, torch.dtype] = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
 }  # fmt: skip
@@ -88,10 +87,9 @@ class DriftGuard:
             own = [places[name].data for places, name in self.kept]
             foreach_copy_(own, self._ranks.broadcast(own))
 
-    def compare(self, optimizer: Optimizer, steps: int, seconds: float) -> int:
-        """Compare all there is. Returns the steps until that is to be done again, as many on every
-        rank. steps, seconds: since the last time."""
-        began = time.perf_counter()
+    def compare(self, optimizer: Optimizer, pace: Pace) -> None:
+        """Compare all there is, and have the pace know what that costs."""
+        step, began = pace.step_seconds(), time.perf_counter()
         stepped = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         parameters = [parameter for parameter in stepped if _is_whole(parameter)]
         buffers = self._buffers()
@@ -102,7 +100,7 @@ class DriftGuard:
             self._dealt(),
         ]
         cost = time.perf_counter() - began + self._collective
-        figures = [*own, *(-each for each in own), int(cost * 1e9), int(seconds / steps * 1e9)]
+        figures = [*own, *(-each for each in own), int(cost * 1e9), int(step * 1e9)]
         began = time.perf_counter()
         most = self._ranks.all_reduce(torch.tensor(figures), "max").tolist()
         self._collective = time.perf_counter() - began
@@ -118,7 +116,7 @@ class DriftGuard:
         ):
             if differ:
                 tell(optimizer)
-        return max(1, _PART * int(most[8]) // max(int(most[9]), 1))
+        pace.compared(most[8] * 1e-9, most[9] * 1e-9)
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         return {
@@ -140,7 +138,7 @@ class DriftGuard:
         counts = self._ranks.all_gather_object(self._dealt())
         raise Desynchronized(
             "The ranks do not train on the same batch. Received: gradients of batch "
-            f"{_by_rank(counts)}. A loss that is read before its backward is of this rank's rows "
+            f"{by_rank(counts)}. A loss that is read before its backward is of this rank's rows "
             "alone: what hangs on it, as whether a batch is left out, must be alike on every rank, "
             "by strategy.communicator.all_reduce."
         )
@@ -151,12 +149,8 @@ class DriftGuard:
             for name in groups[0]:
                 values = [group.get(name) for group in groups]
                 if len(set(values)) > 1:
-                    raise Desynchronized(
-                        f"The ranks' optimizers differ, so their replicas would. Received: {name} "
-                        f"of group {index} of {type(optimizer).__name__}, {_by_rank(values)}. "
-                        "Compute it of what is alike on every rank, as a loss after its backward "
-                        "is, or by strategy.communicator.all_reduce."
-                    )
+                    where = f"group {index} of {type(optimizer).__name__}"
+                    raise other_hyperparameters(name, where, values)
 
     def _tell_parameters(self, optimizer: Optimizer) -> None:
         names = {
@@ -170,14 +164,9 @@ class DriftGuard:
             for index, p in enumerate(group["params"])
             if _is_whole(p)
         }
-        differing = self._differing(parameters)
-        if differing:
-            name, ranks = differing[0]
-            raise Desynchronized(
-                "The replicas have drifted apart: a parameter is not the same on every rank. "
-                f"Received: {name}, {_named(ranks)} unlike rank 0, {len(differing)} of "
-                f"{len(parameters)} parameters. What changes it must run alike on every rank."
-            )
+        found = self._differing(parameters)
+        if found:
+            raise drifted(found, len(parameters))
 
     def _tell_buffers(self, _: Optimizer) -> None:
         for name, _ranks in self._differing(self._buffers()):
@@ -203,13 +192,8 @@ class DriftGuard:
         own = digests(
             [torch.nan_to_num(t) if t.is_floating_point() else t for t in tensors.values()]
         )
-        everybody = self._ranks.all_gather_object(dict(zip(tensors, own.tolist(), strict=True)))
-        found = []
-        for name in tensors:
-            seen = [each.get(name) for each in everybody]
-            if len(set(seen)) > 1:
-                found.append((name, [r for r, value in enumerate(seen) if value != seen[0]]))
-        return found
+        named = dict(zip(tensors, own.tolist(), strict=True))
+        return differing(self._ranks.all_gather_object(named))
 
 
 @final
@@ -218,21 +202,16 @@ class _Countdown:
 
     def __init__(self, guard: DriftGuard) -> None:
         self._guard = guard
-        self._left = self._last = 1
-        self._began = time.perf_counter()
+        self._pace = Pace()
         self._alarms = 0
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._left -= 1
-        if self._left and self._alarms == self._guard.alarms:
+        if not self._pace.due() and self._alarms == self._guard.alarms:
             if self._guard.kept:
                 self._guard.keep()
             return
         self._alarms = self._guard.alarms
-        spent = time.perf_counter() - self._began
-        most = self._guard.compare(optimizer, self._last - self._left, spent)
-        self._left = self._last = max(1, min(2 * self._last, most))
-        self._began = time.perf_counter()
+        self._guard.compare(optimizer, self._pace)
 
 
 def _rate(rate: Any) -> float:
@@ -292,11 +271,3 @@ def _plain(value: object) -> float | str:
     if isinstance(value, (list, tuple)):
         return repr([_plain(each) for each in value])
     return value if isinstance(value, (int, float, str)) else type(value).__name__
-
-
-def _by_rank(values: Sequence[object]) -> str:
-    return ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

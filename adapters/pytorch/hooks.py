@@ -23,7 +23,9 @@ from torch import distributed, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
-from dream._bound import bound_to
+from dream import _patches
+from dream._patches import Patches as Patches
+from dream._patches import bound_to
 from dream.adapters.pytorch.private import DTENSOR_HANDLERS, VF, dispatcher_of
 from dream.files import saves as job_saves
 
@@ -49,6 +51,7 @@ Place = Literal[
     "tensor_backward",
     "bucket_hook",
     "hook",
+    "module_hook",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -96,6 +99,10 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
         (torch.Tensor, "maximum"),
     ),
     "hook": tuple((torch.Tensor, f"register_{name}hook") for name in ("", "post_accumulate_grad_")),
+    "module_hook": tuple(
+        (nn.Module, f"register_{name}") for name in (
+            "backward_hook", "full_backward_hook", "full_backward_pre_hook",
+    )),
     "read": tuple((torch.Tensor, name) for name in (
         "item", "tolist", "numpy", "detach", "__float__", "__int__", "__format__", "__repr__",
     )),
@@ -111,32 +118,6 @@ _FIRST: tuple[tuple[Any, str], ...] = (
 )
 """What a script of torch's cannot do without."""
 _FACTORIES = ("ones", "zeros", "full", "empty", "eye", "arange", "rand", "randn")
-
-
-_INHERITED: Any = object()
-"""Stands for what an owner had of a base class's."""
-
-
-@final
-class Patches:
-    """A list of replacements, applied and taken back together."""
-
-    def __init__(self) -> None:
-        self._originals: list[tuple[Any, str, Any]] = []
-
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        own = vars(owner).get(name, _INHERITED)  # as it lies there, a classmethod unbound
-        self._originals.append((owner, name, own))
-        setattr(owner, name, value)
-
-    def restore(self) -> None:
-        """Put the originals back, last first."""
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            if original is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
 
 
 @final
@@ -273,13 +254,6 @@ def write_files_once(hooks: Hooks) -> None:
     hooks.wrap("load", lambda load: _loading(load, saves))
 
 
-def enter(replace: Callable[[Any, str, Any], None]) -> None:
-    """The same where replacements are made by hand."""
-    saves = job_saves.here()
-    replace(torch, "save", _saving(torch.save, saves))
-    replace(torch, "load", _loading(torch.load, saves))
-
-
 def _saving(save: Any, saves: job_saves.SavedPaths) -> Any:
     @wraps(save)
     def save_once(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
@@ -321,20 +295,7 @@ def factories(wrapper: Wrap) -> Iterator[None]:
 def first_use(found: Callable[[], None]) -> Callable[[], None]:
     """Have `found` called before the first module, optimizer or loader is made or used. Returns
     what ends that."""
-    patches = Patches()
-
-    def watched(owner: Any, name: str) -> Callable[..., Any]:
-        @wraps(getattr(owner, name))
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            patches.restore()
-            found()
-            return getattr(owner, name)(*args, **kwargs)
-
-        return wrapped
-
-    for owner, name in _FIRST:
-        patches.replace(owner, name, watched(owner, name))
-    return patches.restore
+    return _patches.first_use(_FIRST, found)
 
 
 DrawKind = Literal[
@@ -368,7 +329,7 @@ class DrawPatches:
         self._stands = stands
         self._wanted = 0
         self._known: dict[tuple[Any, str], tuple[Any, Any]] = {}
-        self._own: list[tuple[Any, str, Any, bool]] = []
+        self._patches = Patches()
 
     def put(self) -> None:
         """Have them stand there; as often as they are taken back."""
@@ -383,16 +344,9 @@ class DrawPatches:
                     if its_own is not own:
                         stands = self._stands(kind, name, own)
                         self._known[owner, name] = own, stands
-                    self._own.append((owner, name, own, name in vars(owner)))
-                    setattr(owner, name, stands)
+                    self._patches.replace(owner, name, stands)
 
     def take_back(self) -> None:
         self._wanted -= 1
-        if self._wanted:
-            return
-        while self._own:
-            owner, name, own, its_own = self._own.pop()
-            if its_own:
-                setattr(owner, name, own)
-            else:
-                delattr(owner, name)
+        if not self._wanted:
+            self._patches.restore()

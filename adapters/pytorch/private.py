@@ -39,11 +39,17 @@ VF = torch._VF
 """Where torch's own layers and functions look their kernels up."""
 CALL = "_compiled_call_impl"
 """The attribute of a module that takes its calls; `Module.compile` sets it too."""
-
+FUNCTION = "_forward_cls"
+"""The attribute of a node by which the `autograd.Function` is known that made it."""
 current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_
 foreach_copy_ = torch._foreach_copy_
+swap_storages: Callable[[torch.UntypedStorage, torch.UntypedStorage], None] | None = getattr(
+    torch.UntypedStorage, "_swap_data_ptr_", None
+)
+"""Has two storages of as many bytes take each other's memory, all views of them with it; None where
+torch has no such thing."""
 LBFGS_GATHERS, LBFGS_ADDS = "_gather_flat_grad", "_add_grad"
 """Where an L-BFGS reads its gradients as one vector, and adds one to its parameters."""
 

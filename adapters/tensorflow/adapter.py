@@ -1,76 +1,75 @@
-"""TensorFlow: one adapter over whatever `Parallelism` a strategy is."""
+"""The interface of a strategy on TensorFlow: one file or folder of `parallel/` each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from abc import abstractmethod
+from typing import Any
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from dream import stall
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream._adapter import Adapter, Plan
+from dream._errors import Unsupported
 from dream._topology import Topology
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
+from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import private
-from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 
 
-@final
-class TensorFlowAdapter(Adapter):
-    """Keras models on TensorFlow."""
+class Parallelism(Adapter):
+    """Keras models on TensorFlow. Built from a plan, before TensorFlow's first op."""
 
-    def __init__(self, parallelism: Callable[[Plan], Parallelism], plan: Plan) -> None:
+    _topology: Topology
+    _communicator: Communicator
+
+    def __init__(self, plan: Plan) -> None:
         stall.phases_inside(private.phases())
-        self.parallelism = parallelism(plan)
+        self.plan = plan
 
     @property
     def topology(self) -> Topology:
-        return self.parallelism.topology
+        return self._topology
 
     @property
     def communicator(self) -> Communicator:
-        return self.parallelism.communicator
-
-    def enter(self) -> None:
-        self.parallelism.enter()
-
-    def exit(self) -> None:
-        self.parallelism.exit()
+        return self._communicator
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         return tuple(self._prepare(item) for item in objects)
 
     def _prepare(self, item: Any) -> Any:
-        if isinstance(item, keras.Model):
-            return self.parallelism.prepare_model(item)
-        if isinstance(item, keras.optimizers.Optimizer):
-            return self.parallelism.prepare_optimizer(item)
-        return self.parallelism.prepare_data(item)
+        made = isinstance(item, (keras.Model, keras.optimizers.Optimizer))
+        return self.prepare_made(item) if made else self.prepare_data(item)
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
-        return self.parallelism.train_step(model, loss, optimizer, weight)
+    @abstractmethod
+    def prepare_made(self, item: Any) -> Any:
+        """Return a Keras model or optimizer, distributed."""
 
-    def evaluate(
-        self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
-    ) -> dict[str, float]:
-        return self.parallelism.evaluate(model, data, metrics)
+    @abstractmethod
+    def prepare_data(self, data: Any) -> Any:
+        """Return this rank's share of each of a dataset's global batches."""
 
-    def weigh(self, loss: Any, count: Any) -> Any:
-        return self.parallelism.weigh(loss, count)
-
-    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
-        return {v.path: np.asarray(v) for v in model.variables}
+    @property
+    def keras_engine(self) -> Engine:
+        """What Keras's models are trained by."""
+        raise Unsupported(
+            f"Checkpoints under {self.plan.spec.name!r} are not there yet. Received: save or load. "
+            "Keep strategy.full_state(model)."
+        )
 
     def checkpointer(self, model: Any) -> Checkpointer:
         del model
-        return KerasCheckpointer(self.parallelism.keras_engine)
+        return KerasCheckpointer(self.keras_engine)
+
+    def weigh(self, loss: Any, count: Any) -> Any:
+        raise Unsupported(
+            f"Under {self.plan.spec.name!r} dream takes the whole step. Received: weigh, for a "
+            "loop of one's own. Use strategy.train_step(model, loss, optimizer, weight=...)."
+        )
+
+    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
+        return {v.path: np.asarray(v) for v in model.variables}

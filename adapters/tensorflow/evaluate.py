@@ -26,15 +26,20 @@ Run = Callable[..., list[tf.Tensor]]
 """Calls a function on a batch's shares that are here: its value for each of them."""
 
 
+def here(function: Callable[..., Any], batch: Batch) -> list[tf.Tensor]:
+    """Call it on the one share that is here."""
+    return [function(*batch)]
+
+
 def evaluate(
     model: Any,
     data: Iterable[Any],
     metrics: Mapping[str, Metric],
     communicator: Communicator,
     shard: Shard,
-    run: Run,
+    run: Run = here,
     *,
-    resyncs: Resyncs | None,
+    resyncs: Resyncs | None = None,
 ) -> dict[str, float]:
     """The mean of each metric over every sample of `data`, the work shared by ranks and replicas.
     resyncs: where some ranks are of another framework; they take rank 0's weights before, and

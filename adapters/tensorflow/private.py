@@ -3,7 +3,7 @@ and held by tests/adapters/tensorflow/test_tf_private.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, record
+from tensorflow.python.ops import stateful_random_ops
 
 from dream.stall.phases import Phase, PhaseRule
 
@@ -81,6 +82,29 @@ def global_seed() -> int | None:
     """What tf.random.set_seed was given; None where it was not called."""
     found: int | None = context.global_seed()
     return found
+
+
+def eager_draws() -> list[Any]:
+    """Return where tf.random goes on outside of graphs, as plain values: what operations draw their
+    seeds from, and the state of the global generator, each None where there is none."""
+    own = getattr(context.context(), "_rng", None)
+    shared = stateful_random_ops.global_generator
+    return [
+        None if own is None else list(own.getstate()),
+        None if shared is None else shared.state.numpy(),
+    ]
+
+
+def go_on_drawing(states: Sequence[Any]) -> None:
+    """Have tf.random go on from what `eager_draws` gave."""
+    of_seeds, of_shared = states
+    if of_seeds is not None:
+        version, words, gauss = of_seeds
+        context.context()._rng.setstate((version, tuple(words), gauss))
+    if of_shared is None:
+        stateful_random_ops.global_generator = None
+    else:
+        tf.random.get_global_generator().state.assign(of_shared)
 
 
 def unrecorded() -> AbstractContextManager[None]:

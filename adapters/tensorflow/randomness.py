@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import zlib
 from secrets import randbits
 from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 
 from dream._log import logger
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.tensorflow import private
 from dream.collectives import Communicator
+from dream.data import generators
 
 _given: int | None = None
 """The seed that this process was given by `start`, not by its script."""
@@ -29,7 +27,12 @@ def start(ranks: Communicator) -> None:
     script that seeds by its rank keeps its own draws, which is said."""
     if ranks.world_size == 1:
         return
-    own = (private.global_seed(), _python_word(), _numpy_word(), _numpy_is_seeded())
+    own = (
+        private.global_seed(),
+        generators.python_word(),
+        generators.numpy_words(),
+        generators.numpy_is_seeded(),
+    )
     told = ranks.all_gather_object(own)
     seeds, of_python, of_numpy, seeded = zip(*told, strict=True)
     apart = len(set(seeds)) > 1
@@ -42,15 +45,15 @@ def start(ranks: Communicator) -> None:
     if apart:
         return
     global _given
-    first = ranks.broadcast_object((randbits(31), random.getstate(), _numpy_state()))
+    states = (randbits(31), generators.python_state(), generators.numpy_state())
+    first = ranks.broadcast_object(states)
     if seeds[0] is None:
         _given = first[0]
         tf.random.set_seed(_given)
     if len(set(of_python)) > 1:
-        version, words, gauss = first[1]
-        random.setstate((version, tuple(words), gauss))
+        generators.go_on_in_python(first[1])
     if len(set(of_numpy)) > 1 and not numpy_apart:
-        np.random.set_state(("MT19937", *first[2]))
+        generators.go_on_in_numpy(first[2])
 
 
 @final
@@ -67,22 +70,11 @@ class TensorFlowGenerators(Generators):
     def restore(self, state: bytes) -> bool:
         return self.state() == state
 
+    def seeded(self) -> int | None:
+        return private.global_seed()
 
-def _python_word() -> int:
-    return zlib.crc32(np.array(random.getstate()[1], np.uint32).tobytes())
+    def now(self) -> list[Any]:
+        return private.eager_draws()
 
-
-def _numpy_state() -> list[Any]:
-    _, keys, *rest = np.random.get_state(legacy=True)
-    return [np.asarray(keys), *rest]
-
-
-def _numpy_word() -> int:
-    keys, *rest = _numpy_state()
-    return zlib.crc32(repr(rest).encode(), zlib.crc32(keys.tobytes()))
-
-
-def _numpy_is_seeded() -> bool:
-    """Whether the script has seeded NumPy's generator: it keeps no sequence of seeds then."""
-    found: Any = np.random
-    return getattr(found.get_bit_generator(), "seed_seq", None) is None
+    def go_on_from(self, state: list[Any]) -> None:
+        private.go_on_drawing(state)

@@ -206,7 +206,7 @@ def _times(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 def process_step(
     local: LocalStep,
     start: Callable[[Batch], None],
-    between: Callable[[], None] = lambda: None,
+    between: Callable[[], None] | None = None,
     totals: Totals | None = None,
 ) -> Step:
     """The step of a process with one part. start: what comes before the first; between: before
@@ -214,7 +214,8 @@ def process_step(
     compiled = Compiled(local.on_share)
 
     def call(batch: Batch) -> tf.Tensor:
-        between()
+        if between is not None:
+            between()
         total = 0 if totals is None else totals.of(batch)
         return compiled(tf.constant(total), *_tensors(batch))
 

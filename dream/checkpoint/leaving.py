@@ -14,6 +14,7 @@ import numpy as np
 
 from dream._log import logger
 from dream.checkpoint.commits import Commits
+from dream.checkpoint.stop import Stop, listening
 from dream.cluster import settings
 from dream.collectives import Communicator
 
@@ -38,7 +39,7 @@ class Notice:
         self._until = end - _BEFORE_THE_END
         self._heard = ""
         self._heard_at = 0.0
-        self._listens = False
+        self._listens = self._met = False
 
     def listen(self) -> None:
         """Take the signals that the script has no handler for. A second one, that is no echo of the
@@ -57,8 +58,12 @@ class Notice:
         for number in _SIGNALS:
             if signal.getsignal(number) == self._hear:
                 signal.signal(number, signal.SIG_DFL)
-        if self._heard and again:
+        if self._heard and again and not self._met:
             signal.raise_signal(signal.Signals[self._heard])
+
+    def met(self) -> None:
+        """What was asked for is done."""
+        self._met = True
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
@@ -89,6 +94,7 @@ class Agreed:
 def leave(notice: Notice, place: Path | None) -> NoReturn:
     """Leave with the exit code that says so, having saved. place: None for in memory, from where
     the launcher goes on at once."""
+    notice.met()
     why = f" ({notice.why})" if notice.why else ""
     if place is not None:
         logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
@@ -110,11 +116,34 @@ class StepEnds:
         self._commits = commits
         self._saved = self._looked = time.monotonic()
         self._steps, self._next = 0, 1
+        self._stop: Stop | None = None
+        self._alone = ranks.world_size == 1
+
+    def listen(self) -> None:
+        """Hear at once of what another rank is asked. Every rank calls it."""
+        self._notice.listen()
+        if self._stop is None:
+            self._stop = listening(self._ranks, lambda: self._notice.why)
+
+    def ended(self) -> Agreed | None:
+        """The last one has come. Wait for all ranks; return what they agreed on, where they
+        leave."""
+        leaves = bool(self._notice.why) if self._alone else self._stop and self._stop.ended()
+        return self.came(ask=True) if leaves else None
+
+    def rest(self, *, failed: bool = False) -> None:
+        """No end of a step follows. failed: by an exception, or by leaving after a checkpoint."""
+        if self._stop is not None:
+            self._stop.rest(failed=failed)
+            self._stop = None
+        self._notice.rest(again=not failed)
 
     def came(self, *, ask: bool = False) -> Agreed | None:
         """Return what the ranks agreed on, where they talk at this one. ask: have them do so."""
         self._steps += 1
-        if not self._commits.step_ended() and self._steps < self._next and not ask:
+        stops = bool(self._notice.why) if self._alone else self._stop and self._stop.came()
+        talks = self._commits.step_ended() or self._steps >= self._next
+        if not (stops or talks or ask):
             return None
         now = time.monotonic()
         late = self._commits.ahead or now - self._saved >= (self._every or 0.0)

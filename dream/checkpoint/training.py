@@ -16,7 +16,7 @@ from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent
-from dream.checkpoint.leaving import Notice, StepEnds, leave
+from dream.checkpoint.leaving import Agreed, Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
 from dream.cluster import settings
 from dream.collectives import Communicator
@@ -97,7 +97,7 @@ class TrainingCheckpoints:
     ) -> Saving:  # fmt: skip
         """Begin to write one; a rank that was asked to leave has all of them leave once it is
         whole. After the block nothing follows that it could be written beside."""
-        self._notice.listen()
+        self._ends.listen()
         saving = self._write(path, parts, step, extra=extra, keep=keep, best=best)
         if self.leaving(ask=True):
             leave(self._notice, saving.wait())
@@ -111,7 +111,7 @@ class TrainingCheckpoints:
         folder = path if path is not None else self._folder
         if folder is None:
             return None
-        self._notice.listen()
+        self._ends.listen()
         held = self._held(parts.first_model)
         commits = self._commits if path is None else None
         found = job.load(folder, parts, held, self._ranks, strict=strict, commits=commits)
@@ -128,9 +128,19 @@ class TrainingCheckpoints:
         self._over = True
         try:
             if not failed:  # what others do then is not known
+                self._leave_at_the_end()
                 self._saves.finish()
         finally:
-            self._notice.rest(again=not failed)
+            self._ends.rest(failed=failed)
+
+    def _leave_at_the_end(self) -> None:
+        """Where a rank was asked since the last step, in an evaluation say: what goes on comes to
+        the same end. Not where a loop was left before its end, which would be gone on with."""
+        if self._parts is None or any(track.cut for track in self._tracks):
+            return
+        agreed = self._ends.ended()
+        if agreed is not None:
+            self._save_for(agreed)
 
     def leaving(self, *, ask: bool = False) -> bool:
         """Tell whether the job was asked to leave, on every rank alike; each asks as often."""
@@ -185,8 +195,11 @@ class TrainingCheckpoints:
         self._place = self._step
         self._updated = False
         agreed = self._ends.came()
-        if agreed is None:
-            return
+        if agreed is not None:
+            self._save_for(agreed)
+
+    def _save_for(self, agreed: Agreed) -> None:
+        """Save what the ranks agreed on, and leave where one was asked to."""
         assert self._parts is not None
         assert self._folder is not None
         again = agreed.leaves and agreed.again

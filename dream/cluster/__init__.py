@@ -33,6 +33,7 @@ from dream.cluster.export import (
     horovod_environment,
     tf_config_text,
 )
+from dream.cluster.launchers import variables
 from dream.cluster.ports import (
     PortRange,
     listener_at,
@@ -53,7 +54,6 @@ from dream.cluster.settings import (
     started_by_dream,
     startup_seconds,
 )
-from dream.cluster.shown import variables
 
 __all__ = [
     "STALL_SECONDS",

@@ -95,14 +95,14 @@ class Checkpoints:
     commit_every: int | None
 
 
-def requested_strategy(environ: Mapping[str, str] = os.environ) -> str | None:
+def requested_strategy() -> str | None:
     """Return what `dream run --strategy` asked for, if anything."""
-    return environ.get(STRATEGY) or None
+    return os.environ.get(STRATEGY) or None
 
 
-def requested_framework(environ: Mapping[str, str] = os.environ) -> str | None:
+def requested_framework() -> str | None:
     """Return what `dream run --framework` asked for this rank, if anything."""
-    return environ.get(FRAMEWORK) or None
+    return os.environ.get(FRAMEWORK) or None
 
 
 @contextmanager
@@ -131,19 +131,19 @@ def set_if_unset(variables: Mapping[str, str]) -> None:
         os.environ.setdefault(name, text)
 
 
-def started_by_dream(environ: Mapping[str, str] = os.environ) -> bool:
+def started_by_dream() -> bool:
     """Whether `dream run` or `dream.launch` has started this process."""
-    return bool(environ.get(RENDEZVOUS))
+    return bool(os.environ.get(RENDEZVOUS))
 
 
-def frameworks_differ(environ: Mapping[str, str] = os.environ) -> bool:
+def frameworks_differ() -> bool:
     """Whether `dream run --framework` dealt out several."""
-    return len({*environ.get(FRAMEWORKS, "").split(",")}) > 1
+    return len({*os.environ.get(FRAMEWORKS, "").split(",")}) > 1
 
 
-def snapshot_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+def snapshot_folder() -> Path | None:
     """Return where the job's snapshots are kept, under `dream run`."""
-    folder = environ.get(SNAPSHOTS)
+    folder = os.environ.get(SNAPSHOTS)
     return Path(folder) if folder else None
 
 

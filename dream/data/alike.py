@@ -41,8 +41,8 @@ def other_batches(said: Sequence[int]) -> Desynchronized:
     """Make the error of ranks that read other batches. said: a digest of each rank's, if known."""
     return Desynchronized(
         f"The ranks read different batches from the same source. Received: {unlike(said)}, by a "
-        "digest of a batch. Seed what draws or shuffles the data, and read the same files, so that "
-        "every rank sees the same global batches."
+        "digest of a batch. Seed what draws or shuffles the data (sets of strings have no order), "
+        "and read the same files, so that every rank sees the same global batches."
     )
 
 

@@ -23,6 +23,8 @@ from dream import cluster
 from dream._errors import DreamError
 from dream._log import logger
 from dream._topology import Cluster
+from dream.files import first
+from dream.files.runs import Runs
 from dream.files.store import PatientStore
 from dream.files.whole import resolved, stands
 
@@ -150,3 +152,36 @@ class Watch:
         if self._rank:
             self._store.put(f"{_FOUND}.{self._rank}", json.dumps(self._told).encode())
             self._store.put(_FOUND, b"")
+
+
+@final
+class BlockFiles:
+    """A rank's side, in a job of several."""
+
+    def __init__(self, place: Cluster) -> None:
+        self._place = place
+        self._watch: Watch | None = None
+        self._runs: Runs | None = None
+
+    def begin(self) -> None:
+        """Watch files that other ranks of this host could write too, and silence the runs that
+        trackers begin on every rank: rank 0's is the job's."""
+        if self._place.local_world_size > 1:
+            self._watch = watch(self._place)
+        if self._place.rank:
+            self._runs = Runs()
+            self._runs.begin()
+
+    def tell(self, error: BaseException | None) -> None:
+        """The block ends, by an error or without."""
+        if error is not None:
+            first.explain(error, self._place)
+        if self._watch is not None:
+            self._watch.tell_of_others()
+
+    def rest(self) -> None:
+        if self._runs is not None:
+            self._runs.end()
+        if self._watch is not None:
+            self._watch.rest()
+        self._runs = self._watch = None

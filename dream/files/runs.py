@@ -16,9 +16,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, final
 
-from dream._bound import bound_to
 from dream._framework import ImportWatch
 from dream._log import logger
+from dream._patches import Patches
 from dream.cluster.settings import variable_set
 
 _WANDB, _MLFLOW = "wandb", "mlflow"
@@ -36,25 +36,19 @@ class Runs:
     """On a rank other than 0, while a block is open."""
 
     def __init__(self) -> None:
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
         self._watches: list[ImportWatch] = []
 
     def begin(self) -> None:
         for library, change in ((_WANDB, self._silence_wandb), (_MLFLOW, _set_mlflow_aside)):
-            if library in sys.modules:
-                change()
-            else:
-                watch = ImportWatch(change, (library,))
-                watch.install()
-                self._watches.append(watch)
+            self._watches.append(ImportWatch(change, (library,)))
+            self._watches[-1].start()
 
     def end(self) -> None:
         """What was begun in the block stays as it is."""
         for watch in self._watches:
             watch.remove()
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
+        self._patches.restore()
         self._watches = []
 
     def _silence_wandb(self) -> None:
@@ -70,9 +64,7 @@ class Runs:
         def silent(*args: Any, **kwargs: Any) -> Any:
             return init(*args, **{**kwargs, "mode": "disabled"})
 
-        for owner, name in ((wandb, "init"), *bound_to([init], _WANDB)[id(init)]):
-            self._originals.append((owner, name, init))
-            setattr(owner, name, silent)
+        self._patches.replace_bound(wandb, "init", silent, _WANDB)
 
 
 @cache

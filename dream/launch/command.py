@@ -21,11 +21,10 @@ from dream.files.whole import is_file
 from dream.launch.ending import Outcome, explain
 from dream.launch.engines.request import add_options, refuse_unread
 from dream.launch.forks.warm import warm
-from dream.launch.guard import temporary_folder
+from dream.launch.guard import heard, temporary_folder
 from dream.launch.job import Job, frameworks
 from dream.launch.output import SCREEN
 from dream.launch.restarts import Restarts, keep_on_disk, kept_in_memory
-from dream.launch.signals import heard
 from dream.launch.start import run
 
 DEFAULT_PORT = 29500

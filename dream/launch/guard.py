@@ -1,13 +1,17 @@
-"""A process that tidies up if the launcher itself is killed."""
+"""The launcher's own end: a process that tidies up if it is killed, and signals that have it end a
+job."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import final
 
 # Reads process groups and folders, a line each, until it is told that all is done. A pipe that
@@ -104,3 +108,25 @@ def _held(folder: Path) -> Iterator[None]:
     with (folder / _LOCK).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@contextmanager
+def heard(put: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Hand over each signal that comes in the block, SIGHUP as far as nohup does not forbid it.
+    put: a SimpleQueue's, say, which may be called at any point."""
+
+    def take(number: int, frame: FrameType | None) -> None:
+        del frame
+        put(signal.Signals(number))
+
+    unheard = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [number for number in _STOPPING if number != signal.SIGHUP or not unheard]
+    before = {number: signal.signal(number, take) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,7 +5,7 @@ it. `native/dream_shared.h` is the core's own interface, for those who are not P
 """
 
 from dream.shared_memory import groups
-from dream.shared_memory.blocks import block
+from dream.shared_memory.blocks import Row, block
 from dream.shared_memory.failures import CARRIES, OPERATIONS
 from dream.shared_memory.group import Group, Riders
 from dream.shared_memory.groups import connect
@@ -16,6 +16,7 @@ __all__ = [
     "OPERATIONS",
     "Group",
     "Riders",
+    "Row",
     "Status",
     "block",
     "connect",

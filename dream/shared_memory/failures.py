@@ -34,6 +34,8 @@ KINDS = {
     4: "broadcast",
     5: "all_gather",
     6: "all_to_all",
+    7: "reduce_there",
+    8: "scatter_there",
 }
 
 
@@ -55,7 +57,7 @@ class Code(IntEnum):
 
 _DTYPES = {code: name for name, code in DTYPES.items()}
 _OPERATIONS = {code: name for name, code in OPERATIONS.items()}
-_REDUCE, _BROADCAST, _MOVES = (2, 3), 4, (5, 6)
+_REDUCE, _BROADCAST, _MOVES = (2, 3, 7, 8), 4, (5, 6)
 
 
 def in_words(said: Signature) -> str:

@@ -110,6 +110,14 @@ class Group:
         """source: count elements for each rank; target: count, this rank's combined."""
         self._run("reduce_scatter", source, target, count, *_codes(dtype, op), tag)
 
+    def reduce_there(
+        self, begin: int, stride: int, count: int, dtype: str, op: str, *, everywhere: bool
+    ) -> None:
+        """As all_reduce does, of buffers that lie in a `Row`, without moving them. everywhere: each
+        rank has all results; else each has those of its part alone, and leaves its buffer as it is
+        until the next call of all ranks."""
+        self._run("reduce_there", begin, stride, count, *_codes(dtype, op), everywhere, 0)
+
     def broadcast(self, buffer: int, count: int, dtype: str, root: int, tag: int = 0) -> None:
         """buffer: read on root, a place in the group, and written on the others."""
         self._run("broadcast", buffer, count, _moved(dtype), root, tag)

@@ -112,7 +112,16 @@ def _own_words() -> dict[str, Any]:
     if not memory.is_supported():
         return {"pid": 0, "cores": [], "missing": "it needs Linux and its /proc"}
     cores = sorted(os.sched_getaffinity(0))
-    return {"pid": os.getpid(), "cores": cores, "missing": status().why}
+    return {"pid": os.getpid(), "cores": cores, "missing": status().why or _unusable()}
+
+
+def _unusable() -> str:
+    """Why the native core that is there cannot be used."""
+    try:
+        library()
+    except NotInstalled as error:
+        return str(error)
+    return ""
 
 
 def _check_told(ranks: Sequence[int], told: Sequence[_Told]) -> None:

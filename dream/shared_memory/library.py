@@ -53,6 +53,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "barrier": (c_int, [_GROUP, _TAG]),
     "all_reduce": (c_int, [_GROUP, _BUFFER, _BUFFER, _COUNT, c_int, c_int, _TAG]),
     "reduce_scatter": (c_int, [_GROUP, _BUFFER, _BUFFER, _COUNT, c_int, c_int, _TAG]),
+    "reduce_there": (c_int, [_GROUP, _BUFFER, c_uint64, _COUNT, c_int, c_int, c_int, _TAG]),
     "broadcast": (c_int, [_GROUP, _BUFFER, _COUNT, c_int, c_int, _TAG]),
     "all_gather": (c_int, [_GROUP, _BUFFER, _BUFFER, _LENGTHS, c_int, _TAG]),
     "all_to_all": (c_int, [_GROUP, _BUFFER, _BUFFER, _LENGTHS, _LENGTHS, c_int, _TAG]),

@@ -35,7 +35,7 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
     ("tensorflow", "horovod"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
     ("tensorflow", "data_parallel"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
-    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.sharding.parallelism:sharded",
+    ("tensorflow", "sharded"): f"{_TENSORFLOW}.parallel.sharding.parallelism:ShardedParallelism",
     ("tensorflow", "model_parallel"): f"{_TENSORFLOW}.parallel.split:model_parallel",
     ("tensorflow", "parameter_server"): f"{_TENSORFLOW}.parallel.parameter_server:parameter_server",
     ("tensorflow", "local_sgd"): f"{_TENSORFLOW}.parallel.local_sgd:LocalSgd",

@@ -44,7 +44,7 @@ TRIALS: Mapping[str, str] = {
 """A measured training of a user's model, in a rank, by flavour."""
 RATES: Mapping[str, str] = {
     "torch": f"{_TORCH}.planning.rates:measure_rates",
-    "tensorflow": f"{_TENSORFLOW}.planning.rates:measure_rates",
+    "tensorflow": f"{_TENSORFLOW}.planning.trial:measure_rates",
 }
 """Measures what a framework computes and moves a second on this machine."""
 REFERENCES: Mapping[str, str] = {"torch": f"{_TORCH}.planning.rates:reference_model"}

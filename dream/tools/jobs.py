@@ -8,13 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dream._errors import WorkerFailed
+from dream._errors import ConfigurationError, WorkerFailed
 from dream.launch import start
 from dream.launch.ending import Outcome, explain
 from dream.launch.job import Job
 from dream.strategies.spec import Framework
 
 _ASKED = "asked.json"
+
+
+def check_enough(to: str, asked: Mapping[str, float]) -> None:
+    """Refuse numbers below 1, and what is none. to: do what; asked: what they are called, as it is
+    written before them, and they."""
+    for called, value in asked.items():
+        if not value >= 1:  # nan too
+            raise ConfigurationError(
+                f"Too little to {to}. Received: {called}{value:g}. Give at least 1."
+            )
 
 
 def run(

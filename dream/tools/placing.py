@@ -17,9 +17,9 @@ CROWD = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Placement:
     """strategy: as `dream run --strategy` takes it. processes: ranks of the job, the servers, which
-    are the last ones, among them. devices: per process."""
+    are the last ones and train nothing, among them. devices: per process."""
 
     strategy: str
     processes: int
@@ -27,35 +27,53 @@ class Places:
     servers: int = 0
 
     @property
+    def name(self) -> str:
+        """The strategy without its options."""
+        return self.strategy.partition(":")[0]
+
+    @property
+    def trained(self) -> int:
+        """The processes that train, the first ones."""
+        return self.processes - self.servers
+
+    @property
     def parts(self) -> int:
-        """Replicas, or parts of a model, in all."""
-        return (self.processes - self.servers) * self.devices
+        """Replicas, or parts of a model, in all; in so many a batch may be summed."""
+        return self.trained * self.devices
+
+    def __str__(self) -> str:
+        return self.strategy if self == PLAIN else f"{self.strategy} x {self.parts}"
 
 
-def places(request: str, n: int, framework: Framework) -> Places:
+SINGLE = Placement("single", 1)
+PLAIN = Placement("the plain script", 1)
+"""The script as if it had no block, which is no strategy."""
+
+
+def place(request: str, n: int, framework: Framework) -> Placement:
     """The places of a strategy `NAME[:option=value,...]` on n replicas; a mesh that names both its
     axes says itself how many there are. Raises for what is no strategy or option."""
     name, given = specs.parse_request(request)
     spec = specs.find(name)
     if spec.update == "none":
-        return Places(request, 1)
+        return Placement(request, 1)
     options = {"devices": 1} | dict(spec.resolve(_own(given))) | given
     axes = options.get("data"), options.get("model")
     if isinstance(axes[0], int) and isinstance(axes[1], int):
         n = axes[0] * axes[1]
     devices, servers = options["devices"], options.get("servers", 0)
     if isinstance(devices, int) and devices > 1:
-        return Places(request, 1, devices)
+        return Placement(request, 1, devices)
     if not spec.several or (framework, options.get("split")) in _IN_ONE_PROCESS:
-        return Places(f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)
+        return Placement(f"{request}{',' if ':' in request else ':'}devices={n}", 1, n)
     if isinstance(servers, int) and servers:
         servers += options["engine"] == "tensorflow"  # the chief trains nothing, either
-        workers = options["workers"]
-        return Places(request, (workers if isinstance(workers, int) else n) + servers, 1, servers)
-    return Places(request, n)
+        workers = options["workers"] if isinstance(options["workers"], int) else n
+        return Placement(request, workers + servers, 1, servers)
+    return Placement(request, n)
 
 
-def check_room(found: Places, cores: int) -> None:
+def check_room(found: Placement, cores: int) -> None:
     """Refuse, of what is to run here, what would fill any machine of so many cores."""
     count, most = found.parts + found.servers, CROWD * cores
     if count > most:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 from dream.cluster.settings import OBSERVER
 from dream.files.whole import write_whole
-from dream.tools import usage
+from dream.tools import machine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,19 +87,19 @@ class Clock:
         of, and nothing of what comes before the training or behind it."""
 
     def entered(self) -> None:
-        self._entered = self._entered or usage.resident_bytes()
+        self._entered = self._entered or machine.resident_bytes()
 
     def step(self) -> None:
         self._clocks.append(time.monotonic())
         done = len(self._clocks)
         self._first = self._first or time.time()
         if done & (done - 1) == 0:  # 1, 2, 4, ...: to look takes a while
-            self._sent[done] = usage.bytes_sent()
+            self._sent[done] = machine.bytes_sent()
 
     def pace(self) -> Pace:
         """Until now."""
         return Pace(
-            self._first, tuple(self._clocks), self._each(), self._entered, usage.peak_bytes()
+            self._first, tuple(self._clocks), self._each(), self._entered, machine.peak_bytes()
         )
 
     def _each(self) -> float | None:

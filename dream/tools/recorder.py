@@ -102,14 +102,7 @@ class Recorder(Observer):
         if first:
             registry.load(frameworks.OBSERVE[framework])(self)
         if self.plain:  # no part of a block tells of Keras then
-            self._find_keras()
-
-    def _find_keras(self) -> None:
-        """Observe Keras now, or once the script imports it."""
-        if "keras" in sys.modules:
-            self.entering_keras()
-        else:
-            ImportWatch(self._find_keras, ("keras",)).install()
+            ImportWatch(self.entering_keras, ("keras",)).start()
 
     def entering_keras(self) -> None:
         if not self._keras_observed:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import isfinite
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
+
+
+def screen() -> Console:
+    """stdout, as wide as the terminal; where there is none, as COLUMNS says, else 80 characters."""
+    return Console()
+
+
+def finite(value: float | None) -> float | None:
+    """None for what is nan or infinite, which JSON has no words for."""
+    return value if value is not None and isfinite(value) else None
+
 
 _WIDTH = 100
 """Characters of a line of prose."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, reduce
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,13 @@ def buffer_of(asked: Asked, rank: int, size: int) -> np.ndarray:
 def expected(asked: Asked, rank: int, size: int) -> np.ndarray:
     brought = [given(asked, one, size) for one in range(size)]
     match asked.kind:
-        case "all_reduce":
+        case "all_reduce" | "reduce_there":
             return joined(asked, brought)
+        case "scatter_there":
+            own = own_part(asked, rank, size)
+            result = brought[rank].copy()
+            result[own] = joined(asked, brought)[own]
+            return result
         case "reduce_scatter":
             return joined(asked, brought)[rank * asked.count : (rank + 1) * asked.count]
         case "broadcast":
@@ -73,6 +79,13 @@ def expected(asked: Asked, rank: int, size: int) -> np.ndarray:
         start = sum(asked.flow(one, other) for other in range(rank))
         parts.append(whole[start : start + asked.flow(one, rank)])
     return np.concatenate(parts)
+
+
+def own_part(asked: Asked, rank: int, size: int) -> slice:
+    """Whole lines of 64 bytes."""
+    line = 64 // numpy_dtype(asked.dtype).itemsize
+    each = ceil(ceil(asked.count / size) / line) * line
+    return slice(rank * each, (rank + 1) * each)
 
 
 def joined(asked: Asked, brought: list[np.ndarray]) -> np.ndarray:

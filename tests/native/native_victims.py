@@ -10,12 +10,14 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dream.shared_memory import Group, memory
+from dream.shared_memory import Group, Row, memory
 from dream.shared_memory.library import library
 
 STALL, NEVER = 5.0, 600.0
@@ -29,16 +31,22 @@ LIVING = os.pipe()
 """Whoever holds its other end waits for this process's end."""
 
 
+Work = tuple[Callable[[], None], np.ndarray]
+"""A reduction, and what it reduces in place."""
+
+
 @dataclass(frozen=True)
 class Part:
     """What a rank has to do. ends: after so many seconds by itself. child: leave one, as a data
-    loader's worker would be, that outlives it. stall: seconds."""
+    loader's worker would be, that outlives it. stall: seconds. there: buffers lie in memory of
+    all."""
 
     elements: int
     fate: str = ""
     ends: float | None = None
     child: bool = False
     stall: float = NEVER
+    there: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,9 @@ def begin(draw: random.Random) -> Trial:
     pipes = [os.pipe() for _ in range(size)]
     own = moment if fate in ("exits", "closes") else None
     stall = STALL if fate == "stopped" else NEVER
-    parts = [Part(elements, stall=stall)] * size
-    parts[victim] = Part(elements, fate, own, draw.random() < 0.3, stall)
+    there = draw.random() < 0.5
+    parts = [Part(elements, stall=stall, there=there)] * size
+    parts[victim] = Part(elements, fate, own, draw.random() < 0.3, stall, there)
     children = [_fork(made, size, rank, parts[rank], pipes[rank][1]) for rank in range(size)]
     os.close(made.fd)
     for _, writing in pipes:
@@ -104,11 +113,11 @@ def _fork(made: memory.Made, size: int, rank: int, part: Part, pipe: int) -> int
 
 
 def _endless(group: Group, part: Part) -> str:
-    x = np.ones(part.elements, np.float32)
     begin = time.monotonic()
     try:
+        reduce, x = _there(group, part.elements) if part.there else _here(group, part.elements)
         while True:
-            group.all_reduce(x.ctypes.data, x.ctypes.data, x.size, "float32", "mean")
+            reduce()
             assert x[0] == x[-1] == 1.0
             if part.ends is not None and time.monotonic() - begin > part.ends:
                 if part.fate == "closes":
@@ -116,6 +125,20 @@ def _endless(group: Group, part: Part) -> str:
                 os._exit(0)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _here(group: Group, count: int) -> Work:
+    x = np.ones(count, np.float32)
+    at = x.ctypes.data
+    return partial(group.all_reduce, at, at, count, "float32", "mean"), x
+
+
+def _there(group: Group, count: int) -> Work:
+    row = Row(group, 4 * count)
+    x = np.frombuffer(row.memory, np.float32, count, row.offset)
+    x[:] = 1.0
+    begin, stride = row.begin, row.stride
+    return partial(group.reduce_there, begin, stride, count, "float32", "mean", everywhere=True), x
 
 
 def _read(pipe: int) -> str:

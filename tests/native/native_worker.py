@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from ctypes import memmove
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -22,7 +23,7 @@ from native_calls import (
 )
 
 from dream import cluster
-from dream.shared_memory import CARRIES, Group, connect
+from dream.shared_memory import CARRIES, Group, Row, connect
 
 
 class Rank:
@@ -30,6 +31,7 @@ class Rank:
         self._parent = parent
         self.place = cluster.detect()
         self.group: Group | None = None
+        self._row: Row | None = None
         self._cores = os.sched_getaffinity(0)
 
     def limit(self, most: int) -> None:
@@ -40,6 +42,9 @@ class Rank:
         everybody = range(self.place.world_size)
         self.group = connect(self.place, tuple(everybody), name)
         return self.group.place, self.group.size
+
+    def lay_row(self) -> None:
+        self._row = Row(self._group, 8 * 200_000)
 
     @property
     def _group(self) -> Group:
@@ -79,6 +84,24 @@ class Rank:
         sends = [asked.flow(group.place, other) for other in range(group.size)]
         receives = [asked.flow(other, group.place) for other in range(group.size)]
         group.all_to_all(source, target, sends, receives, asked.dtype)
+
+    def _reduce_there(self, group: Group, asked: Asked, source: int, target: int) -> None:
+        self._there(asked, source, target, everywhere=True)
+
+    def _scatter_there(self, group: Group, asked: Asked, source: int, target: int) -> None:
+        self._there(asked, source, target, everywhere=False)
+
+    def _there(self, asked: Asked, source: int, target: int, *, everywhere: bool) -> None:
+        if self._row is None:
+            self.lay_row()
+        assert self._row is not None
+        row, size = self._row, asked.count * numpy_dtype(asked.dtype).itemsize
+        memmove(row.own, source, size)
+        self._group.reduce_there(
+            row.begin, row.stride, asked.count, asked.dtype, asked.op, everywhere=everywhere
+        )
+        memmove(target, row.own, size)
+        self._group.barrier()  # others may read it until then
 
     def barrier(self) -> None:
         self._group.barrier()

@@ -16,7 +16,8 @@ from dream.shared_memory import CARRIES, OPERATIONS, status
 
 pytestmark = pytest.mark.skipif(status().path is None, reason=status().why)
 SIZES = (1, 2, 3, 4)
-KINDS = ("all_reduce", "reduce_scatter", "broadcast", "all_gather", "all_to_all")
+THERE = ("reduce_there", "scatter_there")
+KINDS = ("all_reduce", "reduce_scatter", *THERE, "broadcast", "all_gather", "all_to_all")
 SLOT = 512 * 1024
 DIRECT = 32 * 1024
 LENGTHS = (0, 1, 2, 3, 17, 1023, 1025, 8191, 8192, 8193, 65537)
@@ -59,6 +60,8 @@ def test_reductions(jobs: Find, size: int, dtype: str, op: str) -> None:
         check(jobs(size), Asked("all_reduce", length, dtype, op, in_place=length % 2 == 0))
     for length in (0, 1, 1025, 40000):
         check(jobs(size), Asked("reduce_scatter", length, dtype, op))
+        for kind in THERE:
+            check(jobs(size), Asked(kind, length, dtype, op))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])

@@ -22,7 +22,7 @@ TOLD = {
     "killed": "WorkerFailed: Rank {} is gone",
     "exits": "WorkerFailed: Rank {} is gone",
     "closes": "WorkerFailed: Rank {} ",
-    "stopped": "Desynchronized: Rank {} did not come to all_reduce(op='mean') of float32",
+    "stopped": "Desynchronized: Rank {} did not come to ",
 }
 
 
@@ -56,6 +56,7 @@ DIFFERENT = {
     "dtype": (Asked("all_reduce", 1000, "int32"), "all_reduce(op='sum') of int32 (1000,)"),
     "count": (Asked("all_reduce", 999), "all_reduce(op='sum') of float32 (999,)"),
     "much": (Asked("all_reduce", 999_999), "all_reduce(op='sum') of float32 (999999,)"),
+    "there": (Asked("reduce_there", 1000), "reduce_there(op='sum') of float32 (1000,)"),
     "kind": (Asked("broadcast", 1000), "broadcast(root=0) of float32 (1000,)"),
     "moves": (Asked("all_to_all", 1000), "all_to_all() of float32"),
 }
@@ -65,6 +66,7 @@ DIFFERENT = {
 def three() -> object:
     with native_job.job(3) as job:
         job.gave("connect", "faults")
+        job.gave("lay_row")
         yield job
 
 

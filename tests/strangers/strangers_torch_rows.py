@@ -27,6 +27,11 @@ ROWS: list[Row] = [
         tolerance=1e-5,
         reason=f"{ADAM}; {SHARDS}",
     ),
+    Row(
+        "adaptive_softmax",
+        but={"sharded": "Make the same calls in the same order on every rank"},
+        reason="a part of a model is called where some of a rank's own words are of it",
+    ),
     Row("augmentation_in_dataset"),
     Row("average_meters", logs="is of this rank's rows alone", reason=OWN),
     Row(
@@ -65,7 +70,19 @@ ROWS: list[Row] = [
     ),
     Row("diffusion", sample=("mirrored",)),
     Row("distillation"),
+    Row(
+        "embedding_max_norm",
+        expect="a parameter is not the same on every rank",
+        but={"sharded": "A forward pass writes to a parameter that is sharded"},
+        reason="a forward pass shortens the vectors that its own rows look up",
+    ),
     Row("evaluation_without_no_grad"),
+    Row(
+        "flow_started_by_data",
+        expect="a parameter is not the same on every rank",
+        but={"sharded": "A forward pass writes to a parameter that is sharded"},
+        reason="a forward pass sets parameters by its own rows",
+    ),
     Row("focal_loss"),
     Row("from_scratch"),
     Row(
@@ -90,6 +107,7 @@ ROWS: list[Row] = [
         ),
     ),
     Row("gradient_penalty"),
+    Row("gradients_bounded_in_functions"),
     Row("gradients_clamped_by_hooks"),
     Row("graph_full_batch"),
     Row(
@@ -103,6 +121,7 @@ ROWS: list[Row] = [
         expect="of all of a share's rows",
         reason="each input is brought to scale by all others of the batch",
     ),
+    Row("instance_norm_running"),
     Row("k_fold"),
     Row("lbfgs_batches", tolerance=6e-5, reason=CURVATURE + "; by 2e-5, alone, in halves"),
     Row(
@@ -131,6 +150,7 @@ ROWS: list[Row] = [
     Row("library_streamed_rows", needs=("datasets",)),
     Row("library_summaries", needs=("transformers",)),
     Row("library_tables", needs=("sklearn", "pandas", "tqdm")),
+    Row("losses_in_a_mirror"),
     Row("losses_of_all_kinds"),
     Row("losses_weighed_by_uncertainty"),
     Row("masked_mean_by_hand", sample=("mirrored",)),
@@ -155,6 +175,11 @@ ROWS: list[Row] = [
     Row("multi_task_heads", sample=("mirrored",)),
     Row("nested_sequences"),
     Row("noise_on_gradients"),
+    Row(
+        "online_normaliser",
+        expect="is a buffer that forward changes by this rank's own samples",
+        reason="what is counted in a buffer is counted of a rank's own rows",
+    ),
     Row("own_autograd_function"),
     Row("packed_sequences"),
     Row("padded_to_the_longest"),
@@ -163,9 +188,20 @@ ROWS: list[Row] = [
     Row("policy_gradient_episodes"),
     Row("prefetcher"),
     Row(
+        "private_gradients",
+        expect="Gradients that torch.func computes are",
+        but={"sharded": "is not evenly divisible by mesh dimension"},
+        reason="no backward is run that could carry the gradient to other ranks",
+    ),
+    Row(
         "prototypes",
         expect="divides by cannot be told",
         reason="a class's mean is over all of the batch",
+    ),
+    Row(
+        "quantisation_aware",
+        expect="is a buffer that forward changes by this rank's own samples",
+        reason="the range follows a rank's own rows",
     ),
     Row("radiance_field"),
     Row(
@@ -177,6 +213,11 @@ ROWS: list[Row] = [
         "ready_made_batches",
         expect="Samples that come one by one cannot be dealt",
         reason="the loader is given whole batches, which nobody may cut",
+    ),
+    Row(
+        "redundancy_reduced",
+        expect="divides by cannot be told",
+        reason="a correlation is over the whole batch",
     ),
     Row("regression_in_order", sample=("mirrored", "sharded")),
     Row("replay_memory"),
@@ -226,6 +267,12 @@ ROWS: list[Row] = [
     Row("sum_over_a_constant"),
     Row("super_resolution"),
     Row(
+        "tasks_balanced_by_gradients",
+        expect="A parameter's gradient was not averaged",
+        but={"sharded": "appears to not have been used in the graph"},
+        reason="weights that no module holds have a gradient by gradients, a rank's own",
+    ),
+    Row(
         "tasks_counted_unlike",
         logs="near the global one, the same on every rank",
         reason=NEAR,
@@ -236,6 +283,11 @@ ROWS: list[Row] = [
     Row("token_mean_language_model", sample=("mirrored",)),
     Row("transfer_then_unfreeze"),
     Row("translation_teacher_forcing"),
+    Row(
+        "triplets_of_the_batch",
+        expect="divides by cannot be told",
+        reason="the farthest and the nearest are those of the whole batch",
+    ),
     Row("two_loaders_zipped", logs="near the global one, the same on every rank", reason=NEAR),
     Row("two_passes_dropout"),
     Row("vae_summed_loss", sample=("mirrored",)),

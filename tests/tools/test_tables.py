@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from dream.tools import listing, tables
+from dream.tools import support, tables
 
 HEADERS = ("strategy", "loss", "seconds\nto score", "peak", "verdict")
 ROWS = (("mirrored", "0.2419", "12.5", "1,409", "equal"), ("local_sgd", "0.25", "9", "8", "learns"))
@@ -44,6 +44,6 @@ def test_what_fits_is_one_table() -> None:
 @pytest.mark.parametrize("width", [60, 80])
 def test_names_of_options_are_whole(width: int) -> None:
     out = io.StringIO()
-    listing.strategy(Console(file=out, width=width), "mirrored")
+    support.strategy(Console(file=out, width=width), "mirrored")
     for name in ("sync_batch_norm", "static_graph", "clip_norm"):
         assert any(line.startswith(f"{name} ") for line in out.getvalue().splitlines())

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._patches import Patches
 from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
 from dream.adapters.keras.data.sources import DataPasses
-from dream.adapters.keras.hooks import KerasPatches
+from dream.adapters.keras.hooks import on_created, wrap_files
 from dream.checkpoint.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -26,6 +27,22 @@ if TYPE_CHECKING:
 Local = Callable[..., tuple[Any, Sequence[Any]]]
 """From a batch to what is told of it, and the gradients, None where there is none."""
 _READ = ("evaluate", "predict", "test_on_batch", "predict_on_batch")
+
+
+def apply_gradients(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], present: bytes
+) -> None:
+    """Step by those gradients that are there: present has a byte for each, or is empty where all
+    are. A step without any is counted all the same."""
+    there = [
+        pair
+        for index, pair in enumerate(zip(gradients, variables, strict=True))
+        if not present or present[index]
+    ]
+    if there:
+        type(optimizer).apply(optimizer, *zip(*there, strict=True))
+    else:
+        private.counter(optimizer).assign_add(1)
 
 
 class FlatParameters(ABC):
@@ -149,15 +166,15 @@ class LocalBlock:
         self._take_optimizer = take_optimizer
         self.held_by: Callable[[], Checkpointer] | None = None
         """Makes what saves and loads its models; None where they are refused."""
-        self._patches = KerasPatches()
+        self._patches = Patches()
 
     def enter(self) -> None:
-        self._patches.on_created(keras.Model, self._take_model)
-        self._patches.on_created(keras.optimizers.Optimizer, self._take_optimizer)
-        self._patches.wrap_files(keras_files.writing, keras_files.reading)
+        on_created(self._patches, keras.Model, self._take_model)
+        on_created(self._patches, keras.optimizers.Optimizer, self._take_optimizer)
+        wrap_files(self._patches, keras_files.writing, keras_files.reading)
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
 
     def takes(self, item: Any) -> bool:
         """Whether this is a model or an optimizer of Keras's."""

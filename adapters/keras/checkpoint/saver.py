@@ -13,9 +13,8 @@ import keras
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import private
-from dream.adapters.keras.checkpoint.callback import Checkpoint
+from dream.adapters.keras.checkpoint.callback import Checkpoint, OtherCallbacks
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
-from dream.adapters.keras.checkpoint.others import OtherCallbacks
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
@@ -56,12 +55,14 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
         self._notice = Notice(settings.end_of_time())
+        self._notice.listen()  # what Keras compiles before training begins may take long
         self._commits = Commits(engine.readers, self._path)
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds, self._commits)
         self._others = OtherCallbacks(users)
         self._held = alone or KerasCheckpointer(engine)
         self._within = alone is None
         self._saves = Saves(engine.readers)
+        self._end: Saving | None = None
         self._fit = 0
         self._step = self._saved = self._base = 0
         self._logs: list[tuple[int, dict[str, float]]] = []
@@ -73,7 +74,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         fits.append(ref(self.model))
         self._fit = len(fits)
         self._alike = all(each() is self.model for each in fits)
-        self._notice.listen()
+        self._ends.listen()
         self._progress.state()  # raises where no other process can go on in this data
         found = job.find(self._path, self._engine.readers, self._commits)
         kept = found and found.extra.get(_FIT)
@@ -138,7 +139,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         stops = bool(self.model.stop_training)
         last = stops or epoch + 1 >= self.params["epochs"]
         if last or self._due() or self._asked.every == "epoch" or self._asked.best is not None:
-            self._save(figures, over=stops)
+            saving = self._save(figures, over=stops)
+            self._end = saving if last else None
         if not self._within and not last:
             self._save_where_asked(force=True)
 
@@ -148,9 +150,16 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         private.set_first_epoch(self.model, None)  # Keras would begin the next fit there
         self._asked.taken = False
         try:
+            self._leave_at_the_end()
             self._saves.finish()
         finally:
-            self._notice.rest()
+            self._ends.rest()
+
+    def _leave_at_the_end(self) -> None:
+        """Where a rank was asked since the last step, in an evaluation say. The end is saved
+        already, where fit came to it."""
+        if self._end is not None and self._ends.ended() is not None:
+            leave(self._notice, self._end.wait())
 
     def _due(self) -> bool:
         every = self._asked.every

@@ -10,8 +10,8 @@ step, one batch's after another's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
@@ -20,6 +20,7 @@ from typing import Any
 import keras
 
 from dream._log import logger
+from dream._patches import value_set
 
 _rows: ContextVar[ShareRows | None] = ContextVar("dream_rows", default=None)
 _said: set[str] = set()
@@ -72,14 +73,9 @@ def bound(function: Callable[..., Any]) -> Callable[..., Any]:
     return call if rows is not None else function
 
 
-@contextmanager
-def drawn_by(rows: ShareRows | None) -> Iterator[None]:
+def drawn_by(rows: ShareRows | None) -> AbstractContextManager[None]:
     """Inside, the replaced functions draw for the global batch; None: as they are."""
-    token = _rows.set(rows)
-    try:
-        yield
-    finally:
-        _rows.reset(token)
+    return value_set(_rows, rows)
 
 
 def global_forms(owner: Any) -> dict[str, Callable[..., Any]]:

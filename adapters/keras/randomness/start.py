@@ -36,6 +36,18 @@ class Generators(ABC):
     def restore(self, state: bytes) -> bool:
         """Have it go on from there; whether it now does."""
 
+    @abstractmethod
+    def seeded(self) -> object:
+        """Return what tells a script that seeds by its rank from one that does not."""
+
+    @abstractmethod
+    def now(self) -> Any:
+        """Return the whole state of the framework's own generator, as plain values."""
+
+    @abstractmethod
+    def go_on_from(self, state: Any) -> None:
+        """Have the framework's own generator go on from where `now` found one."""
+
     def of(self, x: Any) -> bytes | None:
         """Say what the order of fit's `x` is drawn from."""
         return _python() if isinstance(x, keras.utils.PyDataset) else self.state()

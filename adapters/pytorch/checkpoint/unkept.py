@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any, final
 from weakref import ref
@@ -15,6 +14,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from dream.adapters.pytorch.checkpoint.lines import script_frames
 from dream.adapters.pytorch.data.drawn import kept_with
 from dream.adapters.pytorch.private import version_of
 from dream.checkpoint.checkpointer import Parts
@@ -85,16 +85,12 @@ def _stamp(model: nn.Module) -> list[int]:
 def _generators() -> Iterator[tuple[str, Any]]:
     """Those that variables of the script's functions and modules name, as they are called now."""
     kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    ours = __name__.partition(".")[0]
     seen: set[int] = set()
-    frame = sys._getframe()
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith(f"{ours}."):
-            for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
-                if isinstance(value, kinds) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield name, value
-        frame = frame.f_back  # type: ignore[assignment]
+    for frame in script_frames():
+        for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
+            if isinstance(value, kinds) and id(value) not in seen:
+                seen.add(id(value))
+                yield name, value
 
 
 def _state(drawn: Any) -> str:

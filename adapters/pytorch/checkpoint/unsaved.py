@@ -8,12 +8,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from dream._log import logger
+from dream.adapters.pytorch.checkpoint.lines import load_lines
 from dream.cluster import settings
 
 _UNSAVED = (
     "--checkpoint keeps nothing of this training, which began without strategy.load: a job that is "
-    "started again begins anew. Call strategy.load(model=..., optimizer=..., data=...) before the "
-    "loop, which has it saved from then on"
+    "started again begins anew. To have it saved, and gone on with, load before the loop, and "
+    "begin there:\n%s\nWhat the script counts by itself begins anew: see at.step and at.batch."
 )
 
 
@@ -37,4 +38,4 @@ class UnsavedTraining:
     def _steps(self, *_: Any) -> None:
         if not self.known:
             self.known = True
-            logger.info(_UNSAVED)
+            logger.info(_UNSAVED, load_lines())

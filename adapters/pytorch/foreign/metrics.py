@@ -62,10 +62,7 @@ class Metrics:
         """Take those there are, and those that are made in the block. The hooks take it back."""
         global _dealt
         _dealt = self._communicator
-        if _LIBRARY in sys.modules:
-            self._begin()
-        else:
-            self._watch.install()
+        self._watch.start()
 
     def exit(self) -> None:
         self._watch.remove()

@@ -3,14 +3,60 @@ TensorFlow, is changed where the script imports it."""
 
 from __future__ import annotations
 
-import sys
-from typing import final
+import re
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, final
 
 from dream._framework import ImportWatch
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import Patches
 from dream.files import saves
-from dream.files.trackers import written_once
+from dream.files.saves import SavedPaths
+
+_SECONDS = 2.0
+"""In which rank 0 is looked for: writers are made once, and ranks come to it seconds apart."""
+_BY_THE_CLOCK = re.compile(r"runs/[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]*")
+"""The folder that torch makes up, another one on each rank."""
+
+
+@final
+class SilentWriter:
+    """Takes what a writer of events takes, and writes nothing."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def get_logdir(self) -> str:
+        return self._folder
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith(("add_", "flush", "close", "reopen")):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+def written_once(get: Callable[[Any], Any], saves: SavedPaths, drop: Callable[[Any], None]) -> Any:
+    """Return what stands for `SummaryWriter._get_file_writer`. drop: closes and removes the file
+    of a writer that was made before the block."""
+
+    @wraps(get)
+    def file_writer(writer: Any) -> Any:
+        if isinstance(writer.file_writer, SilentWriter):
+            return writer.file_writer
+        folder = str(writer.log_dir)
+        made_up = _BY_THE_CLOCK.fullmatch(Path(folder).as_posix()) is not None
+        if saves.takes("runs" if made_up else folder, _SECONDS):
+            return get(writer)
+        if writer.file_writer is not None:
+            drop(writer.file_writer)
+        silent = SilentWriter(folder)
+        writer.file_writer, writer.all_writers = silent, {folder: silent}
+        return silent
+
+    return file_writer
+
 
 _MODULE = "torch.utils.tensorboard.writer"
 
@@ -21,20 +67,14 @@ class EventFiles:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._watch: ImportWatch | None = None
+        self._watch = ImportWatch(self._change, (_MODULE,))
 
     def enter(self) -> None:
-        if _MODULE in sys.modules:
-            self._change()
-        else:
-            self._watch = ImportWatch(self._change, (_MODULE,))
-            self._watch.install()
+        self._watch.start()
 
     def exit(self) -> None:
         """What was written by in the block stays as it is."""
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
+        self._watch.remove()
 
     def _change(self) -> None:
         owner, name = private.event_writers()

@@ -11,6 +11,7 @@ import torch
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, once
 from dream.adapters.keras.randomness.start import Generators
+from dream.adapters.pytorch.randomness.generators import GIVEN
 from dream.data.partition import Division
 
 
@@ -26,6 +27,16 @@ class TorchGenerators(Generators):
     def restore(self, state: bytes) -> bool:
         torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         return True
+
+    def seeded(self) -> int | None:
+        given = torch.initial_seed()
+        return given if given < GIVEN else None  # else drawn by torch itself
+
+    def now(self) -> bytes:
+        return self.state()
+
+    def go_on_from(self, state: bytes) -> None:
+        self.restore(state)
 
 
 @final

@@ -28,7 +28,7 @@ from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
-from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
@@ -124,9 +124,10 @@ class TorchEngine(Engine):
         digests[self.rank] = share.digest
         return [digests]
 
-    def check_digests(self, share: BatchShare, digests: Any) -> None:
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
         if share.digest and bool((digests != digests[0]).any()):
             raise other_batches([int(d) for d in digests])
+        return list(tensors)
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
         return data.of_arrays(source, self.rank, self.division)

@@ -15,7 +15,7 @@ from dream.collectives import Communicator
 from dream.strategies.registry import load
 
 if TYPE_CHECKING:
-    from dream.adapters.pytorch.compression.exchange import Exchanged
+    from dream.adapters.pytorch.compression import Exchanged
     from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
     from dream.adapters.pytorch.module import ModuleRegistry

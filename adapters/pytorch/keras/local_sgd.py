@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream.adapters.keras import private
-from dream.adapters.keras.asynchronous.block import FlatParameters, Local, LocalBlock
+from dream.adapters.keras.asynchronous.block import (
+    FlatParameters,
+    Local,
+    LocalBlock,
+    apply_gradients,
+)
 from dream.adapters.keras.asynchronous.local_sgd import averaging
 from dream.adapters.pytorch.keras.engine import TorchEngine
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import views_of
@@ -32,16 +37,7 @@ class TorchMachine(FlatParameters):
 
         @torch.no_grad()
         def apply(gradient: Any, present: bytes) -> Any:
-            parts = views_of(gradient, shapes)
-            there = [
-                (part, variable)
-                for index, (part, variable) in enumerate(zip(parts, variables, strict=True))
-                if not present or present[index]
-            ]
-            if there:
-                type(optimizer).apply(optimizer, *zip(*there, strict=True))
-            else:
-                private.counter(optimizer).assign_add(1)
+            apply_gradients(optimizer, views_of(gradient, shapes), variables, present)
             return self.flat(variables)
 
         return apply

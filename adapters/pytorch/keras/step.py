@@ -14,6 +14,7 @@ from dream.adapters.keras import consistency, optimizer, recompute
 from dream.adapters.keras.engine import BatchShare, Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.drift import guard_of
 from dream.adapters.keras.update.gradient_format import (
     CanonicalFormat,
     GradientFormat,
@@ -55,6 +56,7 @@ class KerasStep:
         self._optimizer = keras_optimizer
         self._weight = weight
         self._shares = shares
+        self._guard = guard_of(engine)
         self._fresh = True
         self._synchronised = False
         self._resync: Resync | None = None
@@ -67,6 +69,8 @@ class KerasStep:
             self._fresh = False
         if self._resync is not None:
             self._resync.before_step()
+        if self._guard is not None:
+            self._guard.before_step(self._model, [self._optimizer])
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         with self._drawing(batch):

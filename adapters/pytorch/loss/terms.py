@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.added import Summand, parts_of, sum_up
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.divisors import (
     Floor,
@@ -18,8 +19,6 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.one_by_one import sum_up
-from dream.adapters.pytorch.loss.stacked import Summand, parts_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 

@@ -28,7 +28,7 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
 from dream.adapters.pytorch.checkpoint.held import Held
-from dream.adapters.pytorch.compression.exchange import Exchanged
+from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares

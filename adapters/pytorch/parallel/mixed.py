@@ -18,11 +18,11 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.evaluate import evaluate
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.model_description import model as canonical
-from dream.adapters.pytorch.model_description.calls import order_of_calls
 from dream.adapters.pytorch.module import DistributedModule, Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Values
 from dream.adapters.pytorch.parallel.ddp.parallelism import Synchronous
+from dream.adapters.pytorch.parallel.inner_calls import order_of_calls
 from dream.adapters.pytorch.train_step import check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.weigh import count_of

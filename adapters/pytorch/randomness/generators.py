@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Sequence
 from typing import Any, final
@@ -12,8 +11,17 @@ import torch
 
 from dream._log import logger
 from dream.collectives import Communicator
+from dream.data.generators import (
+    go_on_in_numpy,
+    go_on_in_python,
+    numpy_is_seeded,
+    numpy_state,
+    numpy_words,
+    python_state,
+    python_word,
+)
 
-_SMALL = 2**32
+GIVEN = 2**32
 """Seeds that a script gives are below it; those that torch draws for itself hardly ever."""
 _NAMES = ("torch's", "NumPy's", "Python's")
 
@@ -26,24 +34,13 @@ def digests() -> tuple[int, int, int]:
     return (
         zlib.crc32(torch.get_rng_state().numpy().tobytes()),
         zlib.crc32(repr(numpy_words()).encode()),
-        _python_word(),
+        python_word(),
     )
-
-
-def _python_word() -> int:
-    return hash(random.getstate()[1]) & 0xFFFFFFFF  # of integers: the same in every process
-
-
-def numpy_words() -> tuple[Any, ...]:
-    """Return what tells one state of NumPy's generator from another."""
-    _, keys, *rest = np.random.get_state(legacy=True)
-    return zlib.crc32(np.asarray(keys).tobytes()), *rest
 
 
 def states() -> list[Any]:
     """Return the state of each generator, as plain values."""
-    _, keys, *rest = np.random.get_state(legacy=True)
-    return [torch.get_rng_state().numpy(), [np.asarray(keys), *rest], list(random.getstate())]
+    return [torch.get_rng_state().numpy(), numpy_state(), python_state()]
 
 
 def take(told: Sequence[Any], which: Sequence[bool]) -> None:
@@ -52,21 +49,14 @@ def take(told: Sequence[Any], which: Sequence[bool]) -> None:
     if which[0]:
         torch.set_rng_state(torch.from_numpy(np.array(of_torch, np.uint8)))
     if which[1]:
-        np.random.set_state(("MT19937", *of_numpy))
+        go_on_in_numpy(of_numpy)
     if which[2]:
-        version, words, gauss = of_python
-        random.setstate((version, tuple(words), gauss))
+        go_on_in_python(of_python)
 
 
 def words() -> Words:
     """Return what the other ranks are told of this one's generators."""
-    return digests(), torch.initial_seed(), _numpy_is_seeded()
-
-
-def _numpy_is_seeded() -> bool:
-    """Whether the script has seeded NumPy's generator: it keeps no sequence of seeds then."""
-    found: Any = np.random
-    return getattr(found.get_bit_generator(), "seed_seq", None) is None
+    return digests(), torch.initial_seed(), numpy_is_seeded()
 
 
 @final
@@ -93,7 +83,7 @@ class InStep:
         """
         differ = [len({states[i] for states, *_ in told}) > 1 for i in range(len(_NAMES))]
         seeds = {seed for _, seed, _ in told}
-        self.apart = len(seeds) > 1 and any(seed < _SMALL for seed in seeds)
+        self.apart = len(seeds) > 1 and any(seed < GIVEN for seed in seeds)
         if self.apart:
             self._say_apart()
         if self.apart or not any(differ):

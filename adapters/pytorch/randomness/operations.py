@@ -15,8 +15,8 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.hooks import DrawKind
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.provenance import of_parameters
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for
+from dream.adapters.pytorch.randomness.sites import of_parameters
 
 Own = Callable[..., Any]
 Found = tuple[Rows, Place]

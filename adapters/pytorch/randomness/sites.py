@@ -1,11 +1,15 @@
-"""Which draws of a loop are for the rows of its batch: told by where in the script they stand."""
+"""Which draws of a loop are for the rows of its batch: told by where in the script they stand, and
+by what they are drawn for."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from types import CodeType
-from typing import final
+from typing import Any, final
+
+import torch
+from torch import nn
 
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
@@ -59,3 +63,46 @@ class Sites:
         if len(shape) > 1:
             self._of_parameters.add(at)
         return at not in self._of_parameters
+
+
+_LONGEST = 32
+_SHAPES = frozenset(
+    [
+        "Alias",
+        "Clone",
+        "Expand",
+        "Permute",
+        "Reshape",
+        "Select",
+        "Slice",
+        "Squeeze",
+        "T",
+        "ToCopy",
+        "Transpose",
+        "UnsafeView",
+        "Unsqueeze",
+        "View",
+        "WeightNormInterface",
+    ]
+)
+"""Operations that one tensor goes through."""
+
+
+def of_parameters(x: Any) -> bool:
+    """Whether it is a parameter, or made of parameters by what changes only shapes or types."""
+    if isinstance(x, nn.Parameter):
+        return True
+    if not isinstance(x, torch.Tensor) or not x.requires_grad:
+        return False
+    if x.grad_fn is None:
+        return False
+    waiting, seen = [x.grad_fn], 0
+    while waiting:
+        node, seen = waiting.pop(), seen + 1
+        name = node.name().partition("Backward")[0]
+        if name == "torch::autograd::AccumulateGrad":
+            continue
+        if seen > _LONGEST or name not in _SHAPES:
+            return False
+        waiting += [parent for parent, _ in node.next_functions if parent is not None]
+    return True

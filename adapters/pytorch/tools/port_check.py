@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dream.adapters.pytorch.model_description import model as canonical
-from dream.adapters.pytorch.model_description.calls import called, whole_attention
+from dream.adapters.pytorch.parallel.inner_calls import called, whole_attention
 from dream.model_description.layers import Layer
 from dream.tools.port_check import probe
 from dream.tools.port_check.probe import Array, Facts, Inputs, Loss, ModelPasses, Probe, called_with

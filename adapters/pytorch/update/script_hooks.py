@@ -14,9 +14,12 @@ from typing import Any, final
 from weakref import ref
 
 import torch
+from torch import nn
 
 from dream._errors import Unsupported
 from dream._log import logger
+from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.update.script_functions import ScriptFunctions
 
 Hook = Callable[[torch.Tensor], torch.Tensor | None]
 _AFTER = "register_post_accumulate_grad_hook"
@@ -36,8 +39,13 @@ class ScriptHooks:
         self._waiting: dict[int, tuple[ref[torch.Tensor], list[ref[_Waiting]]]] = {}
         self._arrived: dict[int, None] | None = None
         self._said = False
+        self._functions = ScriptFunctions(times)
 
-    def wrap(self, register: Callable[..., Any]) -> Callable[..., Any]:
+    def subscribe(self, hooks: Hooks) -> None:
+        hooks.wrap("hook", self._wrap)
+        hooks.wrap("module_hook", self._wrap_modules)
+
+    def _wrap(self, register: Callable[..., Any]) -> Callable[..., Any]:
         """`Tensor.register_hook`, and that of hooks which come after a gradient."""
         after = register.__name__ == _AFTER
 
@@ -60,8 +68,19 @@ class ScriptHooks:
 
         return wrapped
 
+    def _wrap_modules(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """`Module.register_full_backward_hook` and the like."""
+
+        @wraps(register)
+        def wrapped(module: nn.Module, hook: Any, *args: Any, **kwargs: Any) -> Any:
+            own = partial(self._on_modules_rows, hook) if _is_scripts(hook) else hook
+            return register(module, own, *args, **kwargs)
+
+        return wrapped
+
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward`, after which hooks on parameters run."""
+        run = self._functions.around(run)
 
         @wraps(run)
         def backward(*args: Any, **kwargs: Any) -> None:
@@ -124,10 +143,22 @@ class ScriptHooks:
         changed = hook(gradient if times == 1 else gradient / times)
         if changed is None or times == 1:
             return changed
+        self._say()
+        return changed * times
+
+    def _on_modules_rows(self, hook: Any, module: nn.Module, *gradients: Any) -> Any:
+        """gradients: of its inputs and its outputs, or of its outputs."""
+        times = self._times()
+        changed = hook(module, *(_scaled(given, 1 / times) for given in gradients))
+        if changed is None or times == 1:
+            return changed
+        self._say()
+        return _scaled(changed, times)
+
+    def _say(self) -> None:
         if not self._said:
             self._said = True
             logger.info(_ROWS)
-        return changed * times
 
 
 @final
@@ -155,6 +186,15 @@ def _call(
     for each in waiting:
         if each.after:
             each.hook(tensor)
+
+
+def _scaled(gradients: Any, factor: float) -> Any:
+    """Gradients, of which those of a loss itself are no rows'."""
+    if isinstance(gradients, tuple):
+        return tuple(_scaled(each, factor) for each in gradients)
+    if gradients is None or gradients.dim() == 0 or factor == 1:
+        return gradients
+    return gradients * factor
 
 
 def _is_scripts(hook: Any) -> bool:

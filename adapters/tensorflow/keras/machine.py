@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream.adapters.keras import private
-from dream.adapters.keras.asynchronous.block import Local, ServedMachine
+from dream.adapters.keras.asynchronous.block import Local, ServedMachine, apply_gradients
 from dream.adapters.tensorflow.tracing import Compiled
 
 
@@ -20,16 +19,7 @@ class TensorFlowMachine(ServedMachine):
 
     def update(self, optimizer: Any, variables: Sequence[Any]) -> Callable[[Any, bytes], Any]:
         def apply(gradient: Any, present: bytes) -> Any:
-            parts = _parts(gradient, variables)
-            there = [
-                (part, variable)
-                for index, (part, variable) in enumerate(zip(parts, variables, strict=True))
-                if not present or present[index]
-            ]
-            if there:
-                type(optimizer).apply(optimizer, *zip(*there, strict=True))
-            else:
-                private.counter(optimizer).assign_add(1)
+            apply_gradients(optimizer, _parts(gradient, variables), variables, present)
             return _joined(variables)
 
         compiled = tf.function(apply)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._topology import Topology
 from dream.adapters.keras.asynchronous.local_sgd import AveragedModel, averaging
 from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import ShardedDataset, shard_of_rank
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
@@ -22,35 +21,29 @@ from dream.adapters.tensorflow.loss import count_of
 from dream.adapters.tensorflow.parallel import replicas
 from dream.adapters.tensorflow.step import LocalStep, build
 from dream.checkpoint.checkpointer import Checkpointer
-from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.update.local_sgd import refuse_weigh, refuse_weight
 
 
 @final
-class LocalSgd(Adapter):
+class LocalSgd(Parallelism):
     """Every rank a replica. Between averages a rank's parameters are its own; they are the same
     on every rank at the end of each pass over the data."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         if plan.mixed:
             raise Unsupported(
                 "'local_sgd' averages the optimizers of one framework. Received: ranks of two. Use "
                 "'horovod'."
             )
         alone = plan.cluster.alone
-        self._who = replicas.one(plan) if alone else replicas.synchronous(plan)
-        engine = ProcessEngine(self._who.communicator, plan)
+        who = replicas.one(plan) if alone else replicas.synchronous(plan)
+        self._topology, self._communicator = who.topology, who.communicator
+        self._cut = shard_of_rank(who.topology.rank, Division(who.topology.world_size))
+        engine = ProcessEngine(who.communicator, plan)
         self._machine = TensorFlowMachine()
         self._averaged, self._caught, self._block = averaging(engine, self._machine, plan)
-
-    @property
-    def topology(self) -> Topology:
-        return self._who.topology
-
-    @property
-    def communicator(self) -> Communicator:
-        return self._who.communicator
 
     def enter(self) -> None:
         self._block.enter()
@@ -58,14 +51,11 @@ class LocalSgd(Adapter):
     def exit(self) -> None:
         self._block.exit()
 
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        return tuple(self._prepare(item) for item in objects)
+    def prepare_made(self, item: Any) -> Any:
+        return self._block.prepare(item)
 
-    def _prepare(self, item: Any) -> Any:
-        if self._block.takes(item):
-            return self._block.prepare(item)
-        cut = shard_of_rank(self.topology.rank, Division(self.topology.world_size))
-        return SettledDataset(ShardedDataset(item, cut, self.communicator), self._averaged)
+    def prepare_data(self, data: Any) -> Any:
+        return SettledDataset(ShardedDataset(data, self._cut, self.communicator), self._averaged)
 
     def train_step(
         self,
@@ -102,10 +92,7 @@ class LocalSgd(Adapter):
     ) -> dict[str, float]:
         self._averaged.settle()
         dealt = data.dealt if isinstance(data, SettledDataset) else data
-        cut = shard_of_rank(self.topology.rank, Division(self.topology.world_size))
-        return evaluation.evaluate(
-            model, dealt, metrics, self.communicator, cut, _here, resyncs=None
-        )
+        return evaluation.evaluate(model, dealt, metrics, self.communicator, self._cut)
 
     def checkpointer(self, model: Any) -> Checkpointer:
         del model
@@ -117,7 +104,7 @@ class LocalSgd(Adapter):
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         self._averaged.settle()
-        return {v.path: np.asarray(v) for v in model.variables}
+        return super().full_state(model)
 
 
 @final
@@ -133,7 +120,3 @@ class SettledDataset:
     def __iter__(self) -> Iterator[Any]:
         yield from self.dealt
         self._averaged.settle()
-
-
-def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
-    return [function(*batch)]

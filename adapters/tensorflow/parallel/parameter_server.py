@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -20,16 +19,16 @@ from dream.adapters.keras.asynchronous.block import LocalBlock
 from dream.adapters.keras.asynchronous.fit import WalkFeed, leased
 from dream.adapters.keras.asynchronous.optimizer import KerasServerOptimizer
 from dream.adapters.keras.asynchronous.parameter_server import KerasWorker, PushedSteps
+from dream.adapters.tensorflow import collectives, runtime
 from dream.adapters.tensorflow import evaluate as evaluation
-from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import shard_of_rank
 from dream.adapters.tensorflow.engine import example, explained
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras.machine import TensorFlowMachine
 from dream.adapters.tensorflow.loss import count_of
 from dream.adapters.tensorflow.step import LocalStep, build
-from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.collectives import Communicator, Loop, Members
+from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.parameter_server.job import (
     ServerJob,
@@ -62,19 +61,16 @@ def parameter_server(plan: Plan) -> Adapter:
 
 
 @final
-class ParameterServer(Asynchronous):
+class ParameterServer(Parallelism, Asynchronous):
     """One rank of the job, a worker or a server."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         self._job = job = ServerJob.of(plan.cluster, plan.options)
         self._seed = plan.seed or 0
         device = "CPU:0" if job.serves else runtime.local_device(plan.cluster, plan.devices)
         self._topology = Topology.of(plan.cluster, num_replicas=job.roles.workers, device=device)
         self._joined: tuple[KerasWorker, LocalBlock] | None = None
-
-    @property
-    def topology(self) -> Topology:
-        return self._topology
 
     @property
     def communicator(self) -> Communicator:
@@ -94,12 +90,11 @@ class ParameterServer(Asynchronous):
         assert self._joined is not None
         self._joined[1].exit()
 
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        worker, block = self._working()
-        return tuple(
-            block.prepare(item) if block.takes(item) else LeasedDataset(item, worker)
-            for item in objects
-        )
+    def prepare_made(self, item: Any) -> Any:
+        return self._working()[1].prepare(item)
+
+    def prepare_data(self, data: Any) -> Any:
+        return LeasedDataset(data, self._working()[0])
 
     def train_step(
         self,
@@ -140,18 +135,16 @@ class ParameterServer(Asynchronous):
     ) -> dict[str, float]:
         """Evaluate on the newest parameters, each worker for itself: it may be alone."""
         self._working()[0].worker.refresh()
-        alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
+        alone, everything = collectives.alone(Cluster()), shard_of_rank(0, Division(1))
         whole = data.whole if isinstance(data, LeasedDataset) else data
-        return evaluation.evaluate(
-            model, whole, metrics, alone, shard_of_rank(0, Division(1)), _here, resyncs=None
-        )
+        return evaluation.evaluate(model, whole, metrics, alone, everything)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         refuse_weigh(count)
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         self._working()[0].worker.refresh()
-        return {v.path: np.asarray(v) for v in model.variables}
+        return super().full_state(model)
 
     def staleness(self) -> Staleness:
         return self._working()[0].worker.client.staleness()
@@ -188,7 +181,3 @@ class LeasedDataset:
         self._passes += 1
         for batch, _ in leased(self._worker, key, feed):
             yield batch
-
-
-def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
-    return [function(*batch)]

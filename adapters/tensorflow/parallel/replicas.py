@@ -22,8 +22,9 @@ from dream.adapters.keras import recompute
 from dream.adapters.keras.engine import Engine, PartsExchange
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
+from dream.adapters.keras.update.drift import guard_of
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
-from dream.adapters.tensorflow.adapter import TensorFlowAdapter
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import (
     Shard,
     ShardedDataset,
@@ -33,13 +34,10 @@ from dream.adapters.tensorflow.data import (
 )
 from dream.adapters.tensorflow.hooks import loops_over_devices
 from dream.adapters.tensorflow.keras.engine import open_block
-from dream.adapters.tensorflow.parallel import mixed
-from dream.adapters.tensorflow.parallel.base import Parallelism
+from dream.adapters.tensorflow.parallel import compression, mixed
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.adapters.tensorflow.update import compression
 from dream.collectives import Communicator, Members
 from dream.strategies import registry
-from dream.update import tuning
 from dream.update.update import Knobs
 
 
@@ -94,11 +92,11 @@ def _ranks(plan: Plan) -> ReplicaGroup:
 
 
 def single(plan: Plan) -> Adapter:
-    return TensorFlowAdapter(partial(ReplicaParallelism, one), plan)
+    return ReplicaParallelism(one, plan)
 
 
 def mirrored(plan: Plan) -> Adapter:
-    return TensorFlowAdapter(partial(ReplicaParallelism, synchronous), plan)
+    return ReplicaParallelism(synchronous, plan)
 
 
 @final
@@ -110,9 +108,9 @@ class ReplicaParallelism(Parallelism):
         self._knobs = Knobs.of(plan.options)
         if plan.mixed and mixed.breaks(self._knobs):
             raise mixed.no_knobs(self._knobs)
-        self._tell_tuning = tuning.begin(plan)
+        self._tell_tuning = plan.begin_tuning()
         found = replicas(plan)
-        self.topology, self.communicator = found.topology, found.communicator
+        self._topology, self._communicator = found.topology, found.communicator
         self._distribution = found.distribution
         if found.distribution is not None and plan.options.get("shares", "equal") != "equal":
             raise Unsupported(
@@ -136,11 +134,8 @@ class ReplicaParallelism(Parallelism):
         self._block.exit()
         self._tell_tuning()
 
-    def prepare_model(self, model: Any) -> Any:
-        return self._block.prepare(model)
-
-    def prepare_optimizer(self, optimizer: Any) -> Any:
-        return self._block.prepare(optimizer)
+    def prepare_made(self, item: Any) -> Any:
+        return self._block.prepare(item)
 
     def prepare_data(self, data: Any) -> Any:
         return ShardedDataset(
@@ -173,7 +168,9 @@ class ReplicaParallelism(Parallelism):
         if self.plan.resyncs is not None:
             return mixed.step(model, optimizer, local, self._block)
         if distribution is None:
-            return step.process_step(local, start, totals=self._totals)
+            guard = guard_of(self._block.engine)
+            between = partial(guard.before_step, model, [optimizer]) if guard else None
+            return step.process_step(local, start, between, self._totals)
         return step.replica_step(local, distribution, start, self._totals)
 
     def evaluate(
@@ -219,6 +216,6 @@ class ReplicaParallelism(Parallelism):
     def _run(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
         """`function` on every share that is here."""
         if self._distribution is None:
-            return [function(*batch)]
+            return evaluate.here(function, batch)
         results = self._distribution.run(function, args=batch)
         return list(self._distribution.experimental_local_results(results))

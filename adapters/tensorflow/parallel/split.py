@@ -14,16 +14,16 @@ import keras
 
 from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
+from dream._patches import Patches
 from dream._topology import Cluster, Mesh
 from dream.adapters.keras import files
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.hooks import KerasPatches, dtype_policy
+from dream.adapters.keras.hooks import dtype_policy, on_created, wrap_files
 from dream.adapters.tensorflow import evaluate, randomness
-from dream.adapters.tensorflow.adapter import TensorFlowAdapter
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
-from dream.adapters.tensorflow.parallel.base import Parallelism
 from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_once
 from dream.update.update import Knobs
 
@@ -56,10 +56,10 @@ def model_parallel(plan: Plan) -> Adapter:
     if split == "tensor":
         from dream.adapters.tensorflow.parallel.sharding.parallelism import TensorParallelism
 
-        return TensorFlowAdapter(TensorParallelism, plan)
+        return TensorParallelism(plan)
     from dream.adapters.tensorflow.parallel.pipeline.parallelism import PipelineParallelism
 
-    return TensorFlowAdapter(PipelineParallelism, plan)
+    return PipelineParallelism(plan)
 
 
 def mesh_of(plan: Plan, replicas: int) -> Mesh:
@@ -92,11 +92,12 @@ class SplitParallelism(Parallelism):
         fits = ProcessEngine(alone(Cluster()), plan)
         fits.readers = self.communicator
         self.fitting = Fitting(runner, fits, self.topology)
-        self._patches, self._open = KerasPatches(), ExitStack()
+        self._patches, self._open = Patches(), ExitStack()
 
     @abstractmethod
     def connect(self, plan: Plan) -> SplitRunner:
-        """Set up devices and ranks: topology, communicator, global_batches. What runs models."""
+        """Set up devices and ranks: topology, communicator, global_batches. Return what runs
+        models."""
 
     @abstractmethod
     def place(self, model: Any) -> None:
@@ -119,23 +120,22 @@ class SplitParallelism(Parallelism):
         load models."""
         randomness.start(self.communicator)
         self._open.enter_context(dtype_policy(self.engine.knobs.precision))
-        self._patches.on_created(keras.Model, self.fitting.take)
-        self._patches.on_created(keras.optimizers.Optimizer, self.fitting.optimizer)
-        self._patches.wrap_files(written_once(self.communicator), files.reading)
+        on_created(self._patches, keras.Model, self.fitting.take)
+        on_created(self._patches, keras.optimizers.Optimizer, self.fitting.optimizer)
+        wrap_files(self._patches, written_once(self.communicator), files.reading)
         self._open.enter_context(self.making())
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
         self._open.close()
 
-    def prepare_model(self, model: Any) -> Any:
-        self.fitting.take(model)
-        if model.built:
-            self.place(model)
-        return model
-
-    def prepare_optimizer(self, optimizer: Any) -> Any:
-        return self.fitting.optimizer(optimizer)
+    def prepare_made(self, item: Any) -> Any:
+        if not isinstance(item, keras.Model):
+            return self.fitting.optimizer(item)
+        self.fitting.take(item)
+        if item.built:
+            self.place(item)
+        return item
 
     def prepare_data(self, data: Any) -> Any:
         return self.global_batches.deal(data)

@@ -15,8 +15,8 @@ from dream.cluster import settings
 from dream.launch.engines.engine import LaunchEngine, carried, ranks_with_gpus, requests, told
 from dream.launch.engines.ray_cluster import Asked, Ended, RayJob, hosts_with_room
 from dream.launch.engines.request import Request
+from dream.launch.guard import heard
 from dream.launch.output import SCREEN
-from dream.launch.signals import heard
 
 _KNOCK_SECONDS = 10.0
 

@@ -19,7 +19,7 @@ from dream.cluster.ports import is_loopback, local_address
 from dream.launch.engines.engine import LaunchEngine, carried, program
 from dream.launch.engines.request import Host, Request, interpreter
 from dream.launch.engines.ssh_hosts import Hosts, Remote
-from dream.launch.signals import heard
+from dream.launch.guard import heard
 
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5",
             "-o", "ServerAliveCountMax=3")  # fmt: skip

@@ -302,8 +302,7 @@ def main() -> None:
         _Server(inbox).run()
         return
     before = {*sys.modules}
-    from dream.launch.forks.hidden import HiddenModules
-    from dream.launch.forks.title import show_command
+    from dream.launch.forks.hidden import HiddenModules, show_command
 
     show_command([sys.executable, __file__, kind, number, *imports[:-1]])
     del sys.path[0]  # this file's folder

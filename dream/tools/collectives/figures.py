@@ -15,6 +15,7 @@ from math import lcm
 from statistics import quantiles
 
 from dream._errors import ConfigurationError, unknown
+from dream.tools.jobs import check_enough
 
 ELEMENT = 4
 """Bytes of a float32, which is what is measured."""
@@ -81,11 +82,7 @@ class TimingSettings:
             raise ConfigurationError(
                 f"A collective needs two ranks. Received: n={self.n}. Give -n 2 or more."
             )
-        for what, value in (("rounds", self.rounds), ("timeout", self.timeout)):
-            if value < 1:
-                raise ConfigurationError(
-                    f"Too little to measure. Received: {what}={value}. Give at least 1."
-                )
+        check_enough("measure", {"rounds=": self.rounds, "timeout=": self.timeout})
         for operation in self.operations:
             if operation not in FACTORS:
                 raise unknown("operation", operation, FACTORS)

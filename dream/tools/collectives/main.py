@@ -19,7 +19,7 @@ from dream.tools import jobs, support
 from dream.tools.collectives import report, worker
 from dream.tools.collectives.figures import Reading, Timing, TimingSettings, rows
 from dream.tools.machine import LoadWatch
-from dream.tools.output import screen
+from dream.tools.tables import screen
 
 _ON_DEVICES = ("nccl",)
 """They move what lies on GPUs, and what is measured lies in the host's memory."""

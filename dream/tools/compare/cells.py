@@ -15,7 +15,7 @@ from dream.strategies import spec as specs
 from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import placing
 from dream.tools.compare.settings import Slow
-from dream.tools.verify.runs import Placement, place
+from dream.tools.placing import Placement, place
 
 Flavour = Literal["torch", "keras", "step"]
 """Which of a task's programs a rank runs: a loop of torch's, Keras's fit, TensorFlow's steps."""
@@ -199,7 +199,7 @@ def check_cells(frameworks: Iterable[str], strategies: Iterable[str], n: int) ->
         )
     for request in [*strategies] or ["mirrored"]:
         for backend in FRAMEWORKS:
-            placing.check_room(placing.places(request, n, backend), cores())
+            placing.check_room(place(request, n, backend), cores())
 
 
 def grid(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> list[Cell]:

@@ -21,7 +21,7 @@ from dream.tools.compare.judge import JudgedCell, between_frameworks
 from dream.tools.compare.outcome import Finished, RankRecord
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import Machine
-from dream.tools.output import finite
+from dream.tools.tables import finite
 from dream.tools.verify.judge import LIMIT
 
 

@@ -24,8 +24,8 @@ from dream.tools.compare.judge import JudgedCell
 from dream.tools.compare.outcome import Finished, Outcome, Skipped, number, together
 from dream.tools.compare.settings import Settings
 from dream.tools.machine import LoadWatch
-from dream.tools.output import screen
 from dream.tools.record import NO_BLOCK
+from dream.tools.tables import screen
 from dream.tools.verify.runs import Broken
 
 

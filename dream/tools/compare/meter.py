@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from dream._topology import Topology
 from dream.parameter_server.staleness import Staleness
-from dream.tools import usage
+from dream.tools import machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +102,7 @@ class Meter:
 
     def _mark(self, samples: int) -> None:
         now = monotonic() - self._aside
-        self._marks.append(Mark(now, self.steps, samples, usage.bytes_sent()))
+        self._marks.append(Mark(now, self.steps, samples, machine.bytes_sent()))
 
     @property
     def epoch_seconds(self) -> list[float]:

@@ -11,6 +11,7 @@ from dream._errors import ConfigurationError
 from dream.data.partition import check_batch_size
 from dream.launch.command import script_command
 from dream.tools.compare.tasks import DEFAULT
+from dream.tools.jobs import check_enough
 
 _HOW = "Give --slow RANK:FACTOR, as in --slow 1:4."
 
@@ -119,14 +120,11 @@ class Settings:
 
     def check(self, n: int) -> None:
         """Refuse what no cell could run."""
-        for what, value in (
-            ("epochs", self.job.epochs),
-            ("timeout", self.timeout),
-            ("rounds", self.rounds),
-        ):
-            if not value >= 1:  # nan too
-                raise ConfigurationError(
-                    f"Too little to train. Received: {what}={value}. Give at least 1."
-                )
+        asked = {
+            "epochs=": self.job.epochs,
+            "timeout=": self.timeout,
+            "rounds=": self.rounds,
+        }
+        check_enough("train", asked)
         if not self.script:
             check_batch_size(self.job.batch_size, n)

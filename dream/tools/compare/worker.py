@@ -14,7 +14,7 @@ from dream import cluster
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import registry
 from dream.strategies import spec as specs
-from dream.tools import jobs, record, usage
+from dream.tools import jobs, machine, record
 from dream.tools.compare import outcome
 from dream.tools.compare.meter import Learned, Meter
 from dream.tools.compare.settings import Slow, TaskJob
@@ -110,9 +110,9 @@ def main(folder: Path) -> None:
     slow = Slow(**said["slow"]) if said["slow"] else None
     meter = Meter(slow.factor if slow and slow.rank == cluster.detect().rank else 1.0)
     task = registry.load(said["tasks"][cluster.requested_framework()])
-    imported = usage.resident_bytes()
+    imported = machine.resident_bytes()
     learned: Learned = task(TaskJob(**said["job"]), meter)
-    peak = usage.peak_bytes()
+    peak = machine.peak_bytes()
     parts = measure_parts(learned, meter.steps // max(1, len(meter.losses)))
     record.write(folder, _record(learned, meter, parts, imported, peak), learned.parameters)
 

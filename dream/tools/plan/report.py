@@ -12,14 +12,13 @@ from rich.text import Text
 
 from dream.launch.joined.threads import cores
 from dream.tools import tables
-from dream.tools.output import screen
 from dream.tools.plan.forecast import Forecast
 from dream.tools.plan.goodput import HOUR, Goodput
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
 from dream.tools.plan.sketch import STRATEGY_KINDS
 from dream.tools.sizes import show as size
-from dream.tools.tables import note, table
+from dream.tools.tables import note, screen, table
 
 
 def show(plan: ModelPlan, runs: Sequence[Measured] = (), console: Console | None = None) -> None:

@@ -120,7 +120,6 @@ def port_check(
     Raises ConfigurationError where the layers do not match, Unsupported for a layer whose
     parameters no other framework can have, and WorkerFailed where a model cannot be built or run.
     """
-    pass  # on use: `import dream` loads no NumPy
 
     request = PortCheckRequest.made(
         old, new, batch, mapping=map, tolerance=tolerance, loss=loss, seed=seed, as_is=as_is,

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dream.tools import tables
-from dream.tools.output import finite, screen
 from dream.tools.port_check.match import Setting
 from dream.tools.port_check.verdict import (
     ROUNDINGS,
@@ -20,7 +19,7 @@ from dream.tools.port_check.verdict import (
     LayerRow,
     PortReport,
 )
-from dream.tools.tables import note, table
+from dream.tools.tables import finite, note, screen, table
 
 
 def show(report: PortReport, console: Console | None = None) -> None:

@@ -17,10 +17,11 @@ from dream.launch.command import at_dashes, script_command
 from dream.launch.ending import explain
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
-from dream.tools.output import screen
-from dream.tools.profile import report, spans, trace
+from dream.tools.jobs import check_enough
+from dream.tools.profile import report, spans
 from dream.tools.profile.spans import ProfileRequest, RankProfile
 from dream.tools.record import NO_BLOCK
+from dream.tools.tables import screen
 
 _TIMELINE = "HOROVOD_TIMELINE"
 
@@ -59,11 +60,8 @@ def _ranks(n: int) -> str:
 
 
 def _check(given: argparse.Namespace) -> None:
-    for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
-        if not value >= 1:
-            raise ConfigurationError(
-                f"Too little to profile. Received: {what} {value:g}. Give at least 1."
-            )
+    asked = {"-n ": given.n, "--steps ": given.steps, "--timeout ": given.timeout}
+    check_enough("profile", asked)
     if given.warm_up < 1:
         raise ConfigurationError(
             "The first step is never like the others. Received: --warm-up "
@@ -100,7 +98,7 @@ def _write(given: argparse.Namespace, profiles: Sequence[RankProfile], folder: P
         write_json(given.json, report.document(profiles))
         written.append(given.json)
     if given.trace is not None:
-        write_json(given.trace, trace.document(profiles))
+        write_json(given.trace, report.trace(profiles))
         written.append(given.trace)
         ring = folder / "ring.timeline"
         if ring.is_file():

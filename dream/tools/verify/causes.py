@@ -10,9 +10,10 @@ from enum import StrEnum
 from math import isfinite
 from typing import final
 
+from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Change, Record
 from dream.tools.verify.judge import Judged, Tolerance, judge, measure_noise
-from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran, ScriptRunner
+from dream.tools.verify.runs import Broken, Ran, ScriptRunner
 
 
 class Ruling(StrEnum):
@@ -125,7 +126,10 @@ def sum_of_samples(judged: Judged, ours: Ran, single: Ran) -> Diagnosis:
     if times is None or abs(times - parts) > _CLOSE * parts:
         return Diagnosis(SUM, Ruling.OUT, "the first loss is no multiple of single's")
     said = f"single's first loss is {parts} times the mean over the ranks, as a sum's would be"
-    advice = "Take the mean over samples, or strategy.weigh(loss, count) for one over other things."
+    advice = (
+        "dream counts a sum as one where the graph shows it: add it up by sum() or reduction='sum' "
+        "at the end, not in an operation of its own; or strategy.weigh(loss, count)."
+    )
     return Diagnosis(SUM, Ruling.IN, said, advice)
 
 
@@ -146,7 +150,28 @@ def uneven(judged: Judged, ours: Ran, _: Ran) -> Diagnosis:
     return Diagnosis(UNEVEN, Ruling.IN, unweighed, advice)
 
 
-FIGURES: tuple[Callable[[Judged, Ran, Ran], Diagnosis], ...] = (slicing, sum_of_samples, uneven)
+COUPLED = "samples of a batch are coupled"
+_COUPLING = (
+    "couple samples", "couples samples", "gives one number for a batch",
+    "another value in a part of its batch", "divides by cannot be told",
+)  # fmt: skip
+
+
+def coupled(_: Judged, ours: Ran, single: Ran) -> Diagnosis:
+    """What dream itself has said of a loss or an operation that looks at a batch as a whole."""
+    for line in ours.first.lines:
+        if line not in single.first.lines and any(words in line for words in _COUPLING):
+            advice = (
+                "No share of such a batch has an exact gradient: gather what is held against each "
+                "other by strategy.communicator.all_gather, or draw and mix in the data."
+            )
+            return Diagnosis(COUPLED, Ruling.IN, f"dream said: {line.rstrip('.')}", advice)
+    return Diagnosis(COUPLED, Ruling.OUT, "dream has seen none that are")
+
+
+FIGURES: tuple[Callable[[Judged, Ran, Ran], Diagnosis], ...] = (
+    slicing, sum_of_samples, uneven, coupled,
+)  # fmt: skip
 ITSELF = "single is not deterministic"
 RANDOM = "random numbers in the model"
 STATISTICS = "BatchNorm's statistics"
@@ -208,7 +233,11 @@ class Suspects:
             changes.append(("no dropout", "fixed statistics"))
         cause = self._without(RANDOM, said, changes)
         if cause.ruling is Ruling.IN:
-            advice = "Dropout draws other masks on each rank: that is right, and not equal."
+            advice = (
+                "Dropout and noise are those of one device where torch's or Keras's own functions "
+                "draw them in the step, from generators alike on every rank: draw so, and leave "
+                "randomness='local' out."
+            )
             return Diagnosis(RANDOM, Ruling.IN, cause.evidence, advice)
         if cause.ruling is Ruling.OUT and not self.found and self._drawn_still():
             said = f"{cause.evidence}; what is drawn beside dropout cannot be taken out"

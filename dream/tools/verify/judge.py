@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from dream.tools.placing import Placement
 from dream.tools.record import Change
-from dream.tools.verify.runs import Broken, Outcome, Placement, Ran, ScriptRunner
+from dream.tools.verify.runs import Broken, Outcome, Ran, ScriptRunner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,31 +19,22 @@ from dream.files.whole import check_output, write_json
 from dream.launch.command import at_dashes, script_command
 from dream.launch.guard import temporary_folder
 from dream.tools import placing
-from dream.tools.output import screen
+from dream.tools.jobs import check_enough
+from dream.tools.placing import PLAIN, SINGLE, Placement
 from dream.tools.record import NO_BLOCK, SEEN
+from dream.tools.tables import screen
 from dream.tools.verify import causes, report, runs
 from dream.tools.verify.causes import Diagnosis, find_causes
 from dream.tools.verify.judge import Judged, RunVerdict, judge, measure_noise
-from dream.tools.verify.runs import (
-    PLAIN,
-    SINGLE,
-    Broken,
-    Placement,
-    Ran,
-    ScriptRunner,
-    VerifyRequest,
-)
+from dream.tools.verify.runs import Broken, Ran, ScriptRunner, VerifyRequest
 
 
 def parse(argv: Sequence[str]) -> VerifyRequest:
     """Read the command line, checked."""
     own, behind = at_dashes(argv)
     given, theirs = _parser().parse_known_args(own)
-    for what, value in (("-n", given.n), ("--steps", given.steps), ("--timeout", given.timeout)):
-        if not value >= 1:  # nan too
-            raise ConfigurationError(
-                f"Too little to verify. Received: {what} {value:g}. Give at least 1."
-            )
+    asked = {"-n ": given.n, "--steps ": given.steps, "--timeout ": given.timeout}
+    check_enough("verify", asked)
     check_output("--json", given.json)
     return VerifyRequest(
         command=script_command(given.script, [*theirs, *behind], module=False),

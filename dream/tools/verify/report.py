@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dream.tools import support, tables
-from dream.tools.output import finite
-from dream.tools.tables import note, table
+from dream.tools.placing import PLAIN
+from dream.tools.tables import finite, note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
 from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
-from dream.tools.verify.runs import PLAIN, Ran
+from dream.tools.verify.runs import Ran
 
 Causes = Mapping[str, Sequence[Diagnosis]]
 """By strategy."""

@@ -19,13 +19,11 @@ from dream.launch.joined.threads import cores
 from dream.strategies import spec as specs
 from dream.strategies.spec import FRAMEWORKS, Framework
 from dream.tools import placing, record, support
+from dream.tools.placing import SINGLE, Placement, place
 from dream.tools.record import Change, Record, RecordRequest, Step
 
 if TYPE_CHECKING:
     from dream.tools.record import Arrays
-
-
-SINGLE_NAME = "single"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +42,13 @@ class VerifyRequest:
     quick: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """strategy: as `dream run --strategy` takes it; devices: per process; servers: of the
-    processes, the last ones, which train nothing."""
-
-    strategy: str
-    processes: int
-    devices: int = 1
-    servers: int = 0
-
-    @property
-    def name(self) -> str:
-        """The strategy without its options."""
-        return self.strategy.partition(":")[0]
-
-    @property
-    def parts(self) -> int:
-        """In how many parts a batch may be summed."""
-        return self.trained * self.devices
-
-    @property
-    def trained(self) -> int:
-        """The processes that train, the first ones."""
-        return self.processes - self.servers
-
-    def __str__(self) -> str:
-        return self.strategy if self == PLAIN else f"{self.strategy} x {self.parts}"
-
-
-SINGLE = Placement(SINGLE_NAME, 1)
-PLAIN = Placement("the plain script", 1)
-"""The script as if it had no block, which is no strategy."""
-
-
 def check_requests(requests: Sequence[str], n: int) -> None:
     """Refuse what is no strategy, and what would be single. Raises ConfigurationError."""
     for request in requests:
         for framework in FRAMEWORKS:
-            placing.check_room(placing.places(request, n, framework), cores())
+            placing.check_room(place(request, n, framework), cores())
         cells = [place(request, n, framework) for framework in FRAMEWORKS]
-        if all(cell.name != SINGLE_NAME and cell.parts < 2 for cell in cells):
+        if all(cell.name != SINGLE.name and cell.parts < 2 for cell in cells):
             raise ConfigurationError(
                 f"One replica is single. Received: --strategy {request}, -n {n}. Give -n 2 or more."
             )
@@ -97,7 +61,7 @@ def chosen(requests: Sequence[str], framework: Framework, n: int) -> list[Placem
     if not requests and support.horovod_status().serves(framework):
         names.append("horovod")
     cells = [place(name, n, framework) for name in names]
-    return [cell for cell in cells if cell.name != SINGLE_NAME]
+    return [cell for cell in cells if cell.name != SINGLE.name]
 
 
 def obstacle(cell: Placement, framework: Framework) -> str:
@@ -112,11 +76,6 @@ def obstacle(cell: Placement, framework: Framework) -> str:
 
 def framework_of(name: str) -> Framework:
     return next(framework for framework in FRAMEWORKS if framework == name)
-
-
-def place(request: str, n: int, framework: Framework) -> Placement:
-    found = placing.places(request, n, framework)
-    return Placement(found.strategy, found.processes, found.devices, found.servers)
 
 
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')

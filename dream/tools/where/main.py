@@ -15,8 +15,7 @@ from dream.stall import status as words
 from dream.stall.phases import WORDS
 from dream.stall.status import ProcessState, RankStatus, Standstill
 from dream.tools import sizes
-from dream.tools.output import screen
-from dream.tools.tables import note, table
+from dream.tools.tables import note, screen, table
 from dream.tools.where import find
 from dream.tools.where.find import RankView, RunningJob
 

@@ -17,15 +17,7 @@ from typing import Any
 import pytest
 
 from dream import ConfigurationError, NotInstalled
-from dream.adapters.horovod import (
-    _cache,
-    _compile,
-    _recipe,
-    _sdist,
-    _status,
-    _tools,
-    build,
-)
+from dream.adapters.horovod import _cache, _compile, _sdist, _status, _tools, build
 from dream.adapters.horovod._compile import PlainProgress
 from dream.adapters.horovod._status import BuildKey
 from dream.cluster.settings import cache_folder
@@ -127,7 +119,7 @@ def test_another_recipe_is_another_key(
     before = _status.present_key()
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "hook.cmake").write_text("# another")
-    monkeypatch.setattr(_recipe, "FOLDER", tmp_path / "recipe")
+    monkeypatch.setattr(_sdist, "FOLDER", tmp_path / "recipe")
     after = _status.present_key()
     assert after.base != before.base
     assert after.torch == before.torch
@@ -375,8 +367,8 @@ def test_the_callers_settings_do_not_choose_another_build() -> None:
 
 
 def test_the_recipe_ships_with_the_package() -> None:
-    assert (_recipe.FOLDER / "toolchain.cmake").is_file()
-    assert (_recipe.FOLDER / "hook.cmake").is_file()
+    assert (_sdist.FOLDER / "toolchain.cmake").is_file()
+    assert (_sdist.FOLDER / "hook.cmake").is_file()
 
 
 # --- progress and failure ---
@@ -471,13 +463,13 @@ def test_a_cached_sdist_needs_no_network(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(_sdist, "SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(_sdist, "_download", _refuse)
     (tmp_path / "sdist").mkdir()
-    (tmp_path / "sdist" / _recipe.SDIST).write_bytes(content)
+    (tmp_path / "sdist" / _sdist.SDIST).write_bytes(content)
     assert _sdist._obtain(tmp_path / "sdist", tmp_path).read_bytes() == content
 
 
 def test_a_changed_sdist_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sdist, "_download", _refuse)
-    (tmp_path / _recipe.SDIST).write_bytes(b"tampered with")
+    (tmp_path / _sdist.SDIST).write_bytes(b"tampered with")
     with pytest.raises(NotInstalled):
         _sdist._obtain(tmp_path, tmp_path)
 

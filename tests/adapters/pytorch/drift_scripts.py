@@ -68,7 +68,7 @@ def all_is_well() -> int:
         for hook in optimizer._optimizer_step_pre_hooks.values()
         if isinstance(hook, drift._Countdown)
     ]
-    return countdown._last
+    return countdown._pace._last
 
 
 def rate_by_rank() -> None:

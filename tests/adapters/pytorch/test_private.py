@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import get_worker_info
 
-from dream.adapters.pytorch import phases, private
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.adapter import phase_rules
 
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
@@ -51,6 +52,16 @@ def test_changes_in_place_are_counted() -> None:
     x.add_(1)
     assert private.version_of(x) == before + 1
     assert private.to_local(x) is x
+
+
+def test_storages_change_places_with_all_their_views() -> None:
+    assert private.swap_storages is not None
+    x, other = torch.zeros(4), torch.arange(4.0)
+    view, at = x[2:], other.data_ptr()
+    private.swap_storages(x.untyped_storage(), other.untyped_storage())
+    assert x.data_ptr() == at
+    assert view.tolist() == [2.0, 3.0]
+    assert other.tolist() == [0.0] * 4
 
 
 def test_lists_are_changed_at_once() -> None:
@@ -220,7 +231,7 @@ def test_function_modes_and_what_is_compiled() -> None:
 
 
 def test_where_phases_are_and_what_they_are_called() -> None:
-    for rule in phases.rules():
+    for rule in phase_rules():
         place = Path(rule.place)
         assert place.exists(), rule
         files = place.rglob("*.py") if place.is_dir() else [place]
@@ -296,6 +307,16 @@ def test_nodes_tell_the_sizes_of_what_they_made() -> None:
     made = (x * 2).sum(0)
     assert private.shape_of(made.grad_fn) == (2,)
     assert private.shape_of(made.sum().grad_fn) == ()
+
+
+def test_a_node_knows_the_function_that_made_it() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(_: object, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    node = Doubled.apply(torch.ones(1, requires_grad=True)).grad_fn
+    assert getattr(node, private.FUNCTION) is Doubled
 
 
 def test_a_worker_is_told_its_number_by_a_place_of_torchs() -> None:

@@ -39,7 +39,7 @@ files = []
 caller = threading.Thread(target=waiting)
 caller.start(); caller.join()
 from pathlib import Path
-from dream.adapters.keras.phases import RULES
+from dream.adapters.keras.hooks import RULES
 def lost(rule):
     place = Path(rule.place)
     files = list(place.rglob("*.py")) if place.is_dir() else [place]

@@ -11,7 +11,7 @@ import pytest
 from compare_made import MIRRORED, finished
 
 from dream import ConfigurationError
-from dream.tools import record, usage
+from dream.tools import machine, record
 from dream.tools.compare import meter, outcome, tasks, worker
 from dream.tools.compare.outcome import RankRecord
 from dream.tools.record import Clock
@@ -168,7 +168,7 @@ def test_a_transposed_array_counts_as_what_it_shows():
 
 
 def test_memory_is_in_bytes():
-    assert 10**7 < usage.peak_bytes() < 10**11
+    assert 10**7 < machine.peak_bytes() < 10**11
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
@@ -197,13 +197,13 @@ def test_an_unknown_task_names_those_there_are():
 
 
 def test_bytes_over_sockets_are_counted():
-    if usage.bytes_sent() is None:
+    if machine.bytes_sent() is None:
         pytest.skip("this system does not count bytes by socket")
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
         with ours, theirs:
-            before = usage.bytes_sent()
+            before = machine.bytes_sent()
             ours.sendall(b"x" * 4321)
             theirs.recv(4321, socket.MSG_WAITALL)
-            assert usage.bytes_sent() - before == 4321
+            assert machine.bytes_sent() - before == 4321

@@ -15,7 +15,7 @@ from dream.tools.compare.judge import judge
 from dream.tools.compare.outcome import Skipped
 from dream.tools.compare.settings import Settings, TaskJob
 from dream.tools.machine import Machine
-from dream.tools.output import screen
+from dream.tools.tables import screen
 from dream.tools.verify.runs import Broken
 
 SETTINGS = Settings(TaskJob(epochs=2, batch_size=64), {}, 60)

@@ -10,7 +10,7 @@ import pytest
 
 from dream._errors import ConfigurationError, WorkerFailed
 from dream.stall.phases import Phase
-from dream.tools.profile import report, trace
+from dream.tools.profile import report
 from dream.tools.profile.main import main
 from dream.tools.profile.spans import CollectiveCall, RankProfile, Span
 from dream.tools.profile.split import MOVING, REST, WAITING, split, stragglers
@@ -65,7 +65,7 @@ def test_calls_that_were_not_made_alike_are_nobodys_wait() -> None:
 
 
 def test_a_trace_in_chromes_format() -> None:
-    said = json.loads(json.dumps(trace.document([recorded(0, 0.0), recorded(1, 3.0)])))
+    said = json.loads(json.dumps(report.trace([recorded(0, 0.0), recorded(1, 3.0)])))
     whole = [event for event in said["traceEvents"] if event["ph"] == "X"]
     assert {event["pid"] for event in whole} == {0, 1}
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in whole)
@@ -87,7 +87,7 @@ def test_a_trace_in_chromes_format() -> None:
 def test_a_rank_whose_data_is_slow(
     tmp_path: Path, reduction: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures, traced, page = tmp_path / "all.json", tmp_path / "trace.json", tmp_path / "page"
+    figures, traced, page = tmp_path / "all.json", tmp_path / "report.json", tmp_path / "page"
     options = ["--json", str(figures), "--trace", str(traced), "--report", str(page)]
     script = str(HERE / "profile_torch.py")
     assert main([script, *options, "--steps", "20", "--", "10", reduction]) == 0
@@ -108,7 +108,7 @@ def test_a_rank_whose_data_is_slow(
     text = (page / "report.html").read_text()
     assert text.count("<svg") == 1
     assert "Rank 1 is waited for" in text
-    assert (tmp_path / "trace.horovod.json").exists() == (reduction == "horovod")
+    assert (tmp_path / "report.horovod.json").exists() == (reduction == "horovod")
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from dream.cli import main
 from dream.launch.job import Job
 from dream.launch.start import run
 from dream.strategies import registry
+from dream.tools.placing import Placement
 from dream.tools.verify.main import parse
-from dream.tools.verify.runs import Placement, Ran, ScriptRunner
+from dream.tools.verify.runs import Ran, ScriptRunner
 
 Verify = Callable[..., tuple[int, dict[str, Any], str]]
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from dream.tools import record
+from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Record, RecordRequest, Step
 from dream.tools.verify import causes, report
 from dream.tools.verify.causes import Ruling
 from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge
-from dream.tools.verify.runs import SINGLE, Broken, Placement, Ran
+from dream.tools.verify.runs import Broken, Ran
 
 MIRRORED = Placement("mirrored", 2)
 LOSSES = (1.5, 1.25, 1.0)
@@ -166,6 +167,29 @@ def test_loaders_of_one_rank_alone_are_no_dealing_out() -> None:
 def test_unequal_shares_that_count_alike_are_seen() -> None:
     assert "had 3, 2 samples" in causes.counted_alike(ran(samples=(3, 2)).records, 1)
     assert not causes.counted_alike(ran(samples=(3, 2), weights=(1.2, 0.8)).records, 1)
+
+
+def test_a_sum_is_known_and_told_how_dream_sees_it() -> None:
+    ours, single = ran(losses=(1.0, 1.0)), ran(1, losses=(2.0, 1.0))
+    cause = causes.sum_of_samples(judge(MIRRORED, ours, single), ours, single)
+    assert cause.ruling is Ruling.IN
+    assert "reduction='sum'" in cause.advice
+
+
+@pytest.mark.parametrize(
+    ("line", "ruling"),
+    [
+        ("A shuffle inside a training step couples samples, which lie on", Ruling.IN),
+        ("since what MmBackward0 divides by cannot be told. Weigh it", Ruling.IN),
+        ("reduction='auto' takes gloo", Ruling.OUT),
+    ],
+)
+def test_coupling_that_dream_has_said_is_a_cause(line: str, ruling: Ruling) -> None:
+    ours, single = ran(), ran(1)
+    said = replace(ours, records=tuple(replace(each, lines=(line,)) for each in ours.records))
+    held = judge(MIRRORED, said, single)
+    assert causes.coupled(held, said, single).ruling is ruling
+    assert causes.coupled(held, said, said).ruling is Ruling.OUT  # alone it says so too
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
-from dream.shared_memory import Riders
+from dream.shared_memory import Riders, Row
 
 
 @final
@@ -34,6 +34,8 @@ class DdpForward(nn.Module):
     searched: DDP searches the output for the parameters that take part; a parameter itself is
         not found, a tensor computed from it is.
     reduced: whether the backward pass that runs has reduced every bucket, where the hook tells.
+    rows: where buckets lie in memory of all ranks, by their numbers; None while DDP will make its
+        buckets again, as it does after the first backward pass where it need not search.
     started: what backward is to start from for the message to go, in a list, where a parameter is
         not taken for one of the module's.
     """
@@ -46,6 +48,11 @@ class DdpForward(nn.Module):
         self.message: nn.Parameter | None = None
         self.started: list[torch.Tensor] = []
         self.reduced = False
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Another DDP has other buckets."""
+        self.rows: dict[int, Row | None] | None = {} if self._searched else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As DDP runs it: what it searches is among what is returned."""
@@ -234,6 +241,7 @@ class DdpModule(DistributedModule, Bearer):
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
+            self._runner.forget_rows()
             self._forward = self._runner.run
         self._riders = self._reducer = None
         self.backwards.came()  # a backward of its calls is averaged by nobody

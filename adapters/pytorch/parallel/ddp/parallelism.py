@@ -19,8 +19,7 @@ from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
-from dream.adapters.pytorch.compression.exchange import Exchanged
-from dream.adapters.pytorch.compression.exchanges import exchange_of
+from dream.adapters.pytorch.compression import Exchanged, exchange_of
 from dream.adapters.pytorch.data.pace import SharePace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
@@ -46,7 +45,6 @@ from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
 from dream.data.partition import Share, split
 from dream.strategies import registry
-from dream.update import tuning
 
 KERAS_BLOCK = "dream.adapters.pytorch.keras.engine:open_block"
 
@@ -101,7 +99,7 @@ class Synchronous(Parallelism):
 
     def connect(self) -> Participants:
         device = devices.choose(self.plan)
-        self._tell_tuning = tuning.begin(self.plan)
+        self._tell_tuning = self.plan.begin_tuning()
         world, self.wire = connect(self.plan)
         return Participants(world, device)
 
@@ -176,7 +174,7 @@ class Averaging(Synchronous):
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
         self._reducing = dict(self.plan.options)
-        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.world, self.wire)
+        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.wire)
         if self._once is not None:
             self.keras_block = None
         settings = DdpSettings(self._reducing, hook, riders, self._once)
@@ -193,7 +191,7 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
-            hooks.wrap("hook", self._backward.script_hooks.wrap)
+            self._backward.script_hooks.subscribe(hooks)
             self.shares.follow = self._backward.lineage.begin
             if self.world.world_size > 1:
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)

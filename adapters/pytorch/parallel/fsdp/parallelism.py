@@ -33,6 +33,7 @@ from dream.adapters.pytorch.parallel.fsdp.units import (
     units_of,
     unsharded,
 )
+from dream.adapters.pytorch.parallel.fsdp.written import ForwardWrites
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
@@ -213,9 +214,12 @@ class FullyShardedModule(ShardedModule):
         own = unsharded(module)
         _make_whole(own)
         _check_dtypes(module, own)
+        writes = ForwardWrites(own)
+        module.register_forward_hook(writes.ran)
         module.register_forward_hook(_without_views)  # before FSDP2's own
         unit = fully_shard_in_place(module, self._mesh, reshard=reshard)
         module.register_forward_pre_hook(partial(self._running, own))
+        module.register_forward_pre_hook(writes.runs)
         module.register_load_state_dict_pre_hook(shard_loaded)
         self._units.append(unit)
         if reshard:

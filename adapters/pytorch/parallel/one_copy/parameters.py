@@ -15,45 +15,30 @@ from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.parallel.one_copy.layout import Layout, layouts
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.shared_memory._buckets import name_of
-from dream.collectives import Communicator
-from dream.shared_memory import Group, block
+from dream.shared_memory import Group, Row, block
 
 _MISSING, _WRITTEN = 6, 7
 """Places among the numbers that travel with a call."""
 
 
 @final
-class SharingHost:
-    """The ranks of one host."""
-
-    def __init__(self, group: Group, world: Communicator) -> None:
-        self.group, self._world = group, world
-
-    def memory(self, size: int) -> mmap:
-        """Memory that all of them map; all of them call."""
-
-        def meet(step: str, said: bytes) -> list[bytes]:
-            told = self._world.all_gather_object((step, said))
-            return [word for _, word in told]
-
-        return block(meet, self.group.ranks, self.group.place, size)
-
-
-@final
 class OneCopy:
     """A module's trained parameters.
 
-    A gradient comes to this rank's own memory; of the part that this rank updates it is the mean
-    over all ranks once `reduce` has ended, elsewhere it is the rank's own.
+    A gradient comes to this rank's place in memory that all ranks read; of the part that this rank
+    updates it is the mean over all ranks once `reduce` has ended, elsewhere it is the rank's own.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], host: SharingHost) -> None:
-        """parameters: alike on all ranks."""
-        self.host = host
-        group = host.group
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Group) -> None:
+        """parameters: alike on all ranks. group: the ranks of the host."""
+        self.group = group
         self.layouts = layouts(parameters, group.size, group.place)
-        self._memory = [host.memory(layout.bytes) for layout in self.layouts]
-        self._gradients = [torch.zeros(each.length, dtype=each.dtype) for each in self.layouts]
+        self._memory = [block(group, layout.bytes) for layout in self.layouts]
+        self._rows = [Row(group, layout.bytes) for layout in self.layouts]
+        self._gradients = [
+            torch.frombuffer(row.memory, dtype=each.dtype, count=each.length, offset=row.offset)
+            for each, row in zip(self.layouts, self._rows, strict=True)
+        ]
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
         self.pieces: dict[nn.Parameter, tuple[nn.Parameter, Layout, int]] = {}
         self._handles: list[RemovableHandle] = []
@@ -75,16 +60,17 @@ class OneCopy:
         """Have this rank's part of the gradients be the mean over all ranks."""
         if self._left_out:
             self._take_in()
-        group = self.host.group
+        group = self.group
         missing = [place for place, (p, _) in enumerate(self._views) if p.grad is None]
         for place in missing:
             self._views[place][1].zero_()
         group.riders.own[_MISSING] = float(len(missing))
         group.riders.own[_WRITTEN] = float(self._written() is not None)
-        for layout, gradients in zip(self.layouts, self._gradients, strict=True):
-            at = gradients.data_ptr()
-            own = at + layout.first * layout.item
-            group.reduce_scatter(at, own, layout.share, name_of(layout.dtype), "mean")
+        for layout, row in zip(self.layouts, self._rows, strict=True):
+            group.reduce_there(
+                row.begin, row.stride, layout.length, name_of(layout.dtype), "mean",
+                everywhere=False,
+            )  # fmt: skip
         told = group.riders.means[_MISSING], group.riders.means[_WRITTEN]
         group.riders.own[_MISSING] = group.riders.own[_WRITTEN] = 0.0
         if told[1]:
@@ -107,7 +93,7 @@ class OneCopy:
     def _move(self, layout: Layout, memory: mmap, gradients: torch.Tensor) -> None:
         for place, parameter in enumerate(layout.parameters):
             there = layout.whole(memory, place)
-            if self.host.group.place == 0:
+            if self.group.place == 0:
                 there.copy_(parameter.detach())
             parameter.data = there
             piece = nn.Parameter(layout.piece(memory, place))
@@ -134,7 +120,7 @@ class OneCopy:
         self._flags.fill_(1)
         self._flags[list(missing)] = 0
         at = self._flags.data_ptr()
-        self.host.group.all_reduce(at, at, len(self._flags), "int32", "max")
+        self.group.all_reduce(at, at, len(self._flags), "int32", "max")
         gradients = dict(zip(map(id, self.layouts), self._gradients, strict=True))
         for (parameter, view), came in zip(self._views, self._flags.tolist(), strict=True):
             piece, layout, place = self.pieces[parameter]

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from dream._adapter import Plan, Step
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy, SharingHost
+from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.update import PieceUpdate
-from dream.collectives import Communicator, Wire
-from dream.shared_memory import groups
+from dream.collectives import Wire
+from dream.shared_memory import Group, groups
 from dream.update.update import Knobs
 
 _HONOURED: Mapping[str, tuple[object, ...]] = {
@@ -29,14 +29,14 @@ _OF_DDP = {"bucket_mb": None, "bucket_view": True, "static_graph": False, "find_
 class OneCopyTraining:
     """What a strategy's modules and optimizers share on a host."""
 
-    def __init__(self, host: SharingHost) -> None:
-        self._host = host
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self._copies: list[OneCopy] = []
         self._updates: list[PieceUpdate] = []
 
     def take(self, parameters: Sequence[nn.Parameter]) -> OneCopy:
         """Have parameters, alike on all ranks, lie in the ranks' memory."""
-        copy = OneCopy(parameters, self._host)
+        copy = OneCopy(parameters, self._group)
         self._copies.append(copy)
         return copy
 
@@ -67,7 +67,7 @@ class OneCopyTraining:
 
 
 def asked(
-    plan: Plan, knobs: Knobs, device: torch.device, world: Communicator, wire: Wire | None
+    plan: Plan, knobs: Knobs, device: torch.device, wire: Wire | None
 ) -> OneCopyTraining | None:
     """None where it was not asked for, or there is one rank. Refused where it cannot be had."""
     if not plan.options.get("one_copy"):
@@ -83,7 +83,7 @@ def asked(
                 "With one copy of the weights there are no buckets. Received: "
                 f"{name}={plan.options[name]!r}. Leave it out."
             )
-    return OneCopyTraining(SharingHost(groups.everybody(plan.cluster), world))
+    return OneCopyTraining(groups.everybody(plan.cluster))
 
 
 def refuse_mixed(plan: Plan) -> None:

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.parallel.one_copy.layout import Layout
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
+from dream.shared_memory import block
 
 ELEMENTWISE: Mapping[type[Optimizer], tuple[str, ...]] = MappingProxyType(
     {
@@ -110,7 +111,7 @@ class PieceUpdate:
         assert self._copy is not None
         self._place(self._copy)
         self._put_back()
-        self._copy.host.group.barrier()
+        self._copy.group.barrier()
 
     def _put_back(self) -> None:
         for group, parameters in zip(self._optimizer.param_groups, self._params, strict=True):
@@ -187,7 +188,7 @@ class PieceUpdate:
             )
         key = name, copy.layouts.index(layout)
         if key not in self._memory:
-            self._memory[key] = copy.host.memory(layout.bytes)
+            self._memory[key] = block(copy.group, layout.bytes)
         there = layout.piece(self._memory[key], place)
         there.copy_(value)
         self._pieces[piece][name] = self._placed[name, piece] = there

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from dream._adapter import Asynchronous, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
-from dream.adapters.pytorch import devices, evaluate, hooks, tensors
+from dream.adapters.pytorch import devices, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
 from dream.adapters.pytorch.checkpoint.held import Held
-from dream.adapters.pytorch.hooks import Patches
+from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.parameter_server.loader import LeasedLoaders
@@ -55,8 +55,8 @@ class ParameterServer(Asynchronous):
             num_replicas=self._job.roles.workers,
             device=str(devices.choose(plan)),
         )
-        self._patches = Patches()
-        self._joined: tuple[TorchWorker, LeasedLoaders, JobSchedules] | None = None
+        self._hooks = Hooks()
+        self._joined: tuple[TorchWorker, LeasedLoaders] | None = None
 
     @property
     def topology(self) -> Topology:
@@ -72,18 +72,19 @@ class ParameterServer(Asynchronous):
         if self._joined is None:
             worker = TorchWorker(Worker.join(self._job))
             loaders = LeasedLoaders(worker, self._seed)
-            self._joined = worker, loaders, JobSchedules(worker.worker)
-        worker, loaders, schedules = self._joined
-        forbid_fits(self._patches, "parameter_server")
-        replace = self._patches.replace
-        replace(DataLoader, "__init__", loaders.wrap_init(DataLoader.__init__))
-        replace(Optimizer, "__init__", worker.wrap_init(Optimizer.__init__))
-        replace(nn.Module, "__init__", worker.untrained.wrap_init(nn.Module.__init__))
-        schedules.enter(self._patches)
-        hooks.enter(replace)
+            self._joined = worker, loaders
+            hooks = self._hooks
+            hooks.made_of("loader", loaders.made)
+            hooks.made("optimizer", worker.take)
+            hooks.making("module", lambda module: refuse_keras(module, "parameter_server"))
+            hooks.made("module", worker.untrained.note)
+            hooks.made("scheduler", JobSchedules(worker.worker).take)
+            write_files_once(hooks)
+        forbid_fits(self._hooks.patches, "parameter_server")
+        self._hooks.open()
 
     def exit(self) -> None:
-        self._patches.restore()
+        self._hooks.close()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         worker = self._worker()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
-from inspect import signature
 from typing import Any, Self, final
 
 import torch
@@ -69,20 +67,10 @@ class LeasedLoaders:
         self._worker, self._seed, self._told = worker, seed or 0, seed is not None
         self._made = 0
 
-    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `DataLoader.__init__` to lease the loader's batches once it is made."""
-        parameters = signature(init)
-
-        @wraps(init)
-        def wrapped(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
-            init(loader, *args, **kwargs)
-            given = parameters.bind(loader, *args, **kwargs)
-            given.apply_defaults()
-            said = given.arguments
-            own = said["sampler"] is not None or said["batch_sampler"] is not None
-            self.lease(loader, own_order=own or bool(said["shuffle"] and said["generator"]))
-
-        return wrapped
+    def made(self, loader: DataLoader[Any], given: Mapping[str, Any]) -> None:
+        """Lease the batches of a loader that was made of these arguments."""
+        own = given["sampler"] is not None or given["batch_sampler"] is not None
+        self.lease(loader, own_order=own or bool(given["shuffle"] and given["generator"]))
 
     def lease(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
         if isinstance(loader.batch_sampler, LeasedBatches):

@@ -7,20 +7,13 @@ passes counts epochs, as it does on one device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
-from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, SequentialLR
-
-from dream.adapters.pytorch.hooks import Patches
 from dream.parameter_server.worker import Worker
-
-_MADE_BY = (LRScheduler, SequentialLR, ChainedScheduler)
-"""The classes with an `__init__` that does not call the others'."""
 
 
 @dataclass(slots=True)
@@ -42,19 +35,11 @@ class JobSchedules:
         self._inside = False
         self._marks: WeakKeyDictionary[Any, _Marks] = WeakKeyDictionary()
 
-    def enter(self, patches: Patches) -> None:
-        for kind in _MADE_BY:
-            patches.replace(kind, "__init__", self._wrap_init(kind.__init__))
-
-    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        @wraps(init)
-        def wrapped(schedule: Any, *args: Any, **kwargs: Any) -> None:
-            init(schedule, *args, **kwargs)
-            if schedule not in self._marks:
-                self._marks[schedule] = _Marks()
-                schedule.__class__ = self._stepped_class(type(schedule))
-
-        return wrapped
+    def take(self, schedule: Any) -> None:
+        """Have a schedule's steps go by the job's updates."""
+        if schedule not in self._marks:
+            self._marks[schedule] = _Marks()
+            schedule.__class__ = self._stepped_class(type(schedule))
 
     def _stepped_class(self, base: type[Any]) -> type[Any]:
         schedules = self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     describe,
     parameters_of,
@@ -99,16 +97,6 @@ class TorchWorker:
         self.updated: list[Callable[[], None]] = []
         """Called after each step."""
 
-    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `Optimizer.__init__` so that the optimizer's steps are taken over."""
-
-        @wraps(init)
-        def wrapped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, *args, **kwargs)
-            self.take(optimizer)
-
-        return wrapped
-
     def take(self, optimizer: Optimizer) -> None:
         """Have the optimizer's steps be the servers' from now on."""
         if any(known() is optimizer for known in self._optimizers):
@@ -177,16 +165,9 @@ class UntrainedTensors:
     def __init__(self) -> None:
         self._modules: list[weakref.ref[nn.Module]] = []
 
-    def wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `Module.__init__` to note the module."""
-
-        @wraps(init)
-        def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            refuse_keras(module, "parameter_server")
-            init(module, *args, **kwargs)
-            self._modules.append(weakref.ref(module))
-
-        return wrapped
+    def note(self, module: nn.Module) -> None:
+        """Note a module that was made in the block."""
+        self._modules.append(weakref.ref(module))
 
     def add(self, model: nn.Module) -> None:
         """Note a module that was made before the block."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from dream._log import logger
+from dream._patches import value_set
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
 from dream.adapters.pytorch.data.shares import Shares, rows_of
 from dream.adapters.pytorch.optimizer import Training
@@ -100,11 +101,8 @@ class LoopTracker:
                 self.called = False
                 if self._weight != 1.0:
                     tensors, grad_tensors = started(tensors, grad_tensors, self._weight)
-            token = _differentiating.set(True)
-            try:
+            with value_set(_differentiating, True):
                 run(tensors, grad_tensors, *args, **kwargs)
-            finally:
-                _differentiating.reset(token)
 
         return backward
 

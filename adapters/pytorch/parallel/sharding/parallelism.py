@@ -135,7 +135,7 @@ class Sharding(Parallelism):
         hooks.wrap("save", state.saving_wholes)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
-        hooks.wrap("hook", self.backward.script_hooks.wrap)
+        self.backward.script_hooks.subscribe(hooks)
         self.shares.follow = self.backward.lineage.begin
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)

@@ -34,8 +34,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import (
     balanced_stages,
     parameter_costs,
 )
-from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast
-from dream.adapters.pytorch.parallel.pipeline.weights import by_hand
+from dream.adapters.pytorch.parallel.pipeline.step import LossBroadcast, by_hand
 from dream.adapters.pytorch.parallel.sharding.gradients import average
 from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters

@@ -11,9 +11,10 @@ import keras
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._patches import Patches
 from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
-from dream.adapters.keras.hooks import KerasPatches
+from dream.adapters.keras.hooks import on_created, wrap_files
 
 _LOOPS = {
     "fit": "Leave engine out: dream's own servers train by fit; or use strategy.train_step",
@@ -33,17 +34,17 @@ class CoordinatedBlock:
 
     def __init__(self, *, refused: tuple[str, ...], several: bool, why: str) -> None:
         self._refused, self._several, self._why = refused, several, why
-        self._patches = KerasPatches()
+        self._patches = Patches()
         self._optimizers: WeakSet[Any] = WeakSet()
         self._models: WeakSet[Any] = WeakSet()
 
     def enter(self) -> None:
-        self._patches.on_created(keras.Model, self._take_model)
-        self._patches.on_created(keras.optimizers.Optimizer, self._take_optimizer)
-        self._patches.wrap_files(keras_files.writing, keras_files.reading)
+        on_created(self._patches, keras.Model, self._take_model)
+        on_created(self._patches, keras.optimizers.Optimizer, self._take_optimizer)
+        wrap_files(self._patches, keras_files.writing, keras_files.reading)
 
     def exit(self) -> None:
-        self._patches.undo()
+        self._patches.restore()
 
     def check_made_here(self, item: Any) -> None:
         """Refuse a model or an optimizer whose variables no server holds."""

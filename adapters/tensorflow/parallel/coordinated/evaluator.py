@@ -6,41 +6,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, final
 
-import numpy as np
-import tensorflow as tf
-from numpy.typing import NDArray
-
 from dream._adapter import Coordinating, Metric, Plan, Step
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
+from dream.adapters.tensorflow import collectives, runtime
 from dream.adapters.tensorflow import evaluate as evaluation
-from dream.adapters.tensorflow import runtime
+from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import shard_of_rank
 from dream.adapters.tensorflow.parallel.coordinated.block import TRAINING, CoordinatedBlock
-from dream.adapters.tensorflow.tensors import TensorFlowTensors
-from dream.collectives import Communicator, Loop, Members
 from dream.data.partition import Division
 
 _WHY = "An evaluator trains nothing"
 
 
 @final
-class Evaluator(Coordinating):
+class Evaluator(Parallelism, Coordinating):
     """The body of the block runs here too; `topology.role` tells it from the chief."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         (device, *_) = runtime.replicas(plan.devices)
         self._topology = Topology.of(plan.cluster, num_replicas=1, device=device, role="evaluator")
-        self._alone = Communicator(Loop(), TensorFlowTensors(), Members.all_of(Cluster()))
+        self._communicator = collectives.alone(Cluster())
         self._block = CoordinatedBlock(refused=TRAINING, several=False, why=_WHY)
-
-    @property
-    def topology(self) -> Topology:
-        return self._topology
-
-    @property
-    def communicator(self) -> Communicator:
-        return self._alone
 
     def enter(self) -> None:
         self._block.enter()
@@ -48,8 +36,11 @@ class Evaluator(Coordinating):
     def exit(self) -> None:
         self._block.exit()
 
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        return objects
+    def prepare_made(self, item: Any) -> Any:
+        return item
+
+    def prepare_data(self, data: Any) -> Any:
+        return data
 
     def train_step(
         self,
@@ -63,14 +54,11 @@ class Evaluator(Coordinating):
     def evaluate(
         self, model: Any, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        shard = shard_of_rank(0, Division(1))
-        return evaluation.evaluate(model, data, metrics, self._alone, shard, _here, resyncs=None)
+        everything = shard_of_rank(0, Division(1))
+        return evaluation.evaluate(model, data, metrics, self.communicator, everything)
 
     def weigh(self, loss: Any, count: Any) -> Any:
         _refuse("weigh")
-
-    def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
-        return {v.path: np.asarray(v) for v in model.variables}
 
     def schedule(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -82,10 +70,6 @@ class Evaluator(Coordinating):
 
     def fetch(self, value: Any) -> Any:
         _refuse("fetch")
-
-
-def _here(function: Callable[..., Any], batch: tuple[Any, ...]) -> list[tf.Tensor]:
-    return [function(*batch)]
 
 
 def _refuse(asked: str) -> NoReturn:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any, NoReturn, final
 
-import keras
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream import stall
+from dream import cluster, stall
 from dream._adapter import Coordinating, Metric, Plan, Step
 from dream._errors import Unsupported
-from dream._topology import Topology
+from dream._log import logger
+from dream._topology import Endpoint, Topology
 from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow.adapter import Parallelism
+from dream.adapters.tensorflow.cluster import give_back_sigterm, join_as_task
 from dream.adapters.tensorflow.loss import Batch
-from dream.adapters.tensorflow.parallel.coordinated import tasks as tasks_of_ranks
 from dream.adapters.tensorflow.parallel.coordinated.block import CoordinatedBlock
 from dream.adapters.tensorflow.parallel.coordinated.dispatch import Dispatcher, Scheduled
 from dream.adapters.tensorflow.parallel.coordinated.partition import (
@@ -28,7 +29,7 @@ from dream.adapters.tensorflow.parallel.coordinated.partition import (
 )
 from dream.adapters.tensorflow.step import LocalStep, build_model
 from dream.collectives import Communicator
-from dream.parameter_server.coordinated import Tasks
+from dream.parameter_server.coordinated import Attendance, Tasks, attend
 from dream.parameter_server.job import refuse_before_block, refuse_communicator, refuse_weigh
 
 _ALL_LOOPS = (
@@ -38,10 +39,11 @@ _WHY = "Keras's loops do not run on TensorFlow's own parameter servers"
 
 
 @final
-class Coordinated(Coordinating):
+class Coordinated(Parallelism, Coordinating):
     """One rank of the job. Only the chief comes out of `enter`."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         self._tasks = tasks = Tasks.of(plan.cluster, plan.options)
         text = plan.options["partitioner"]
         self._partitioner = None if text is None else Partitioner(str(text), tasks.servers)
@@ -56,18 +58,14 @@ class Coordinated(Coordinating):
         self._evaluated: dict[Any, Any] = {}
 
     @property
-    def topology(self) -> Topology:
-        return self._topology
-
-    @property
     def communicator(self) -> Communicator:
         refuse_communicator()
 
     def enter(self) -> None:
         if self._topology.role != "chief":
-            tasks_of_ranks.serve(self._tasks)
+            serve(self._tasks)
         if self._strategy is None:
-            self._strategy, attendance = tasks_of_ranks.lead(self._tasks, self._partitioner)
+            self._strategy, attendance = lead(self._tasks, self._partitioner)
             self._dispatcher = Dispatcher(self._tasks, attendance, self._strategy)
         with ExitStack() as inside:
             inside.enter_context(self._strategy.scope())
@@ -79,20 +77,18 @@ class Coordinated(Coordinating):
     def exit(self) -> None:
         self._inside.close()
 
-    def prepare(self, *objects: Any) -> tuple[Any, ...]:
-        return tuple(map(self._prepare, objects))
+    def prepare_made(self, item: Any) -> Any:
+        self._block.check_made_here(item)
+        return item
 
-    def _prepare(self, item: Any) -> Any:
-        if isinstance(item, (keras.Model, keras.optimizers.Optimizer)):
-            self._block.check_made_here(item)
-            return item
-        if isinstance(item, tf.data.Dataset):
-            return item  # the chief reads it, and each batch goes to one worker
-        if callable(item):
-            return self._dispatch.per_worker(item)
+    def prepare_data(self, data: Any) -> Any:
+        if isinstance(data, tf.data.Dataset):
+            return data  # the chief reads it, and each batch goes to one worker
+        if callable(data):
+            return self._dispatch.per_worker(data)
         raise Unsupported(
             "prepare takes Keras models, Keras optimizers, tf.data.Dataset of global batches, and "
-            f"functions that make one on each worker. Received: {type(item).__name__}. Make it "
+            f"functions that make one on each worker. Received: {type(data).__name__}. Make it "
             "one of these."
         )
 
@@ -149,7 +145,7 @@ class Coordinated(Coordinating):
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:
         """What the servers hold once all that was handed out is done."""
         self._dispatch.join()
-        return {v.path: np.asarray(v) for v in model.variables}
+        return super().full_state(model)
 
     def schedule(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -176,3 +172,45 @@ class Coordinated(Coordinating):
             check_shards(model, optimizer)
             if not optimizer.built:
                 optimizer.build(trained(model))
+
+
+_PROTOCOL = "grpc"
+
+
+def serve(tasks: Tasks) -> NoReturn:
+    """Do as the chief says, as a worker or a server, to the end of training and of this process:
+    nothing of the script runs after it."""
+    kind, index = tasks.own
+    server = tf.distribute.Server(
+        _spec(tasks, join_as_task(tasks.place)), kind, index, protocol=_PROTOCOL
+    )
+    give_back_sigterm()
+    try:
+        attend(tasks)
+    finally:
+        del server
+    raise AssertionError("a dismissed rank has ended")
+
+
+def lead(
+    tasks: Tasks, partitioner: Partitioner | None
+) -> tuple[tf.distribute.ParameterServerStrategy, Attendance]:
+    """Connect to the workers and servers, and dismiss them when this process ends."""
+    cluster.export_grpc_fails_fast()
+    endpoints = join_as_task(tasks.place)
+    attendance = Attendance(tasks)
+    atexit.register(attendance.dismiss)
+    attendance.wait()
+    workers = ",".join(map(str, tasks.working))
+    cluster.post(tasks.place, "roles/workers", workers.encode())
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        _spec(tasks, endpoints), task_type="chief", task_id=0, rpc_layer=_PROTOCOL
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    give_back_sigterm()
+    logger.info("parameter_server, TensorFlow's own: %s", tasks)
+    return strategy, attendance
+
+
+def _spec(tasks: Tasks, endpoints: tuple[Endpoint, ...]) -> tf.train.ClusterSpec:
+    return tf.train.ClusterSpec(tasks.addresses(endpoints))

@@ -38,7 +38,7 @@ class PipelineParallelism(SplitParallelism):
 
     def connect(self, plan: Plan) -> SplitRunner:
         self._placement = (local if plan.cluster.alone else ranks).placement(plan)
-        self.topology, self.communicator = self._placement.topology, self._placement.communicator
+        self._topology, self._communicator = self._placement.topology, self._placement.communicator
         self.global_batches = GlobalBatches(self.communicator, self._placement.takers)
         divide = stages.placed if plan.options["split"] == "layers" else stages.pipeline
         self._division = divide(plan.options, self._placement.mesh)
@@ -65,7 +65,7 @@ class PipelineParallelism(SplitParallelism):
             with remote_variables.only_shapes():
                 private.build_but_optimizer(model, private.symbolic(batch))
 
-    def prepare_optimizer(self, optimizer: Any) -> Any:
+    def take_optimizer(self, optimizer: Any) -> Any:
         """Have it clip what it is given, and refuse a gradient of a rank's own."""
         alone = self.plan.cluster.alone
         adopt_clipping(optimizer, self.engine.knobs, by_norm=alone)
@@ -93,7 +93,7 @@ class PipelineParallelism(SplitParallelism):
             batch = tuple(tf.nest.map_structure(tf.convert_to_tensor, batch))
             if fresh:
                 build_model(model, batch)
-                self.prepare_optimizer(optimizer)
+                self.take_optimizer(optimizer)
                 fresh = False
             inputs, _ = split(batch)
             x = inputs[0] if len(inputs) == 1 else list(inputs)
@@ -121,7 +121,7 @@ class PipelineRunner(SplitRunner):
         self._parallelism = parallelism
 
     def optimizer(self, optimizer: Any) -> Any:
-        return self._parallelism.prepare_optimizer(optimizer)
+        return self._parallelism.take_optimizer(optimizer)
 
     def function(self, model: Any, kind: Kind) -> FitStep:
         for name in (f"{kind}_step", *(() if kind == "predict" else ("compute_loss",))):

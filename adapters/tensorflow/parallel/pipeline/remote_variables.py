@@ -5,8 +5,8 @@ Outside of a tf.function either reads as its owner has it, which all ranks take 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,6 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError
+from dream._patches import value_set
 from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.private import ResourceVariable
@@ -24,14 +25,9 @@ from dream.collectives import Communicator
 _only_shapes: ContextVar[bool] = ContextVar("dream.only_shapes", default=False)
 
 
-@contextmanager
-def only_shapes() -> Iterator[None]:
+def only_shapes() -> AbstractContextManager[None]:
     """Inside, a graph is made to learn shapes, and no value counts."""
-    token = _only_shapes.set(True)
-    try:
-        yield
-    finally:
-        _only_shapes.reset(token)
+    return value_set(_only_shapes, True)
 
 
 @dataclass(frozen=True, slots=True)

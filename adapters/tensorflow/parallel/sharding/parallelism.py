@@ -18,7 +18,6 @@ from dream._topology import Mesh, Topology
 from dream.adapters.keras import recompute
 from dream.adapters.keras.optimizer import check_scaled
 from dream.adapters.tensorflow import collectives, evaluate, runtime
-from dream.adapters.tensorflow.adapter import TensorFlowAdapter
 from dream.adapters.tensorflow.cluster import join_mesh
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.parallel.sharding import dtensor
@@ -56,16 +55,16 @@ class MeshParallelism(SplitParallelism):
         if plan.cluster.alone:
             devices = runtime.replicas(plan.devices)
             axes = self.mesh_of(len(devices))
-            self.communicator = collectives.alone(plan.cluster)
+            self._communicator = collectives.alone(plan.cluster)
             make = dtensor.local_mesh
         else:
             axes = self.mesh_of((plan.devices or 1) * plan.cluster.world_size)
             devices = runtime.logical_cpus(plan.devices or 1)
             join_mesh(plan.cluster)
-            self.communicator = collectives.everyone(plan.cluster, "auto")
+            self._communicator = collectives.everyone(plan.cluster, "auto")
             make = dtensor.distributed_mesh
         mesh = make({DATA: axes.data, MODEL: axes.model}, devices)
-        self.topology = Topology.of(plan.cluster, num_replicas=axes.size, device=devices[0])
+        self._topology = Topology.of(plan.cluster, num_replicas=axes.size, device=devices[0])
         self.global_batches = GlobalBatches(self.communicator)
         self.placement = MeshPlacement(mesh, self.layouts(axes), self.communicator)
         return MeshRunner(self.placement, self.engine)
@@ -164,7 +163,3 @@ class TensorParallelism(MeshParallelism):
         chosen = self.plan.options["plan"]
         assert isinstance(chosen, (str, dict))
         return Planned(chosen, mesh.model)
-
-
-def sharded(plan: Plan) -> TensorFlowAdapter:
-    return TensorFlowAdapter(ShardedParallelism, plan)

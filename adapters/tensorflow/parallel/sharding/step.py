@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream._log import logger
+from dream._patches import value_set
 from dream.adapters.keras import private, recompute
 from dream.adapters.keras.consistency import drawing_layers
 from dream.adapters.keras.engine import Engine
@@ -136,11 +137,8 @@ class Traced:
             return self._graphs[key](*laid)
 
     def _trace(self, *batch: Any) -> Any:
-        token = stepping.set(True)
-        try:
+        with value_set(stepping, True):
             return self._function(*batch)
-        finally:
-            stepping.reset(token)
 
 
 def compiled(

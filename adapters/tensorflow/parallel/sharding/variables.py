@@ -7,8 +7,7 @@ ranks do so together; `Consistency` has a rank that does it alone told at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -17,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dream._patches import value_set
 from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.parallel.sharding import dtensor
@@ -25,14 +25,9 @@ from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs
 _as_they_lie: ContextVar[bool] = ContextVar("dream.as_they_lie", default=False)
 
 
-@contextmanager
-def as_they_lie() -> Iterator[None]:
+def as_they_lie() -> AbstractContextManager[None]:
     """Inside, variables read as shards: for the optimizer's arithmetic, which is by element."""
-    token = _as_they_lie.set(True)
-    try:
-        yield
-    finally:
-        _as_they_lie.reset(token)
+    return value_set(_as_they_lie, True)
 
 
 @final

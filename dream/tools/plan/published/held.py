@@ -14,9 +14,8 @@ from rich.text import Text
 
 from dream.files.whole import write_json
 from dream.tools.collectives.report import check_picture
-from dream.tools.output import screen
 from dream.tools.plan.published.tables import Table, tables
-from dream.tools.tables import note, show, table
+from dream.tools.tables import note, screen, show, table
 
 MEDIAN, WORST = 0.10, 0.25
 """Of the errors of a table's other rows, at most."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+from dataclasses import dataclass
+from functools import reduce
+
 import torch
 from torch import distributed, nn
 from torch.nn import functional as F
@@ -9,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dream import Unsupported, cluster
 from dream.adapters.shared_memory.pytorch import connect
+from dream.shared_memory import Row
 
 SAMPLES, FEATURES = 24, 300
 
@@ -29,6 +34,50 @@ def gradients() -> dict[str, torch.Tensor]:
     distributed.barrier()
     distributed.destroy_process_group()
     return {"alone": _flat(alone), "gloo": _flat(plain), "shared": _flat(shared)}
+
+
+@dataclass
+class State:
+    """What a hook is given by a module."""
+
+    rows: dict[int, Row | None] | None = None
+    reduced: bool = False
+
+
+def where_buckets_lie(little: bool) -> list[tuple[bool, bool]]:
+    """Of each of four backward passes: whether gradients are the ranks' own, added up in the order
+    of the ranks and divided once, to the bit; and whether all of them lie in memory of all ranks.
+    little: rank 0 may make no more memory of that kind."""
+    distributed.init_process_group("gloo")
+    wire, state, found = connect(cluster.detect(), "shared_memory"), State(), []
+    if little and distributed.get_rank() == 0:  # which makes the memory
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    own = _model()
+    shared = DistributedDataParallel(_model(), gradient_as_bucket_view=True)
+    shared.register_comm_hook(state, wire.gradient_hook)
+    for turn in range(4):
+        torch.manual_seed(10 * turn + distributed.get_rank())
+        x = torch.randn(SAMPLES, FEATURES)
+        for model in (own, shared):
+            model.zero_grad()
+            model(x).square().mean().backward()
+        rows = [row for row in (state.rows or {}).values() if row is not None]
+        inside = [
+            any(row.own <= p.grad.data_ptr() < row.own + row.stride for row in rows)
+            for p in shared.parameters()
+            if p.grad is not None and p.numel() > 50_000
+        ]
+        found.append((torch.equal(_mean(_flat(own)), _flat(shared)), all(inside)))
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return found
+
+
+def _mean(own: torch.Tensor) -> torch.Tensor:
+    ranks = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(ranks, own)
+    return reduce(torch.add, ranks) / len(ranks)
 
 
 def refusal() -> str:

@@ -116,6 +116,10 @@ def everything() -> dict[str, Any]:
     return found | {name: refused(start_only, **options) for name, options in OTHERS.items()}
 
 
+def some() -> str:
+    return compared(MAKES["SGD"]) + compared(MAKES["AdamW"])
+
+
 def resumed() -> str:
     """Saved in mid-training and loaded twice: into a new training, and into the one that runs."""
     with dream.strategy("mirrored", one_copy=True) as strategy:

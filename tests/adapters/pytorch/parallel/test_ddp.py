@@ -30,3 +30,21 @@ def test_gradients_over_shared_memory_are_those_of_one_device(ranks: int) -> Non
         for other in ("alone", "gloo"):
             assert (gradients["shared"] - gradients[other]).abs().max() < 1e-6
         assert "Received: torch.int8" in refusal
+
+
+@pytest.mark.skipif(status().path is None, reason=status().why)
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_buckets_move_into_memory_of_all_ranks_once_they_stay(ranks: int) -> None:
+    """They are made again after the first backward pass. The sum has the ranks' order, and is
+    divided once: gloo divides what each brings and adds it in its ring's order, so of three ranks
+    its bits are others."""
+    act = ddp_shared_memory.where_buckets_lie
+    for rank in dream.launch(act, False, n=ranks, framework="torch", timeout=500):
+        assert rank == [(True, False), *[(True, True)] * 3]
+
+
+@pytest.mark.skipif(status().path is None, reason=status().why)
+def test_without_room_buckets_are_copied() -> None:
+    act = ddp_shared_memory.where_buckets_lie
+    for rank in dream.launch(act, True, n=2, framework="torch", timeout=500):
+        assert rank == [(True, False)] * 4

@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import one_copy_scripts
 import pytest
+import torch
 
 import dream
+
+DIES = """
+import json, os, signal, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import dream
+
+out, once = sys.argv[1], len(sys.argv) > 2
+torch.manual_seed(5)
+data = TensorDataset(torch.randn(61, 300), torch.randint(0, 3, (61,)))
+with dream.strategy("mirrored", one_copy=once) as strategy:
+    model = nn.Sequential(nn.Linear(300, 200), nn.Tanh(), nn.Linear(200, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    batches = DataLoader(data, batch_size=16, shuffle=True)
+    step = strategy.train_step(model, nn.functional.cross_entropy, optimizer)
+    at = strategy.load(model=model, optimizer=optimizer, data=batches)
+    steps = at.step if at else 0
+
+    def die(*_):
+        if at is None and steps == 9 and strategy.topology.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if once:
+        optimizer.register_step_pre_hook(die)  # the other writes its part, this one does not
+    for _ in range(at.epoch if at else 0, 4):
+        for batch in batches:
+            step(*batch)
+            steps += 1
+    if strategy.topology.rank == 0:
+        state = {name: value.tolist() for name, value in model.state_dict().items()}
+        with open(out, "w") as file:
+            json.dump({"from": at and at.step, "steps": steps, "state": state}, file)
+"""
 
 
 @cache
@@ -19,6 +58,13 @@ def results() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", [*one_copy_scripts.MAKES, "accumulate", "shares", "checkpoint"])
 def test_ten_uneven_steps_end_at_the_same_bits(case: str) -> None:
     assert [rank[case] for rank in results()] == ["", ""]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_of_more_ranks_too(ranks: int) -> None:
+    found = dream.launch(one_copy_scripts.some, n=ranks, framework="torch", timeout=300)
+    assert found == [""] * ranks
 
 
 def test_parameters_and_state_lie_once() -> None:
@@ -49,3 +95,23 @@ def test_one_rank_trains_as_ever_and_a_line_says_so(caplog: pytest.LogCaptureFix
         _, _, step = one_copy_scripts.start(strategy)
         one_copy_scripts.run(step, 1)
     assert "there is one rank" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_death_in_mid_update_is_told_and_the_last_checkpoint_goes_on(tmp_path: Path) -> None:
+    """The only copy is torn then: half of it is a step ahead."""
+    script, told = tmp_path / "train.py", {}
+    script.write_text(DIES)
+    kept = ["--checkpoint", str(tmp_path / "kept"), "--every", "0.01", "--max-restarts", "1"]
+    for name, options, words in (("alone", ["-n", "1"], []), ("once", ["-n", "2", *kept], ["yes"])):
+        out = tmp_path / name
+        command = [sys.executable, "-m", "dream", "run", *options, str(script), str(out), *words]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert ran.returncode == 0, ran.stderr
+        told[name] = json.loads(out.read_text())
+    assert "Starting again, 1 of 1" in ran.stderr
+    assert 1 <= told["once"]["from"] <= 9
+    assert told["once"]["steps"] == told["alone"]["steps"] == 16
+    for name, value in told["alone"]["state"].items():
+        other = told["once"]["state"][name]
+        assert (torch.tensor(value) - torch.tensor(other)).abs().max() < 1e-6

@@ -110,12 +110,96 @@ def clamped_activations() -> torch.Tensor:
     return weights(model)
 
 
+class Clip(torch.autograd.Function):
+    """The same, whose gradient is held within bounds."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient.clamp(-0.002, 0.002)
+
+
+class Again(torch.autograd.Function):
+    """A layer that is computed anew in backward, and whose gradient is held within bounds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        with torch.no_grad():
+            found: torch.Tensor = layer(x)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            made = ctx.layer(x)
+        torch.autograd.backward(made, gradient)
+        return x.grad, None
+
+
+clip = Clip.apply  # bound before any block
+
+
+class OfFunctions(nn.Module):
+    """Layers with functions of their own between them."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 12), nn.Linear(12, CLASSES)
+        self.middle, self.again = nn.Linear(12, 12), again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = clip(torch.tanh(self.first(x)))
+        middle = Again.apply(hidden, self.middle) if self.again else self.middle(hidden)
+        found: torch.Tensor = self.last(clip(torch.tanh(middle)))
+        return found
+
+
+def _by_squares(model: nn.Module) -> torch.Tensor:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for x, _ in loader():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def functions_with_bounds() -> torch.Tensor:
+    torch.manual_seed(1)
+    return _by_squares(OfFunctions(again=False))
+
+
+def functions_that_compute_again() -> torch.Tensor:
+    torch.manual_seed(1)
+    return _by_squares(OfFunctions(again=True))
+
+
+def modules_with_bounds() -> torch.Tensor:
+    """Full hooks of modules, before and after."""
+    model = net()
+
+    def bounded(_: nn.Module, given: Any, __: Any = None) -> Any:
+        return tuple(None if g is None else g.clamp(-0.002, 0.002) for g in given)
+
+    model[1].register_full_backward_hook(bounded)
+    model[2].register_full_backward_pre_hook(bounded)
+    return _by_squares(model)
+
+
 LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     clamped,
     clamped_where_passes_add_up,
     brought_to_a_length_with_noise,
     stepped_as_gradients_come,
     clamped_activations,
+    functions_with_bounds,
+    functions_that_compute_again,
+    modules_with_bounds,
 )
 
 

@@ -124,7 +124,7 @@ def ops_by_device(strategy: Any) -> dict[str, list[str]]:
     """Where a stage's forward and backward multiplications run, as TensorFlow itself records."""
     model = wide()
     stepped(strategy, model)
-    pipeline = strategy._adapter.parallelism.pipeline(model)
+    pipeline = strategy._adapter.pipeline(model)
     seen: dict[str, list[str]] = {}
     for placed in pipeline.placed[0]:
         assert not [g for g in placed.gradients if g is not None]  # used up by the step

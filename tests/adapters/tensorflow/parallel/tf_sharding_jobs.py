@@ -52,7 +52,7 @@ def gradients_held(strategy: Any, model: Any) -> tuple[list[int], int]:
     """(the bytes of the gradients as the optimizer is given them, on each device; of all)."""
     from dream.adapters.tensorflow.parallel.sharding import dtensor, optimizer
 
-    placement = strategy._adapter.parallelism.placement
+    placement = strategy._adapter.placement
     variables = model.trainable_variables
 
     @tf.function
@@ -347,7 +347,7 @@ def peak(strategy: Any) -> dict[str, float]:
     made = status("VmHWM") - before
     between = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    strategy._adapter.parallelism.placement.place_optimizer(momentum(), model.trainable_variables)
+    strategy._adapter.placement.place_optimizer(momentum(), model.trainable_variables)
     return {
         "made": made,
         "state": status("VmHWM") - between,

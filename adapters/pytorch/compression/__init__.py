@@ -1,1 +1,0 @@
-"""Gradients that become one on their way between ranks, by more than their plain mean."""

@@ -1,0 +1,124 @@
+"""Backwards of a script's own `autograd.Function`s, which are to see what one device gives them.
+
+Inside a backward pass the rows of a rank's share have gradients as many times as large as in the
+global gradient, by which the mean over the ranks is right. What a clamp makes of those is no
+multiple of what it makes of the gradient itself: such a node is given it undone, and what it
+returns is multiplied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, final
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from dream.adapters.pytorch.private import FUNCTION
+
+Gradients = tuple[Any, ...]
+_FIRST = 8
+"""Backward passes whose whole graph is looked through; from then on every time that their number
+has doubled, until a function of the script's is found."""
+
+
+@final
+class ScriptFunctions:
+    """Those of one strategy. times: how many times as large as in the global gradient the rows of
+    the backward pass are that is about to start."""
+
+    def __init__(self, times: Callable[[], int]) -> None:
+        self._times = times
+        self._passes, self._found = 0, False
+        self._inside: list[_Undone] = []
+
+    def around(self, run: Callable[..., None]) -> Callable[..., None]:
+        """`torch.autograd.backward`, in which gradients are undone for the script's functions."""
+
+        @wraps(run)
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            if self._inside:
+                # a function that runs a pass in its own backward adds to parameters there
+                self._inside[-1].repeats = True
+                times = self._inside[-1].times
+                run(tensors, _multiplied(tensors, grad_tensors, times), *args, **kwargs)
+                return
+            self._passes += 1
+            if not (self._found or self._passes <= _FIRST or self._passes.bit_count() == 1):
+                run(tensors, grad_tensors, *args, **kwargs)
+                return
+            with self._undone(tensors):
+                run(tensors, grad_tensors, *args, **kwargs)
+
+        return backward
+
+    @contextmanager
+    def _undone(self, roots: Any) -> Iterator[None]:
+        times = self._times()
+        nodes = [] if times == 1 else [*_scripts_own(roots)]
+        self._found = self._found or bool(nodes)
+        handles = [handle for node in nodes for handle in _Undone(times, self._inside).put(node)]
+        try:
+            yield
+        finally:
+            self._inside.clear()
+            for handle in handles:
+                handle.remove()
+
+
+@final
+class _Undone:
+    """One node. repeats: whether it runs a backward pass itself, as recomputations do."""
+
+    def __init__(self, times: int, inside: list[_Undone]) -> None:
+        self.times, self.repeats = times, False
+        self._inside = inside
+
+    def put(self, node: Any) -> Sequence[Any]:
+        return node.register_prehook(self._before), node.register_hook(self._after)
+
+    def _before(self, gradients: Gradients) -> Gradients | None:
+        if not any(map(_of_rows, gradients)):
+            return None
+        self._inside.append(self)
+        return tuple(None if g is None else g / self.times for g in gradients)
+
+    def _after(self, returned: Gradients, _: Gradients) -> Gradients | None:
+        if not self._inside or self._inside[-1] is not self:
+            return None  # a loss: what it starts from is no row's
+        self._inside.pop()
+        if self.repeats:
+            return None
+        return tuple(None if g is None else g * self.times for g in returned)
+
+
+def _of_rows(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient.dim() > 0
+
+
+def _multiplied(roots: Any, given: Any, times: int) -> list[Any]:
+    """The gradients that a pass starts from, multiplied."""
+    roots = [roots] if isinstance(roots, torch.Tensor) else [*roots]
+    listed = [given] * len(roots) if given is None or isinstance(given, torch.Tensor) else [*given]
+    return [
+        times * (torch.ones_like(root) if g is None else g)
+        for root, g in zip(roots, listed, strict=True)
+    ]
+
+
+def _scripts_own(roots: Any) -> Iterator[Any]:
+    """The nodes below these roots whose functions are neither torch's nor dream's."""
+    left = [x.grad_fn for x in ([roots] if isinstance(roots, torch.Tensor) else [*roots])]
+    seen: set[Any] = set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        left += [after for after, _ in node.next_functions]
+        if isinstance(node, BackwardCFunction):
+            made = str(getattr(node, FUNCTION).__module__).partition(".")[0]
+            if made not in ("torch", "dream"):
+                yield node

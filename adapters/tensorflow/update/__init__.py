@@ -1,1 +1,0 @@
-"""How an update is made, where that is not the plain mean of gradients."""

@@ -1,0 +1,95 @@
+"""Attributes of other people's classes and modules, replaced for a while, and where else these are
+bound; and values of context variables, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from types import ModuleType
+from typing import Any, TypeVar, final
+
+_INHERITED: Any = object()
+"""Stands for what an owner had of a base class's."""
+
+
+@final
+class Patches:
+    """A list of replacements, applied and taken back together."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        own = vars(owner).get(name, _INHERITED)  # as it lies there, a classmethod unbound
+        self._originals.append((owner, name, own))
+        setattr(owner, name, value)
+
+    def replace_bound(self, owner: Any, name: str, value: Any, home: str) -> None:
+        """Replace a function also where the script and its libraries have it by name, as `bound_to`
+        finds them. home: the package it is from."""
+        original = getattr(owner, name)
+        for place, known_as in ((owner, name), *bound_to([original], home)[id(original)]):
+            self.replace(place, known_as, value)
+
+    def restore(self) -> None:
+        """Put the originals back, last first."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+def first_use(places: Iterable[tuple[Any, str]], found: Callable[[], None]) -> Callable[[], None]:
+    """Have `found` called before one of the functions runs for the first time. Returns what ends
+    that. places: (owner, name) of each."""
+    patches = Patches()
+
+    def watched(owner: Any, name: str) -> Callable[..., Any]:
+        @wraps(getattr(owner, name))
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            patches.restore()
+            found()
+            return getattr(owner, name)(*args, **kwargs)
+
+        return wrapped
+
+    for owner, name in places:
+        patches.replace(owner, name, watched(owner, name))
+    return patches.restore
+
+
+T = TypeVar("T")
+Bound = list[tuple[ModuleType, str]]
+
+
+def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
+    """Return the (module, name) that stand for each function, by the function's id, in the script
+    and its libraries. home: the package they are from, which keeps its own.
+
+    All of them in one pass: there are some hundred thousand names.
+    """
+    found: dict[int, Bound] = {id(function): [] for function in functions}
+    for package, module in [*sys.modules.items()]:
+        if not isinstance(module, ModuleType) or package.partition(".")[0] in (home, "dream"):
+            continue
+        names = vars(module).copy()  # another thread may import meanwhile
+        if not found.keys().isdisjoint(map(id, names.values())):
+            for name, value in names.items():
+                if id(value) in found:
+                    found[id(value)].append((module, name))
+    return found
+
+
+@contextmanager
+def value_set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside, a context variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

@@ -1,0 +1,48 @@
+"""Python's and NumPy's generators: what tells one state from another, and how to go on from one."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Any
+
+import numpy as np
+
+
+def python_word() -> int:
+    """Return a number for the state of Python's generator, alike in every process."""
+    return hash(random.getstate()[1]) & 0xFFFFFFFF  # of integers
+
+
+def numpy_words() -> tuple[Any, ...]:
+    """Return what tells one state of NumPy's generator from another."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return zlib.crc32(np.asarray(keys).tobytes()), *rest
+
+
+def numpy_is_seeded() -> bool:
+    """Whether the script has seeded NumPy's generator: it keeps no sequence of seeds then."""
+    found: Any = np.random
+    return getattr(found.get_bit_generator(), "seed_seq", None) is None
+
+
+def python_state() -> list[Any]:
+    """Return the state of Python's generator, as plain values."""
+    return list(random.getstate())
+
+
+def numpy_state() -> list[Any]:
+    """Return the state of NumPy's generator, as plain values."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return [np.asarray(keys), *rest]
+
+
+def go_on_in_python(state: list[Any]) -> None:
+    """Have Python's generator go on from a state."""
+    version, words, gauss = state
+    random.setstate((version, tuple(words), gauss))
+
+
+def go_on_in_numpy(state: list[Any]) -> None:
+    """Have NumPy's generator go on from a state."""
+    np.random.set_state(("MT19937", *state))

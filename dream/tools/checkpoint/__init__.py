@@ -1,1 +1,0 @@
-"""`dream checkpoint`: what a folder of checkpoints holds, whether it is whole, and conversions."""
