@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras_cases import BATCH, TF, Pairs, arrays, compiled, loss, net
+from keras_cases import BATCH, Pairs, arrays, compiled, loss, net
 
 import dream
 
@@ -23,9 +23,6 @@ def _data(kind: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (Pairs(*arrays(SAMPLES)),), {"shuffle": True}
     shuffle = {"arrays": True, "arrays_in_batches": "batch", "arrays_in_order": False}[kind]
     return arrays(SAMPLES), {"shuffle": shuffle, "batch_size": BATCH}
-
-
-FITS = ("arrays", "arrays_in_batches", "arrays_in_order", "python_dataset")
 
 
 class Stop(keras.callbacks.Callback):
@@ -86,9 +83,11 @@ class Count(keras.callbacks.Callback):
         self.batches[-1] += 1
 
 
-def _each(options: dict[str, Any], act: Callable[[str, Any], Any]) -> dict[str, Any]:
+def _each(
+    kinds: Sequence[str], options: dict[str, Any], act: Callable[[str, Any], Any]
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for kind in (*FITS, "restored", *(("dataset",) if TF else ())):
+    for kind in kinds:
         with dream.strategy("mirrored", seed=SEED, **options) as strategy:
             try:
                 found[kind] = act(kind, strategy)
@@ -97,7 +96,7 @@ def _each(options: dict[str, Any], act: Callable[[str, Any], Any]) -> dict[str, 
     return found
 
 
-def whole(options: dict[str, Any]) -> dict[str, Any]:
+def whole(kinds: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
     """In one go."""
 
     def act(kind: str, strategy: Any) -> Any:
@@ -107,10 +106,10 @@ def whole(options: dict[str, Any]) -> dict[str, Any]:
         figures = _fit("arrays" if kind == "restored" else kind, model)
         return {"weights": model.get_weights(), **figures}
 
-    return _each(options, act)
+    return _each(kinds, options, act)
 
 
-def begin(options: dict[str, Any], folder: str) -> dict[str, Any]:
+def begin(kinds: Sequence[str], options: dict[str, Any], folder: str) -> dict[str, Any]:
     """An epoch and half of one, and what is kept then."""
 
     def act(kind: str, strategy: Any) -> Any:
@@ -124,10 +123,12 @@ def begin(options: dict[str, Any], folder: str) -> dict[str, Any]:
         after = strategy.data_state(model)
         return {**stop.kept, "after": after, **figures}
 
-    return _each(options, act)
+    return _each(kinds, options, act)
 
 
-def go_on(options: dict[str, Any], kept: dict[str, Kept], folder: str) -> dict[str, Any]:
+def go_on(
+    kinds: Sequence[str], options: dict[str, Any], kept: dict[str, Kept], folder: str
+) -> dict[str, Any]:
     """The rest."""
 
     def act(kind: str, strategy: Any) -> Any:
@@ -142,7 +143,7 @@ def go_on(options: dict[str, Any], kept: dict[str, Kept], folder: str) -> dict[s
             figures = _fit(kind, model)
         return {"weights": model.get_weights(), **figures}
 
-    return _each(options, act)
+    return _each(kinds, options, act)
 
 
 def _backup(folder: str) -> Any:

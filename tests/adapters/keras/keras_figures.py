@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras_launching
@@ -10,27 +10,74 @@ import numpy as np
 import pytest
 from keras_launching import Cell
 
+import dream
+
 _EXHAUSTIVE = pytest.mark.exhaustive
-CELLS = [
-    Cell("torch", 2),
-    Cell("tensorflow", 2),
-    pytest.param(Cell("torch", 3), marks=_EXHAUSTIVE),
-    pytest.param(Cell("tensorflow", 3), marks=_EXHAUSTIVE),
-    pytest.param(Cell("tensorflow", 1, 2), marks=_EXHAUSTIVE),
-]
+CELLS = [Cell("torch", 2), Cell("tensorflow", 2)]
+DEVICES = Cell("tensorflow", 1, 2)
+FURTHER = [Cell("torch", 3), Cell("tensorflow", 3), DEVICES]
 DIVERGES = {"callbacks_that_watch_the_logs": 2e-5}
 """Its loss comes to 48, on one device too: rounding grows with it."""
 
 Ranks = list[dict[str, Any]]
 
 
-def ranks_of(module: str, names: Sequence[str], cells: Sequence[Any] = CELLS) -> Callable[..., Any]:
+def over(
+    names: Sequence[str], *, held: Collection[str] = (), devices: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Decorator: a test of `ranks` and a name is run for each cell and each case. held: cases that
+    TensorFlow, where each takes seconds, leaves to `make exhaustive`, since others hold them there;
+    devices: those that two devices in one process are asked always."""
+
+    def marks(cell: Cell, name: str) -> Any:
+        spared = cell.backend == "tensorflow" and name in held
+        more = cell in FURTHER and not (cell == DEVICES and name in devices)
+        return _EXHAUSTIVE if spared or more else ()
+
+    pairs = [
+        pytest.param(cell, name, id=f"{cell}-{name}", marks=marks(cell, name))
+        for cell in (*CELLS, *FURTHER)
+        for name in names
+    ]
+    return pytest.mark.parametrize(("ranks", "name"), pairs, indirect=["ranks"])
+
+
+def asked(request: pytest.FixtureRequest) -> list[str]:
+    """The names that a module's collected tests ask of what a fixture is made for."""
+    calls = (
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    )
+    mine = [call for call in calls if call.get(request.fixturename) == request.param]
+    return list(dict.fromkeys(call["name"] for call in mine if "name" in call))
+
+
+_ENDED: dict[Any, Any] = {}
+
+
+def once(key: Any, act: Callable[[], Any]) -> Any:
+    """What `act` gives, or dream's error that it ends in: the first time, and ever after. A fixture
+    that has its parameter from `over` is made for each test."""
+    if key not in _ENDED:
+        try:
+            _ENDED[key] = act()
+        except dream.DreamError as error:
+            _ENDED[key] = error
+    if isinstance(_ENDED[key], dream.DreamError):
+        raise _ENDED[key]
+    return _ENDED[key]
+
+
+def ranks_of(module: str) -> Callable[..., Any]:
     """A fixture: what a module's cases ended with on each rank, once for each cell."""
 
-    @pytest.fixture(scope="module", params=cells, ids=str, name="ranks")
+    @pytest.fixture(name="ranks")
     def ranks(request: pytest.FixtureRequest) -> Ranks:
         cell: Cell = request.param
-        return keras_launching.call(cell, module, "run", "mirrored", cell.options, list(names))
+        given = ("run", "mirrored", cell.options, asked(request))
+        found: Ranks = once((module, cell), lambda: keras_launching.call(cell, module, *given))
+        return found
 
     return ranks  # type: ignore[no-any-return]  # pytest's own kind
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -317,3 +319,20 @@ def order_of_epochs(options: dict[str, Any]) -> dict[str, Any]:
         model.fit(x, y, batch_size=3, verbose=0)
     model.fit(x, y, batch_size=3, epochs=6, initial_epoch=5, verbose=0)
     return {"plain": float(plain.get_weights()[0]), "dream": float(model.get_weights()[0])}
+
+
+def kept(options: dict[str, Any], ways: Sequence[bool]) -> dict[Any, Any]:
+    """What each of the above gives, or what it raised: a fault is its own alone. ways: of drawing,
+    by hand or not."""
+    acts: dict[Any, Callable[[], Any]] = {
+        "left_behind": partial(left_behind, options),
+        "order_of_epochs": partial(order_of_epochs, options),
+        **{way: partial(draws_of_micro_batches, options, way) for way in ways},
+    }
+    found: dict[Any, Any] = {}
+    for name, act in acts.items():
+        try:
+            found[name] = act()
+        except Exception:
+            found[name] = traceback.format_exc()
+    return found

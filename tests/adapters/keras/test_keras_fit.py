@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ranks_of
-from keras_launching import CELLS
+from keras_figures import assert_as_on_one_device, assert_every_case_is_run, over, ranks_of
 
 NAMES = [
     "own_train_step",
@@ -26,10 +25,24 @@ NAMES = [
     "nested_inputs_and_callable_loss",
 ]
 pytestmark = pytest.mark.slow
-ranks = ranks_of("keras_cases", NAMES, CELLS)
+ranks = ranks_of("keras_cases")
+HELD = {
+    "validation_split": "convnet of test_keras_scripts",
+    "scaled_losses": "clip_norm_with_a_scaled_loss of the contract",
+    "a_schedule_by_name_of_optimizer": "a_schedule_of_the_learning_rate of test_keras_steps",
+    "batch_by_batch": "batches_by_hand of test_keras_steps",
+    "tensorflow_dataset": "dataset_of_the_users of the contract, frameworks_own_data of scripts",
+}
+DEVICES = (
+    "own_train_step",
+    "metrics_of_many_kinds",
+    "steps_per_epoch",
+    "several_steps_an_execution",
+    "python_generator",
+)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over(NAMES, held=HELD, devices=DEVICES)
 def test_figures_are_those_of_one_device(ranks: list[dict[str, Any]], name: str) -> None:
     assert_as_on_one_device(ranks, name)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ranks_of
+from keras_figures import assert_as_on_one_device, assert_every_case_is_run, over, ranks_of
 
 NAMES = [
     "coder_with_its_own_metrics",
@@ -29,10 +29,14 @@ NAMES = [
     "datasets_of_unknown_length",
 ]
 pytestmark = pytest.mark.slow
-ranks = ranks_of("keras_steps", NAMES)
+ranks = ranks_of("keras_steps")
+HELD = {
+    "fit_after_a_refused_fit": "what is refused never comes to the backend",
+    "global_norms": "global_clipnorm of the contract",
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over(NAMES, held=HELD)
 def test_figures_are_those_of_one_device(
     request: pytest.FixtureRequest, ranks: list[dict[str, Any]], name: str
 ) -> None:
