@@ -22,6 +22,7 @@ from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep
+from dream.checkpoint.leaving import Notice
 from dream.cluster import settings
 from dream.data import tracked
 from dream.mixed.resync import Resync
@@ -34,9 +35,17 @@ _WRITERS = (
 )
 
 
-def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | None) -> Any:
+def saves(given: Any) -> bool:
+    """Whether a fit with these callbacks is saved, by one of them or for the launcher."""
+    asked = [each.path for each in listed(given) if isinstance(each, Checkpoint)]
+    return any(path is not None for path in (*asked, settings.checkpoints().folder))
+
+
+def for_fit(
+    given: Any, engine: Engine, progress: FitProgress, resync: Resync | None, notice: Notice
+) -> Any:
     """Add dream's callbacks to a fit's on this rank. given: None, a callback, a list or a
-    CallbackList."""
+    CallbackList. notice: hears whether the fit is to leave."""
     users = listed(given)
     backups = [c for c in users if isinstance(c, keras.callbacks.BackupAndRestore)]
     for backup in backups:
@@ -49,7 +58,10 @@ def for_fit(given: Any, engine: Engine, progress: FitProgress, resync: Resync | 
         ours.append(Resynchronise(resync))
     asked = [c for c in users if isinstance(c, Checkpoint)] or _by_launcher(progress, users)
     others = [c for c in users if not isinstance(c, Checkpoint)]
-    ours += [FitSaver(each, engine, progress, others) for each in asked if each.path is not None]
+    savers = [FitSaver(each, engine, progress, others, notice) for each in asked if each.path]
+    if not savers:
+        notice.rest()
+    ours += savers
     return joined(given, ours, before=[counting])
 
 

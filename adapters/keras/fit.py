@@ -25,6 +25,8 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep
 from dream.adapters.keras.randomness.start import seed_of_order
 from dream.adapters.keras.update.drift import guard_of
+from dream.checkpoint.leaving import Notice
+from dream.cluster import settings
 from dream.data.alike import Looks
 from dream.mixed.resync import Resync
 
@@ -55,12 +57,25 @@ class FitState:
 
 
 def fit(model: Any, state: FitState, given: Arguments) -> Any:
+    """Fit; a fit that is saved hears from here on that it is to leave: models are built and
+    compiled before the first step."""
+    notice = Notice(settings.end_of_time())
+    if callbacks.saves(given["callbacks"]):
+        notice.listen()
+    try:
+        return _fit(model, state, given, notice)
+    finally:
+        notice.rest()
+
+
+def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     engine, progress = state.engine, state.progress
     checks.check_own_loop(model, "fit", engine)
     split_validation(given)
     optimizer.take_all(model, engine)
     if not engine.steps and _in_own_order(given["x"]):
         progress.begin_unordered(type(given["x"]).__name__)
+        notice.rest()
         return type(model).fit(model, **given)
     steps = given["steps_per_epoch"]
     seed = engine.seed
@@ -85,7 +100,9 @@ def fit(model: Any, state: FitState, given: Arguments) -> Any:
     progress.metrics = partial(consistency.metric_values, model)
     _give(given, source, engine)
     given.update(class_weight=None, shuffle=False)
-    given["callbacks"] = callbacks.for_fit(given["callbacks"], engine, progress, state.resync)
+    given["callbacks"] = callbacks.for_fit(
+        given["callbacks"], engine, progress, state.resync, notice
+    )
     history = type(model).fit(model, **given)
     if state.guard is not None:
         state.guard.compare(model)

@@ -138,7 +138,9 @@ def hyperparameters(optimizers: Sequence[Any]) -> dict[str, str]:
 
 
 def _plain(value: object) -> str:
-    """Say a value without numbers that Keras counts objects by, or places in memory."""
+    """Say a value without names, numbers that Keras counts objects by, or places in memory."""
+    if isinstance(value, dict):  # an optimizer in another, a schedule
+        return repr({key: _plain(each) for key, each in value.items() if key != "name"})
     return unnumbered(re.sub(r" at 0x\w+", "", repr(value)))
 
 

@@ -22,6 +22,8 @@ from dream.adapters.keras.consistency import statistics_of
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
+from dream.checkpoint.leaving import Notice
+from dream.cluster import settings
 from dream.collectives import Communicator
 from dream.parameter_server.leases import Lease
 from dream.update.local_sgd import AveragingSchedule, Schedule
@@ -208,7 +210,8 @@ class AveragedSteps:
     def saver(self, asked: Any, progress: FitProgress, users: list[Any]) -> Any:
         alone = self._averaged if self._engine.parts > 1 else None
         held = KerasCheckpointer(self._engine, alone)
-        return FitSaver(asked, self._engine, progress, users, held)
+        notice = Notice(settings.end_of_time())
+        return FitSaver(asked, self._engine, progress, users, notice, held)
 
     def finish(self, model: Any) -> None:
         model.optimizer.finalize_variable_values(model.trainable_variables)

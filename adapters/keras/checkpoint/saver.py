@@ -25,7 +25,6 @@ from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import CheckpointContent as Content
 from dream.checkpoint.leaving import Agreed, Notice, StepEnds, leave
 from dream.checkpoint.saves import Saves
-from dream.cluster import settings
 
 _FIT = "fit"
 _fits: dict[Path, list[ref[Any]]] = {}
@@ -39,10 +38,10 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
 
     def __init__(
         self, asked: Checkpoint, engine: Engine, progress: FitProgress, users: Sequence[Any],
-        alone: KerasCheckpointer | None = None,
+        notice: Notice, alone: KerasCheckpointer | None = None,
     ) -> None:  # fmt: skip
-        """alone: what saves replicas that step alone, at the ends of epochs: metrics are each
-        one's own within."""
+        """notice: hears whether the fit is to leave. alone: what saves replicas that step alone, at
+        the ends of epochs: metrics are each one's own within."""
         super().__init__()
         if alone is not None and isinstance(asked.every, int):
             raise Unsupported(
@@ -54,8 +53,8 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         assert asked.path is not None
         self._path = asked.path
         self._asked, self._engine, self._progress = asked, engine, progress
-        self._notice = Notice(settings.end_of_time())
-        self._notice.listen()  # Keras may compile before training begins
+        self._notice = notice
+        notice.listen()
         self._commits = Commits(engine.readers, self._path)
         self._ends = StepEnds(engine.readers, self._notice, asked.seconds, self._commits)
         self._others = OtherCallbacks(users)
