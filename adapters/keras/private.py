@@ -201,9 +201,12 @@ def rehearsal(model: Any) -> Iterator[None]:
         {n: v for n, v in vars(layer).items() if type(v) in (int, float)} for layer in layers
     ]
     kept = [(list(layer._losses), set(layer._loss_ids)) for layer in layers]
-    values = [(v, v.value) for v in model.variables if not v.trainable]  # a tape watches those
+    values = [(v, v.value) for v in model.variables if not v.trainable]
+    trained = [(v, v.value) for v in model.trainable_variables]  # not copies: a tape watches those
     try:
-        with keras.StatelessScope(state_mapping=values, collect_losses=True):
+        with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
+            for pair in trained:
+                scope.add_update(pair)
             yield
     finally:
         for layer, (losses, ids), own in zip(layers, kept, numbers, strict=True):

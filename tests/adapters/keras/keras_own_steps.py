@@ -94,6 +94,7 @@ OWN: dict[str, Loss] = {
     "mean": lambda *given: ops.mean(_squares(*given)),
     "noisy mean": lambda model, x, y: ops.mean(_squares(model, x, y + _noise(x))),
     "compiled": lambda model, x, y: model.compute_loss(x, y, model(x, training=True)),
+    "penalised": lambda model, x, y: ops.mean(_squares(model, x, y)) + sum(model.losses),
     "sum": lambda *given: ops.sum(_squares(*given)),
     "masked": lambda model, x, y: ops.sum(_squares(model, x, y) * x[:, :1]) / ops.sum(x[:, :1]),
     "coupled": lambda model, x, y: ops.max(_squares(model, x, y)),
@@ -113,7 +114,8 @@ def said_of_all() -> dict[str, str]:
 
 def _own(loss: Loss) -> Any:
     seen = keras.Input((WIDTH,))
-    hidden = layers.Dropout(0.3)(layers.BatchNormalization()(layers.Dense(5, "tanh")(seen)))
+    first = layers.Dense(5, "tanh", kernel_regularizer="l2")(seen)
+    hidden = layers.Dropout(0.3)(layers.BatchNormalization()(first))
     made = OwnStep(seen, layers.Dense(1)(hidden))
     made.own_loss = loss
     made.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(reduction="sum"))

@@ -13,7 +13,7 @@ SAID = {
     "state False": "kept is a state that",
     "metric False": "metric worst is more than a sum",
 }
-QUIET = ("mean", "noisy mean", "compiled", "state True", "metric True")
+QUIET = ("mean", "noisy mean", "penalised", "compiled", "state True", "metric True")
 
 
 @pytest.fixture(
