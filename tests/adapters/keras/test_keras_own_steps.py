@@ -18,7 +18,10 @@ QUIET = ("mean", "noisy mean", "penalised", "compiled", "state True", "metric Tr
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(c, marks=[pytest.mark.exhaustive] * (c.devices > 1)) for c in CELLS],
+    params=[
+        pytest.param(c, marks=[pytest.mark.exhaustive] * (c.devices > 1 or c.backend == "torch"))
+        for c in CELLS
+    ],
     ids=str,
 )
 def said(request: pytest.FixtureRequest) -> dict[str, str]:
