@@ -39,14 +39,14 @@ files = []
 caller = threading.Thread(target=waiting)
 caller.start(); caller.join()
 from pathlib import Path
-from dream.adapters.keras.hooks import RULES
+from dream.adapters.keras.hooks import PHASE_RULES
 def lost(rule):
     place = Path(rule.place)
     files = list(place.rglob("*.py")) if place.is_dir() else [place]
     text = "".join(file.read_text() for file in files if file.exists())
     return not text or any(f"def {name}(" not in text for name in rule.functions)
 print(json.dumps({
-    "phases": [str(rule) for rule in (*private.phases(), *RULES) if lost(rule)],
+    "phases": [str(rule) for rule in (*private.phases(), *PHASE_RULES) if lost(rule)],
     "release": tf.__version__,
     "waits": sorted({f.rsplit("/", 1)[1] for f in files if f in private.waiting_files()}),
     "resource": isinstance(tf.Variable(1.0), private.ResourceVariable),
