@@ -10,8 +10,6 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -384,20 +382,6 @@ def is_number(kept: torch.Tensor) -> bool:
 
 
 _NARROW = torch.tensor(0, dtype=torch.int32)
-
-
-def event_writers() -> tuple[Any, str]:
-    """Return where SummaryWriter gets the writer of its file, each time that it writes."""
-    return sys.modules["torch.utils.tensorboard.writer"].SummaryWriter, "_get_file_writer"
-
-
-def drop_event_file(writer: Any) -> None:
-    """Close a file of events that another rank writes too, and remove it."""
-    writer.close()
-    file = Path(writer.event_writer._file_name)
-    file.unlink(missing_ok=True)
-    with suppress(OSError):  # it has other files
-        file.parent.rmdir()
 
 
 def worker_info() -> tuple[Any, str, Any]:

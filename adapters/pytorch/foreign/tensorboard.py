@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dream._framework import ImportWatch
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch.foreign import private
 from dream.adapters.pytorch.hooks import Patches
 from dream.files import saves
 from dream.files.saves import SavedPaths
