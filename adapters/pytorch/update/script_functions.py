@@ -14,14 +14,12 @@ from functools import wraps
 from typing import Any, final
 
 import torch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, Function
 
 from dream.adapters.pytorch.private import FUNCTION
 
 Gradients = tuple[Any, ...]
-_FIRST = 8
-"""Backward passes whose whole graph is looked through; from then on every time that their number
-has doubled, until a function of the script's is found."""
+_OTHERS = ("torch", "dream")
 
 
 @final
@@ -31,7 +29,7 @@ class ScriptFunctions:
 
     def __init__(self, times: Callable[[], int]) -> None:
         self._times = times
-        self._passes, self._found = 0, False
+        self._classes, self._some = 0, False
         self._inside: list[_Undone] = []
 
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
@@ -45,8 +43,7 @@ class ScriptFunctions:
                 times = self._inside[-1].times
                 run(tensors, _multiplied(tensors, grad_tensors, times), *args, **kwargs)
                 return
-            self._passes += 1
-            if not (self._found or self._passes <= _FIRST or self._passes.bit_count() == 1):
+            if not self._are_there():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
             with self._undone(tensors):
@@ -54,11 +51,18 @@ class ScriptFunctions:
 
         return backward
 
+    def _are_there(self) -> bool:
+        """Whether there are such classes at all: a graph is looked through only where there are,
+        and then in each pass, since a script may come to use them at any time."""
+        classes = len(Function.__subclasses__())
+        if classes != self._classes:
+            self._classes, self._some = classes, any(map(_is_scripts, _below(Function)))
+        return self._some
+
     @contextmanager
     def _undone(self, roots: Any) -> Iterator[None]:
         times = self._times()
         nodes = [] if times == 1 else [*_scripts_own(roots)]
-        self._found = self._found or bool(nodes)
         handles = [handle for node in nodes for handle in _Undone(times, self._inside).put(node)]
         try:
             yield
@@ -118,7 +122,15 @@ def _scripts_own(roots: Any) -> Iterator[Any]:
             continue
         seen.add(node)
         left += [after for after, _ in node.next_functions]
-        if isinstance(node, BackwardCFunction):
-            made = str(getattr(node, FUNCTION).__module__).partition(".")[0]
-            if made not in ("torch", "dream"):
-                yield node
+        if isinstance(node, BackwardCFunction) and _is_scripts(getattr(node, FUNCTION)):
+            yield node
+
+
+def _is_scripts(function: type[Any]) -> bool:
+    return str(function.__module__).partition(".")[0] not in _OTHERS
+
+
+def _below(kind: type[Any]) -> Iterator[type[Any]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)

@@ -179,6 +179,22 @@ def functions_that_compute_again() -> torch.Tensor:
     return _by_squares(OfFunctions(again=True))
 
 
+def functions_that_come_late() -> torch.Tensor:
+    """Used from the tenth pass on, as after a warm-up."""
+    torch.manual_seed(1)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    passes = 0
+    for _ in range(2):
+        for x, _ in loader():
+            passes += 1
+            optimizer.zero_grad()
+            hidden = model[1](model[0](x))
+            model[2](clip(hidden) if passes > 9 else hidden).square().mean().backward()
+            optimizer.step()
+    return weights(model)
+
+
 def modules_with_bounds() -> torch.Tensor:
     """Full hooks of modules, before and after."""
     model = net()
@@ -199,6 +215,7 @@ LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     clamped_activations,
     functions_with_bounds,
     functions_that_compute_again,
+    functions_that_come_late,
     modules_with_bounds,
 )
 
