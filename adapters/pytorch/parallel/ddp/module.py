@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Sequence
 from operator import add, attrgetter
 from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -97,6 +99,15 @@ def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[...
 
 
 _requires_grad = attrgetter("requires_grad")
+_joined: WeakSet[DdpModule] = WeakSet()
+
+
+@atexit.register
+def _let_go_of_groups() -> None:
+    """A reducer that is the last to hold a process group waits for the group's threads with
+    Python's lock in its hand, and they may be waiting for that lock (torch's issue 56297)."""
+    for module in [*_joined]:
+        module.release()
 
 
 @final
@@ -340,6 +351,7 @@ class DdpModule(DistributedModule, Bearer):
         if self._settings.once is not None:
             self.copy = self._settings.once.take(self.trained)
             return
+        _joined.add(self)
         self._ddp = self._settings.wrap(self._runner, taken)
         self._forward = forward_of(self._ddp, self._runner)
         if not self._ddp.find_unused_parameters:
