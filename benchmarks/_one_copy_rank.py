@@ -88,4 +88,5 @@ def write(out: str, seconds: float, model: nn.Module, before: int, states: int) 
         Path(out).write_text(json.dumps([seconds, float(grown) / (weights * (1 + states))]))
 
 
-main()
+if __name__ == "__main__":
+    main()

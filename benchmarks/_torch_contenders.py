@@ -49,10 +49,12 @@ def plain(work: Work) -> Contender:
     return Contender(model, loader, partial(work.loop, model, work.optimizer(model)))
 
 
-def raw_ddp(work: Work) -> Contender:
+def raw_ddp(work: Work, *, compiled: bool = False) -> Contender:
+    """compiled: as torch's pages have it, over DDP, whose own optimiser cuts the graph."""
     model = work.build()
     ddp = DistributedDataParallel(model)
-    return Contender(model, _dealt(work), partial(work.loop, ddp, work.optimizer(ddp)))
+    called = torch.compile(ddp) if compiled else ddp
+    return Contender(model, _dealt(work), partial(work.loop, called, work.optimizer(ddp)))
 
 
 def accelerate(work: Work, *, split: bool = False) -> Contender:
@@ -86,13 +88,14 @@ def fabric(work: Work) -> Contender:
     )
 
 
-def dream_loop(work: Work, *, reduction: str = "auto") -> Contender:
+def dream_loop(work: Work, *, reduction: str = "auto", compiled: bool = False) -> Contender:
     """The block, and the user's own loop."""
     with dream.strategy("mirrored", reduction=reduction):
         model = work.build()
+        called = torch.compile(model) if compiled else model
         optimizer = work.optimizer(model)
         loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)
-    return Contender(model, loader, partial(work.loop, model, optimizer))
+    return Contender(model, loader, partial(work.loop, called, optimizer))
 
 
 def dream_step(work: Work, *, reduction: str = "auto") -> Contender:

@@ -58,6 +58,17 @@ def memory() -> dict[str, Make]:
     return beside("raw DDP", c.raw_ddp, "shared_memory")
 
 
+def compiled() -> dict[str, Make]:
+    """Models under torch.compile, on gloo, and in shared memory."""
+    raw = partial(c.raw_ddp, compiled=True)
+    return {
+        "compiled raw DDP": raw,
+        "compiled raw DDP again": raw,
+        "dream, gloo": partial(c.dream_loop, reduction="gloo", compiled=True),
+        "dream, shared memory": partial(c.dream_loop, reduction="shared_memory", compiled=True),
+    }
+
+
 def beside(name: str, raw: Make, reduction: str) -> dict[str, Make]:
     """dream on `reduction` beside `raw`: the baseline, then the baseline again, the noise."""
     return {
@@ -68,7 +79,9 @@ def beside(name: str, raw: Make, reduction: str) -> dict[str, Make]:
     }
 
 
-FAMILIES: dict[str, Callable[[], dict[str, Make]]] = {"gloo": gloo, "ring": ring, "memory": memory}
+FAMILIES: dict[str, Callable[[], dict[str, Make]]] = {
+    "gloo": gloo, "ring": ring, "memory": memory, "compiled": compiled,
+}  # fmt: skip
 
 
 def compare(makes: dict[str, Make], work: Work, *, loading: bool, rounds: int) -> Times:

@@ -56,6 +56,10 @@ def memory(asked: Namespace) -> Tables:
     return _torch("memory", asked)
 
 
+def compiled(asked: Namespace) -> Tables:
+    return _torch("compiled", asked)
+
+
 def keras(asked: Namespace) -> Tables:
     from _keras_steps import compare
 
@@ -77,6 +81,7 @@ FAMILIES: dict[str, Callable[[Namespace], Tables]] = {
     "gloo": gloo,
     "memory": memory,
     "ring": ring,
+    "compiled": compiled,
     "keras": keras,
     "keras_ranks": keras_ranks,
 }
@@ -84,6 +89,7 @@ NEEDS = {
     "gloo": "torch",
     "memory": "torch",
     "ring": "horovod",
+    "compiled": "torch",
     "keras": "tensorflow",
     "keras_ranks": "horovod",
 }
