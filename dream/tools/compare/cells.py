@@ -180,12 +180,12 @@ DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "model_parallel:split=tensor": _TWO,
         "model_parallel:split=pipeline": _TWO,
         "local_sgd": _TWO,
-        "parameter_server": _TWO,
+        "parameter_server:staleness=4": _TWO,
     }
 )
 """Strategies that are compared where none is named, and in which frameworks. Not among them: what
 is `mirrored` by another name (`data_parallel` too on TensorFlow), and `hybrid`, which takes
-four."""
+four. Workers that a busy machine keeps far apart may not learn at all: these have a bound."""
 
 
 def check_cells(frameworks: Iterable[str], strategies: Iterable[str], n: int) -> None:
