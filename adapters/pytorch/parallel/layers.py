@@ -26,7 +26,7 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
     results,
     submit,
 )
-from dream.adapters.pytorch.parallel.replicas.train import Scored, Team
+from dream.adapters.pytorch.parallel.replicas.train import Team
 from dream.adapters.pytorch.parallel.sharding.graph import (
     ForwardCall,
     LayerSequence,
@@ -186,10 +186,6 @@ class DeviceGrid(Team):
         copied = connected(places) if torch.is_grad_enabled() else map(leaf, places)
         return [module, *(copy_of(module, each) for each in copied)]
 
-    def leaves(self, scored: Scored, index: int) -> Scored:
-        place = self._place_in(index, scored.model, "model.")
-        return copy_of(scored, leaf(place)) if index else scored
-
     def scatter(self, batch: Any) -> list[Any]:
         return primitives.scatter(batch, [torch.device("cpu")] * self.size)
 
@@ -208,17 +204,19 @@ class DeviceGrid(Team):
         home = next(iter(tree_leaves(call.tensors)), torch.zeros(())).device
         return tree_map(lambda x: x.to(home) if isinstance(x, torch.Tensor) else x, output)
 
-    def apply(self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any]) -> list[Any]:
+    def apply(
+        self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any], first: int = 0
+    ) -> list[Any]:
         if len(parts) == 1:
             return [functions[0](*parts[0])]
         return results(
             [
-                submit(f"dream-row-{index}", self._rows[index][0].device, partial(act, *part))
-                for index, (act, part) in enumerate(zip(functions, parts, strict=True))
+                submit(f"dream-row-{row}", self._rows[row][0].device, partial(act, *part))
+                for row, (act, part) in enumerate(zip(functions, parts, strict=True), first)
             ]
         )
 
-    def _place_in(self, row: int, model: nn.Module, prefix: str = "") -> Place:
-        """Return where a copy in a row lies. prefix: of the model's names in what is copied."""
+    def _place_in(self, row: int, model: nn.Module) -> Place:
+        """Return where a copy in a row lies."""
         placement, devices = self.settle(model), self._rows[row]
-        return lambda name: devices[placement.device_of(name.removeprefix(prefix))].device
+        return lambda name: devices[placement.device_of(name)].device

@@ -33,7 +33,7 @@ from dream.data.partition import Share
 _WATCHED = 2
 """Calls of a model at whose end it is seen whether anything unknown has drawn."""
 
-_DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 patches = DrawPatches(standing_for)
 
@@ -49,7 +49,7 @@ class _Seen:
         self.calls = 0
         self.told = False
         self.memory = RowMemory()
-        self.drops = any(isinstance(m, _DROPS) for m in module.modules())
+        self.drops = any(isinstance(m, DROPS) for m in module.modules())
         self.drew = self.quiet = self.put = self.forked = False
         self.before: State | None = None
         self.passes = -1
@@ -204,7 +204,7 @@ class CallDraws:
         if self._in_step is None or self._in_step.apart:
             yield
             return
-        drops = (isinstance(m, _DROPS) and m.p > 0 for m in module.modules())
+        drops = (isinstance(m, DROPS) and m.p > 0 for m in module.modules())
         if not self._local and any(drops):
             self._say(f"dropout of {type(module).__name__} is drawn by {what}")
         current.fork(self._in_step.ranks.rank)

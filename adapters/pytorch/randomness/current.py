@@ -9,6 +9,7 @@ from zlib import crc32
 
 import torch
 
+from dream._errors import Unsupported
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 
@@ -70,13 +71,15 @@ class Current:
     """The draws of the call that runs, and of the loop around it.
 
     call: the rows of the call that runs; last: those of the one before, which a backward pass may
-    repeat. memory: of the model that is called. outside: gives those of the batch that the loop
-    holds, for (a shape that it may have, the tensor that is drawn for, the operation).
+    repeat. memory: of the model that is called. divided: the last call was of several parts of a
+    batch, one after the other. outside: gives the rows of the batch that the loop holds, for (a
+    shape that it may have, the tensor that is drawn for, the operation).
     """
 
     def __init__(self) -> None:
         self.call: Rows | None = None
         self.last: Rows | None = None
+        self.divided = False
         self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
         self.forks = 0
@@ -91,11 +94,29 @@ class Current:
         """The rows of the call that a draw is part of; None where it is of none."""
         if self.call is not None:
             return self.call
-        return self.last if self.last is not None and recomputing() else None
+        if self.last is None or not recomputing():
+            return None
+        if self.divided:
+            raise Unsupported(
+                "A backward pass draws again what a part of the batch drew, and cannot tell which. "
+                "Received: torch.utils.checkpoint around random draws, in a loop over a model on "
+                "several devices. Say recompute=True, use strategy.train_step, or 'mirrored'."
+            )
+        return self.last
+
+    @contextmanager
+    def again(self, rows: Rows | None, memory: RowMemory) -> Iterator[None]:
+        """What is computed again inside draws for these rows."""
+        held = self.call, self.memory
+        self.call, self.memory = rows, memory
+        try:
+            yield
+        finally:
+            self.call, self.memory = held
 
     def begin(self) -> None:
         """A block begins: what it draws apart does not depend on the blocks before it."""
-        self.forks = 0
+        self.forks, self.divided = 0, False
 
     def fork(self, rank: int) -> None:
         """Have what follows draw for this rank alone, save draws that are made `together`. Nothing
@@ -125,7 +146,7 @@ class Current:
         own = None if self._aside is None else state()
         if self._aside is not None:
             set_state(self._aside)
-        elif self._expected is not None:
+        elif self._expected is not None and not recomputing():
             self._stray |= not same(self._expected, state())
         try:
             yield
@@ -134,7 +155,7 @@ class Current:
             if own is not None:
                 self._aside = state()
                 set_state(own)
-            elif self._expected is not None:
+            elif self._expected is not None and not recomputing():
                 self._expected = state()
 
     @contextmanager

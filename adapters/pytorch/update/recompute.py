@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
 from dream.adapters.pytorch.call_hook import Wrapper, called_with, ensure_hook, unwrapped
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.rng_replay import RngReplay
 
@@ -30,9 +31,9 @@ def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> A
 
 def again_in_threads(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
     """The same beside other threads, which draw from the same generator."""
-    draws = RngReplay()
+    draws, place = RngReplay(), partial(current.again, current.call, current.memory)
     contexts = lambda: (  # noqa: E731
-        draws.kept(), _Afresh(partial(_counted_once, norms), draws.given),
+        draws.kept(), _Afresh(partial(_counted_once, norms), place, draws.given),
     )  # fmt: skip
     return checkpoint(
         function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, final
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
-from dream.adapters.pytorch.data.shares import Shares, rows_of
+from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
     called_by_user,
@@ -22,19 +23,23 @@ from dream.adapters.pytorch.parallel.inner_calls import (
     running_layers,
     without_side_effects,
 )
+from dream.adapters.pytorch.parallel.replicas.batch_norm import normalises
+from dream.adapters.pytorch.parallel.replicas.draws import Functions, PartDraws
 from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
+from dream.adapters.pytorch.parallel.replicas.traces import Traces, refusal
 from dream.adapters.pytorch.parallel.replicas.train import (
     RecomputedCopies,
     Team,
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.private import peek_transform, tree_leaves
+from dream.adapters.pytorch.randomness.current import State, same, set_state, state
 from dream.adapters.pytorch.update.scaling import started
 from dream.adapters.pytorch.update.weigh import MicroWeights
 from dream.collectives import Communicator
 
-_differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default=False)
+differentiating: ContextVar[bool] = ContextVar("dream.differentiating", default=False)
 """Layers on devices of their own are differentiated by backward passes within one."""
 
 
@@ -96,15 +101,18 @@ class LoopTracker:
 
         @wraps(run)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            within = _differentiating.get()
+            within = differentiating.get()
             if not within:
                 self.called = False
                 if self._weight != 1.0:
                     tensors, grad_tensors = started(tensors, grad_tensors, self._weight)
-            with value_set(_differentiating, True):
+            with value_set(differentiating, True):
                 run(tensors, grad_tensors, *args, **kwargs)
 
         return backward
+
+
+Act = Callable[[Any, Any, Any], Any]
 
 
 @final
@@ -130,55 +138,140 @@ class ReplicatedCalls(CallHook):
         self._followed, self._recomputing = followed, recomputing
         self._by_sample: bool | None = None  # not known yet
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (called_by_user() and has_parameters(self.module)):
-            return self.inner(*args, **kwargs)
-        return self._followed.call(self.module, self._run, args, kwargs)
+    @cached_property
+    def _draws(self) -> PartDraws:
+        return PartDraws(self.module)
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        shared = called_by_user() and has_parameters(self.module)
+        if not shared or peek_transform() is not None:  # torch.func's tensors have no copies
+            return self.inner(*args, **kwargs)
+        return self._followed.call(self.module, self.shared, args, kwargs)
+
+    def shared(self, *args: Any, **kwargs: Any) -> Any:
+        """The output of all copies, each of which is called on its part."""
+        parts = self._parts(args, kwargs)
+        outputs = None if parts is None else self._of_copies(parts)
+        if outputs is None:
+            return self._alone(args, kwargs)
+        return gather(outputs, self._team.first)
+
+    def each(self, inputs: tuple[Any, ...], target: Any, act: Act) -> list[Any] | None:
+        """What `act(part of the inputs, the copy's output, part of the target)` gives in each
+        place; None where one device has the call."""
+        parts = self._parts(inputs, {})
+        targets = None if parts is None else self._team.scatter(target)
+        if parts is None or targets is None or len(targets) != len(parts):
+            return None
+        ends = [partial(act, *each) for each in zip(parts, targets, strict=True)]
+        return self._of_copies(parts, ends)
+
+    def _parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """A call's part for each copy; None where one device has it."""
         if self._by_sample is False or _shapeless(self.module):
-            return self._alone(args, kwargs)
-        parts = self._team.scatter((args, kwargs))
+            return None
+        if why := refusal(self.module):
+            self._stay(why)
+            return None
+        try:
+            parts = self._team.scatter((args, kwargs))
+        except ConfigurationError:
+            self._stay("is given tensors that have not a row for each sample")
+            return None
         if len(parts) > 1 and self._by_sample is None:
-            self._by_sample = self._is_by_sample(args, kwargs, parts)
-        if len(parts) == 1 or not self._by_sample:
-            return self._alone(args, kwargs)
+            self._by_sample = self._is_by_sample((args, kwargs))
+        return parts if len(parts) > 1 and self._by_sample else None
+
+    def _of_copies(self, parts: list[Any], ends: Functions | None = None) -> list[Any] | None:
+        """What each copy gives. ends: what is to be done with it, in its place. None where the
+        whole batch alone can give it: the copies are let go of, and all is as before."""
         if not self._together:
             tell_of_statistics(self.module)
-        replicas, outputs = self._apply(parts)
-        if torch.is_grad_enabled():
+        before = state()
+        replicas = self._replicas(parts)
+        traces = None if torch.is_inference_mode_enabled() else Traces(replicas)
+        outputs = self._apply(replicas, parts, ends)
+        why = (traces.found() if traces else "") or self._undrawn(before)
+        if why and self.module in replicas:
+            raise Unsupported(
+                "Copies of a model would each do for a part of the batch what is to be done once. "
+                f"Received: {type(self.module).__name__}, which {why}. Use one row of devices, or "
+                "'mirrored'."
+            )
+        if why:
+            set_state(before)
+            self._stay(why)
+            return None
+        if torch.is_grad_enabled() or normalises(self.module):
             settle_buffers(self.module, replicas)
-        return gather(outputs, self._team.first)
+        return outputs
+
+    def _undrawn(self, before: State) -> str:
+        """Why the copies' draws are not those of the whole batch; empty where they are."""
+        if self._draws.unknown:
+            return "has random draws by an operation that dream does not know"
+        if self._meets and not same(before, state()):
+            return "draws random numbers, and its BatchNorm sees the whole batch"
+        return ""
+
+    @property
+    def _meets(self) -> bool:
+        return self._together and normalises(self.module)
+
+    def _stay(self, why: str) -> None:
+        """From now on one device has the calls."""
+        self._by_sample = False
+        logger.info("%s %s: it runs on one device", type(self.module).__name__, why)
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._recomputing.take(self.module, [self.module])
         with running_layers():
             return self._team.call(0, self.module, self.module, args, kwargs)
 
-    def _apply(self, parts: list[Any]) -> tuple[list[nn.Module], list[Any]]:
+    def _replicas(self, parts: list[Any]) -> list[nn.Module]:
         self._team.expect(self.module, *parts[0])
         replicas = self._team.replicas(self.module, len(parts))
         self._recomputing.take(self.module, replicas)
+        return replicas
+
+    def _apply(
+        self, replicas: list[nn.Module], parts: list[Any], ends: Functions | None = None
+    ) -> list[Any]:
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
+        if ends is not None:
+            calls = [partial(_ended, *pair) for pair in zip(calls, ends, strict=True)]
         with running_layers(), waiting(replicas, together=self._together) as watched:
-            return replicas, self._team.apply([watched(call) for call in calls], parts)
+            functions = [watched(call) for call in calls]
+            if self._meets:
+                return self._team.apply(functions, parts)
+            return self._draws.apply(self._team.apply, functions, parts)
 
-    def _is_by_sample(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], parts: list[Any]
-    ) -> bool:
-        """Whether parts of a batch give what the whole does, looked at once. A loss with
-        parameters does not, nor what has its samples along another dim than 0."""
+    def _is_by_sample(self, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+        """Whether parts of a batch give what the whole does, looked at once, on a few rows. A loss
+        with parameters does not, nor what has its samples along another dim than 0."""
+        few = cut_rows(batch, 0, 2 * self._team.size)
+        parts, outputs = self._team.scatter(few), []
         with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
-            _, outputs = self._apply(parts)
-            whole = self._alone(args, kwargs)
-        alike = _has_rows(outputs, parts) and _equal(gather(outputs, self._team.first), whole)
+            try:
+                whole = self._alone(*few)
+                outputs = self._apply(self._replicas(parts), parts)
+            except RuntimeError:  # what fits the whole batch need not fit some of its rows
+                outputs = []
+        alike = bool(outputs) and _has_rows(outputs, parts)
+        alike = alike and _equal(gather(outputs, self._team.first), whole)
         if not alike:
             logger.info(
                 "%s gives no row for each sample that depends on it alone: it runs on one device",
                 type(self.module).__name__,
             )
         return alike
+
+
+def _ended(
+    call: Callable[..., Any], end: Callable[[Any], Any], args: Any, kwargs: dict[str, Any]
+) -> Any:
+    return end(call(args, kwargs))
 
 
 def _shapeless(module: nn.Module) -> bool:

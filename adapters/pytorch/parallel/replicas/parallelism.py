@@ -15,12 +15,14 @@ from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_h
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
 from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
+from dream.adapters.pytorch.parallel.replicas.passes import OnEach
 from dream.adapters.pytorch.parallel.replicas.train import (
     DeviceTeam,
-    OnEach,
     RecomputedCopies,
     Team,
 )
+from dream.adapters.pytorch.randomness.calls import patches
+from dream.adapters.pytorch.randomness.current import current
 
 _HONOURED: Mapping[str, Values] = {
     "accumulate": (),
@@ -74,6 +76,13 @@ class OneProcess(Parallelism):
         if self.training.runs_models:
             hooks.wrap("backward", self._followed.weighed)
 
+    def opened(self) -> None:
+        current.begin()
+        patches.put()
+
+    def closed(self) -> None:
+        patches.take_back()
+
     def meet(self, module: nn.Module) -> None:
         self._add(module)
 
@@ -88,11 +97,9 @@ class OneProcess(Parallelism):
     def forward_backward(
         self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
     ) -> OnEach:
-        self.distribute(model)
-        return OnEach(
-            self._team, model, loss, weight, self.training, self._recomputing,
-            together=self._together,
-        )  # fmt: skip
+        calls = hook_of(self.distribute(model))
+        assert isinstance(calls, ReplicatedCalls)
+        return OnEach(calls, loss, weight, self.training)
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]

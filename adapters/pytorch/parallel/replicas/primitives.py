@@ -172,17 +172,6 @@ class _Everywhere(torch.autograd.Function):
         return total, *(None for _ in gradients)
 
 
-def add_gradients(original: nn.Module, replicas: Sequence[nn.Module]) -> None:
-    """The replicas' gradients, added up in their order onto the original's."""
-    whose = [[*replica.parameters()] for replica in replicas if replica is not original]
-    for parameter, *others in zip(original.parameters(), *whose, strict=True):
-        for other in others:
-            if other.grad is None:
-                continue
-            gradient = other.grad.to(parameter.device)
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-
 def settle_buffers(original: nn.Module, replicas: Sequence[nn.Module]) -> None:
     """Running statistics are afterwards the mean over the replicas; other buffers the first's."""
     means = {id(buffer) for buffer in _running(original)}
@@ -240,10 +229,11 @@ def scatter(batch: Any, devices: Devices) -> list[Any]:
 
 
 def parallel_apply(
-    functions: Sequence[Callable[..., Any]], parts: Sequence[Any], devices: Devices
+    functions: Sequence[Callable[..., Any]], parts: Sequence[Any], devices: Devices, first: int = 0
 ) -> list[Any]:
-    """`functions[i](*parts[i])` on device i, all at the same time. Functions are replicas, or take
-    one along. What one of them raises is raised here once all have ended."""
+    """`functions[i](*parts[i])` on device first + i, all at the same time. Functions are replicas,
+    or take one along. What one of them raises is raised here once all have ended."""
+    devices = devices[first:]
     if not len(functions) == len(parts) <= len(devices):
         raise ConfigurationError(
             "Each part has a replica and a device. Received: "
@@ -253,7 +243,7 @@ def parallel_apply(
         [
             submit(f"dream-device-{index}", device, _applied, function, part)
             for index, (function, part, device) in enumerate(
-                zip(functions, parts, devices, strict=False)
+                zip(functions, parts, devices, strict=False), first
             )
         ]
     )

@@ -1,51 +1,27 @@
-"""A batch whose parts are trained on at the same time, by a team of replicas."""
+"""The replicas of one process: who runs them, how they wait for one another."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
 from torch import nn
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.call_hook import ModuleSet, set_hook
-from dream.adapters.pytorch.data.shares import rows_of
-from dream.adapters.pytorch.optimizer import Training
-from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
+from dream.adapters.pytorch.call_hook import ModuleSet
+from dream.adapters.pytorch.parallel.inner_calls import called_by_user
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
 from dream.adapters.pytorch.parallel.replicas.primitives import (
     Devices,
-    add_gradients,
-    copy_of,
-    gather,
-    leaf,
-    on,
     parallel_apply,
     replicate,
     scatter,
-    settle_buffers,
 )
-from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.recompute import How, recompute
-from dream.adapters.pytorch.update.weigh import count_of
-from dream.data.partition import split
-
-Loss = Callable[[Any, Any], Any]
-
-
-@final
-class Scored(nn.Module):
-    """A model and its loss, which may have parameters too."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        set_hook(self, None)
-        self.model, self.loss = model, loss
 
 
 class Team(ABC):
@@ -62,10 +38,6 @@ class Team(ABC):
     @abstractmethod
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
         """Copies whose gradients are the module's own."""
-
-    @abstractmethod
-    def leaves(self, scored: Scored, index: int) -> Scored:
-        """The copy of one place, with gradients of its own; of the first, the module itself."""
 
     @abstractmethod
     def opened(self, module: nn.Module) -> Collection[str]:
@@ -91,8 +63,10 @@ class Team(ABC):
         """The output of a module's replica, in its place."""
 
     @abstractmethod
-    def apply(self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any]) -> list[Any]:
-        """`functions[i](*parts[i])` in place i, all at the same time."""
+    def apply(
+        self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any], first: int = 0
+    ) -> list[Any]:
+        """`functions[i](*parts[i])` in place first + i, all at the same time."""
 
 
 @final
@@ -107,9 +81,6 @@ class DeviceTeam(Team):
 
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
         return replicate(module, self._devices[:count])
-
-    def leaves(self, scored: Scored, index: int) -> Scored:
-        return copy_of(scored, leaf(on(self._devices[index]))) if index else scored
 
     def opened(self, module: nn.Module) -> Collection[str]:
         return ()
@@ -130,8 +101,10 @@ class DeviceTeam(Team):
     ) -> Any:
         return replica(*args, **kwargs)
 
-    def apply(self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any]) -> list[Any]:
-        return parallel_apply(functions, parts, self._devices)
+    def apply(
+        self, functions: Sequence[Callable[..., Any]], parts: Sequence[Any], first: int = 0
+    ) -> list[Any]:
+        return parallel_apply(functions, parts, self._devices, first)
 
 
 @contextmanager
@@ -191,114 +164,3 @@ def _refuse_meeting(model: nn.Module, layers: Sequence[nn.Module]) -> None:
                 f"{names[layer]!r} ({type(layer).__name__}), to be recomputed. Name layers without "
                 "one, say sync_batch_norm=False, or use 'mirrored'."
             )
-
-
-@final
-class OnEach(Passes):
-    """A part of a micro-batch on each device. The loss is computed and differentiated in each
-    place; only numbers are gathered."""
-
-    def __init__(
-        self,
-        team: Team,
-        model: nn.Module,
-        loss: Loss,
-        weight: Callable[..., Any] | None,
-        training: Training,
-        recomputing: RecomputedCopies,
-        *,
-        together: bool,
-    ) -> None:
-        """weight: counts the things that a loss is the mean over. together: whether BatchNorm is
-        to see all parts."""
-        self._team, self._model, self._loss = team, model, loss
-        self._weight, self._together = weight, together
-        self._training, self._scaling = training, training.scaling
-        self._recomputing = recomputing
-        self._value = torch.zeros(())
-
-    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
-        parts = self._team.scatter(split(batch))
-        with nullcontext() if self._scaling is None else self._scaling.scaled():
-            value = self._train(parts, [_count(part, self._weight) for part in parts], weight)
-        self._value = value if first else self._value + value
-
-    def told(self) -> torch.Tensor:
-        return self._value
-
-    def _train(self, parts: list[Any], counts: list[float], weight: float) -> torch.Tensor:
-        """The gradients of the mean loss over all parts, in the model's own parameters; that loss.
-
-        parts: (inputs, target) for each place. counts: how many things each part's loss is the
-        mean over. weight: what the mean counts for.
-        """
-        model, team = self._model, self._team
-        scale = 1.0 if self._scaling is None else self._scaling.own
-        if self._training.precision is not None:
-            self._training.precision.cast(model)
-        team.expect(model, parts[0][0], {})
-        whole = Scored(model, self._loss)
-        meets = self._together and len(counts) > 1 and normalises(model)
-        if len(counts) > 1 and not self._together:
-            tell_of_statistics(model)
-        replicas: list[Scored] = []
-        acts: list[Callable[..., torch.Tensor]] = []
-        for index, count in enumerate(counts):
-            if count > 0.0 or meets:
-                replica = team.leaves(whole, index)
-                call = partial(team.call, index, model)
-                counts_for = weight * count / (sum(counts) or 1.0)
-                act = partial(_valued, call, replica, counts_for, self._training)
-                acts.append(act if meets else partial(_differentiated, act, scale))
-                replicas.append(replica)
-            else:
-                acts.append(_nothing)
-        self._recomputing.take(model, [replica.model for replica in replicas])
-        with running_layers(), waiting(replicas, together=meets) as watched:
-            values = team.apply([watched(act) for act in acts], parts)
-        if meets:  # what one replica is normalised by depends on all
-            torch.autograd.backward([value * scale for value in values if value.requires_grad])
-        add_gradients(whole, replicas)
-        if replicas:
-            settle_buffers(whole, replicas)
-        total: torch.Tensor = gather([value.detach() for value in values], team.first).sum()
-        return total
-
-
-def _count(part: Any, weight: Callable[..., Any] | None) -> float:
-    """Count the things that the loss of a part is the mean over."""
-    inputs, target = part
-    if weight is not None:
-        return count_of(weight(*inputs, target))
-    return float(rows_of(part) or 1)
-
-
-def _valued(
-    call: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
-    replica: Scored,
-    weight: float,
-    training: Training,
-    inputs: tuple[Any, ...],
-    target: Any,
-) -> torch.Tensor:
-    """A part's loss, times what it counts for."""
-
-    def forward(*inputs: Any) -> Any:
-        return call(replica.model, inputs, {})
-
-    output = training.call(forward, inputs, {})
-    if not weight:  # a mean over nothing; but others are normalised by what went through
-        return torch.zeros(())
-    return check_scalar(replica.loss(output, target)) * weight
-
-
-def _differentiated(valued: Callable[..., torch.Tensor], scale: float, *part: Any) -> torch.Tensor:
-    value = valued(*part)
-    (value if scale == 1.0 else value * scale).backward()
-    return value.detach()
-
-
-def _nothing(inputs: tuple[Any, ...], target: Any) -> torch.Tensor:
-    """Stand for a part whose loss is a mean over nothing."""
-    del inputs, target
-    return torch.zeros(())

@@ -80,7 +80,8 @@ def _fails(number: int) -> None:
 class Meter(TorchDispatchMode):
     """Bytes of the tensors that each device's thread has made and that are still alive.
 
-    Devices of one process are threads here; what the main thread makes is the first one's.
+    Devices of one process are threads here; what the main thread makes is the first one's. Backward
+    passes are not looked at: devices of a CPU share one thread for them, where GPUs have their own.
     """
 
     live: defaultdict[str, int] = defaultdict(int)
@@ -90,6 +91,8 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if _is(x)}
         out = func(*args, **(kwargs or {}))
+        if torch._C._current_graph_task_id() != -1:
+            return out
         name = threading.current_thread().name
         device = name.rpartition("_")[0] if name.startswith("dream-device") else "dream-device-0"
         for x in tree_leaves(out):

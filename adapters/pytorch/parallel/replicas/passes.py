@@ -1,0 +1,110 @@
+"""The explicit step of replicas in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, final
+
+import torch
+
+from dream._patches import value_set
+from dream.adapters.pytorch.data.shares import rows_of
+from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.loss.terms import Term, terms_of
+from dream.adapters.pytorch.optimizer import Training
+from dream.adapters.pytorch.parallel.inner_calls import running_layers
+from dream.adapters.pytorch.parallel.replicas.calls import ReplicatedCalls, differentiating
+from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
+from dream.adapters.pytorch.update.weigh import count_of
+from dream.data.partition import Share, split
+
+Loss = Callable[[Any, Any], Any]
+_Part = tuple[torch.Tensor, float | None]
+"""A part's loss, and what it is the mean over: 0.0 for a sum, None where that is not known."""
+
+
+@final
+class OnEach(Passes):
+    """The loss is computed in each place, so that no device has every output: where its graph says
+    what it is the mean of. Any other is taken of all outputs together, as in a loop."""
+
+    def __init__(
+        self,
+        calls: ReplicatedCalls,
+        loss: Loss,
+        weight: Callable[..., Any] | None,
+        training: Training,
+    ) -> None:
+        """weight: counts the things that a loss is the mean over."""
+        self._calls, self._loss, self._weight = calls, loss, weight
+        self._training = training
+        self._gathers = training.precision is not None
+        self._value = torch.zeros(())
+
+    def run(self, batch: Batch, weight: float, *, first: bool, last: bool) -> None:
+        inputs, target = split(batch)
+        values = None
+        if not self._gathers:
+            values = self._in_places(inputs, target)
+            self._gathers = values is None
+        values = [self._of_all(inputs, target)] if values is None else values
+        total = self._differentiate([value * weight for value in values])
+        self._value = total if first else self._value + total
+
+    def told(self) -> torch.Tensor:
+        return self._value
+
+    def _in_places(self, inputs: tuple[Any, ...], target: Any) -> list[torch.Tensor] | None:
+        """The losses that add up to that of the batch; None where they are not known to."""
+        parts: list[_Part] | None = self._calls.each(inputs, target, self._part)
+        if parts is None or any(count is None for _, count in parts):
+            return None
+        counts = [count or 0.0 for _, count in parts]
+        if not any(counts):  # sums
+            return [value for value, _ in parts]
+        whole = sum(counts)
+        return [value * (n / whole) for (value, _), n in zip(parts, counts, strict=True) if n]
+
+    def _part(self, part: Any, target: Any, output: Any) -> _Part:
+        rows = rows_of(part) or 1
+        call = TrainingCall(None, Share(rows, rows, 1), [])
+        call.mark(output)
+        value = check_scalar(self._loss(output, target))
+        if self._weight is not None:
+            return value, count_of(self._weight(*part[0], target))
+        terms = terms_of(value, [call]) if value.grad_fn is not None else []
+        return value, _count(terms[0]) if len(terms) == 1 else None
+
+    def _of_all(self, inputs: tuple[Any, ...], target: Any) -> torch.Tensor:
+        if self._training.precision is not None:
+            self._training.precision.cast(self._calls.module)
+        output = self._training.call(self._calls.shared, inputs, {})
+        with running_layers():
+            return check_scalar(self._loss(output, target))
+
+    def _differentiate(self, values: list[torch.Tensor]) -> torch.Tensor:
+        """Their gradients, in the model's own parameters; what they add up to."""
+        scaling = self._training.scaling
+        scale = 1.0 if scaling is None else scaling.own
+        roots = [value * scale for value in values if value.requires_grad]
+        scaled = nullcontext() if scaling is None else scaling.scaled()
+        with scaled, value_set(differentiating, True):
+            torch.autograd.backward(roots)
+        home = values[0].device
+        return torch.stack([value.detach().to(home) for value in values]).sum()
+
+
+def _count(term: Term) -> float | None:
+    """What a loss is the mean over; 0.0 for a sum; None where it is anything else."""
+    if term.unknown or term.noticed or term.divided is not None or term.floor is not None:
+        return None
+    match term.kind:
+        case "count":
+            return None if term.count is None else float(term.count)
+        case "mean":
+            return float(term.numel) if term.numel > 0 else None
+        case "sum":
+            return 0.0
+        case _:
+            return None
