@@ -350,3 +350,12 @@ class DrawPatches:
         self._wanted -= 1
         if not self._wanted:
             self._patches.restore()
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """They stand there inside."""
+        self.put()
+        try:
+            yield
+        finally:
+            self.take_back()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
@@ -168,13 +168,21 @@ def scaling_refused(env: Env) -> Figures:
 
 
 class _Block(nn.Module):
-    """Notes each time that it is computed what its dropout drops."""
+    """Notes each time that it is computed what its dropout drops: beside the module, since copies
+    do not share the calls of one that keeps what they give."""
+
+    notes: ClassVar[defaultdict[int, list[bytes]]] = defaultdict(list)
+    numbers = itertools.count()
 
     def __init__(self, *, norm: bool, drop: float) -> None:
         super().__init__()
         kept = nn.BatchNorm1d(16) if norm else nn.Identity()
         self.inner = nn.Sequential(nn.Linear(16, 16), kept, nn.Dropout(drop))
-        self.noted: list[bytes] = []  # which copies in threads share
+        self.number = next(self.numbers)
+
+    @property
+    def noted(self) -> list[bytes]:
+        return self.notes[self.number]
 
     @property
     def times(self) -> int:

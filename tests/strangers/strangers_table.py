@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from strangers_job import Outcome, Plain, judge, run
-from strangers_rows import EQUAL, Row, rows
+from strangers_rows import EQUAL, ONE_PROCESS, Row, rows
 
 from dream.launch.forks.forked import SERVER, serving
 
@@ -63,22 +63,33 @@ def _cells(
 ) -> int:
     """Run a row's cells that are not `done`; the number of those that are not as they should be."""
     wrong = 0
-    for strategy in options.strategy or row.strategies:
-        for ranks in options.ranks or row.ranks:
-            cell = (row.framework, row.script, strategy, str(ranks))
-            if cell in done:
-                continue
-            done.add(cell)
-            begin = time.monotonic()
-            place = folder / f"{row.framework}.{row.script}.{strategy}.{ranks}"
-            place.mkdir(parents=True, exist_ok=True)
-            outcome = run(row, strategy, ranks, plain, place)
-            (place / "output.txt").write_text(outcome.output)
-            fault = judge(row, strategy, outcome)
-            wrong += bool(fault)
-            _print(options, _line(row, strategy, ranks, outcome, fault))
-            print(f"  {time.monotonic() - begin:.1f} s", file=sys.stderr)
+    for strategy, ranks in _asked(row, options):
+        cell = (row.framework, row.script, strategy, str(ranks))
+        if cell in done:
+            continue
+        done.add(cell)
+        begin = time.monotonic()
+        place = folder / f"{row.framework}.{row.script}.{strategy}.{ranks}"
+        place.mkdir(parents=True, exist_ok=True)
+        outcome = run(row, strategy, ranks, plain, place)
+        (place / "output.txt").write_text(outcome.output)
+        fault = judge(row, strategy, outcome)
+        wrong += bool(fault)
+        _print(options, _line(row, strategy, ranks, outcome, fault))
+        print(f"  {time.monotonic() - begin:.1f} s", file=sys.stderr)
     return wrong
+
+
+def _asked(row: Row, options: argparse.Namespace) -> list[tuple[str, int]]:
+    """A row's cells, or those of the strategies and ranks that were asked for."""
+    if not (options.strategy or options.ranks):
+        return row.cells()
+    strategies = options.strategy or row.strategies
+    return [
+        (strategy, ranks)
+        for strategy in strategies
+        for ranks in ([1] if strategy == ONE_PROCESS else options.ranks or row.ranks)
+    ]
 
 
 def _line(row: Row, strategy: str, ranks: int, outcome: Outcome, fault: str) -> str:

@@ -15,7 +15,7 @@ def _cells() -> list[object]:
     cells: list[object] = []
     for row in rows():
         for strategy, ranks in row.cells():
-            short = strategy in row.sample and ranks == row.ranks[0]
+            short = strategy in row.sample and ranks in (row.ranks[0], 1)
             name = f"{row.framework}-{row.script}-{strategy}-{ranks}"
             marks = [pytest.mark.slow] if short else [pytest.mark.slow, REST]
             cells.append(pytest.param(row, strategy, ranks, id=name, marks=marks))

@@ -42,6 +42,7 @@ from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
+from dream.adapters.pytorch.randomness.calls import drawing_again
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.script_hooks import ScriptHooks
 from dream.collectives import Communicator
@@ -114,7 +115,7 @@ class WeighedBackward:
     def lend(self) -> None:
         """A loop calls a module: its backward is weighed after the block too."""
         if not self.installed and self._lent is not None:
-            self._lent.lend(self.wrap)
+            self._lent.lend(lambda run: self.wrap(drawing_again(run)))
 
     def tell_whole(self, inputs: Sequence[object]) -> None:
         """Say, once, that a batch is no loader's."""
@@ -151,7 +152,7 @@ class WeighedBackward:
 
     def around(self, run: Run) -> Run:
         """What an explicit step calls: `run`, weighed unless it is already."""
-        return run if self.installed else self.wrap(run)
+        return run if self.installed else self.wrap(drawing_again(run))
 
     def weigh(self, loss: torch.Tensor, count: float) -> torch.Tensor:
         """`loss`, which the user says is a mean over `count` things here."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
-from typing import final
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from typing import Any, final
 from weakref import ref
 
 import torch
@@ -162,7 +163,7 @@ class CallDraws:
 
     def _put(self, seen: _Seen) -> None:
         """A call outside the block begins."""
-        seen.put = not seen.quiet
+        seen.put = current.late = not seen.quiet
         if seen.put:
             patches.put()
         else:
@@ -262,6 +263,17 @@ class CallDraws:
                 "torch.randn_like(batch)"
             )
             logger.info("%s, %s: it is taken for %s", what, tuple(shape), taken)
+
+
+def drawing_again(run: Callable[..., None]) -> Callable[..., None]:
+    """A backward pass after the block, which may compute again what a call drew."""
+
+    @wraps(run)
+    def drawing(*args: Any, **kwargs: Any) -> None:
+        with patches.standing() if current.late else nullcontext():
+            run(*args, **kwargs)
+
+    return drawing
 
 
 def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:

@@ -72,14 +72,15 @@ class Current:
 
     call: the rows of the call that runs; last: those of the one before, which a backward pass may
     repeat. memory: of the model that is called. divided: the last call was of several parts of a
-    batch, one after the other. outside: gives the rows of the batch that the loop holds, for (a
-    shape that it may have, the tensor that is drawn for, the operation).
+    batch, one after the other. late: it came after the block, and what stands for torch's
+    operations is gone until its backward pass. outside: gives the rows of the batch that the loop
+    holds, for (a shape that it may have, the tensor that is drawn for, the operation).
     """
 
     def __init__(self) -> None:
         self.call: Rows | None = None
         self.last: Rows | None = None
-        self.divided = False
+        self.divided = self.late = False
         self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self._aside: State | None = None
         self.forks = 0
@@ -99,20 +100,20 @@ class Current:
         if self.divided:
             raise Unsupported(
                 "A backward pass draws again what a part of the batch drew, and cannot tell which. "
-                "Received: torch.utils.checkpoint around random draws, in a loop over a model on "
-                "several devices. Say recompute=True, use strategy.train_step, or 'mirrored'."
+                "Received: torch.utils.checkpoint around random draws, in a model on several "
+                "devices. Say recompute=True instead of it, or use 'mirrored'."
             )
         return self.last
 
     @contextmanager
     def again(self, rows: Rows | None, memory: RowMemory) -> Iterator[None]:
         """What is computed again inside draws for these rows."""
-        held = self.call, self.memory
-        self.call, self.memory = rows, memory
+        held = self.call, self.last, self.memory
+        self.call, self.last, self.memory = rows, None, memory
         try:
             yield
         finally:
-            self.call, self.memory = held
+            self.call, self.last, self.memory = held
 
     def begin(self) -> None:
         """A block begins: what it draws apart does not depend on the blocks before it."""

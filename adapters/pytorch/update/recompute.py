@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
 from dream.adapters.pytorch.call_hook import Wrapper, called_with, ensure_hook, unwrapped
+from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.rng_replay import RngReplay
@@ -25,7 +26,9 @@ Again = Callable[..., Any]
 
 def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
     """`function(*args)`, computed again in backward. norms: whose statistics count it once."""
-    contexts = lambda: (nullcontext(), _Afresh(partial(_counted_once, norms)))  # noqa: E731
+    contexts = lambda: (  # noqa: E731
+        nullcontext(), _Afresh(partial(_counted_once, norms), patches.standing),
+    )  # fmt: skip
     return checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
 
 
@@ -33,7 +36,7 @@ def again_in_threads(function: Callable[..., Any], norms: list[nn.Module], *args
     """The same beside other threads, which draw from the same generator."""
     draws, place = RngReplay(), partial(current.again, current.call, current.memory)
     contexts = lambda: (  # noqa: E731
-        draws.kept(), _Afresh(partial(_counted_once, norms), place, draws.given),
+        draws.kept(), _Afresh(partial(_counted_once, norms), patches.standing, place, draws.given),
     )  # fmt: skip
     return checkpoint(
         function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts

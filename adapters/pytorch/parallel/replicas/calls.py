@@ -34,7 +34,7 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     waiting,
 )
 from dream.adapters.pytorch.private import peek_transform, tree_leaves
-from dream.adapters.pytorch.randomness.current import State, same, set_state, state
+from dream.adapters.pytorch.randomness.current import State, current, same, set_state, state
 from dream.adapters.pytorch.update.scaling import started
 from dream.adapters.pytorch.update.weigh import MicroWeights
 from dream.collectives import Communicator
@@ -225,6 +225,7 @@ class ReplicatedCalls(CallHook):
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._recomputing.take(self.module, [self.module])
+        current.last = None  # a backward pass draws again what the whole batch drew
         with running_layers():
             return self._team.call(0, self.module, self.module, args, kwargs)
 
@@ -248,13 +249,17 @@ class ReplicatedCalls(CallHook):
             return self._draws.apply(self._team.apply, functions, parts)
 
     def _is_by_sample(self, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-        """Whether parts of a batch give what the whole does, looked at once, on a few rows. A loss
-        with parameters does not, nor what has its samples along another dim than 0."""
-        few = cut_rows(batch, 0, 2 * self._team.size)
-        parts, outputs = self._team.scatter(few), []
+        """Whether parts of a batch give what the whole does, looked at once, on a few rows, and on
+        copies, which may take what is first for the batch's. A loss with parameters does not, nor
+        what has its samples along another dim than 0."""
+        if self._team.copies:
+            batch = cut_rows(batch, 0, 2 * self._team.size)
+        parts, outputs = self._team.scatter(batch), []
         with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
+            (one,) = self._replicas([batch])
             try:
-                whole = self._alone(*few)
+                with running_layers():
+                    whole = self._team.call(0, self.module, one, *batch)
                 outputs = self._apply(self._replicas(parts), parts)
             except RuntimeError:  # what fits the whole batch need not fit some of its rows
                 outputs = []

@@ -67,14 +67,11 @@ class PartDraws:
     ) -> list[Any]:
         outputs: list[Any] = []
         counts = [rows_of(part) or 0 for part in parts]
-        patches.put()  # the block may be over
-        try:
+        with patches.standing():  # the block may be over
             for index, (function, part) in enumerate(zip(functions, parts, strict=True)):
                 first = sum(counts[:index])
                 rows = Rows(slice(first, first + counts[index]), counts[index], sum(counts))
                 outputs += apply([partial(self._drawn, rows, before, function)], [part], index)
-        finally:
-            patches.take_back()
         current.divided = True
         return outputs
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, final
 
 import torch
+from torch import nn
 
 from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import rows_of
-from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.loss.calls import Bearer, Numbers, TrainingCall
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import running_layers
@@ -22,6 +24,29 @@ from dream.data.partition import Share, split
 Loss = Callable[[Any, Any], Any]
 _Part = tuple[torch.Tensor, float | None]
 """A part's loss, and what it is the mean over: 0.0 for a sum, None where that is not known."""
+
+
+@final
+class _Copies(Bearer):
+    """Stands for the copies of a model, whose outputs are apart: they need no messages."""
+
+    waits = completes = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [*self._model.parameters()]
+
+    def ride(self, message: Numbers) -> bool:
+        return False
+
+    def send(self, message: torch.Tensor) -> None:
+        return None
+
+    def received(self) -> Numbers:
+        return ()
 
 
 @final
@@ -38,7 +63,7 @@ class OnEach(Passes):
     ) -> None:
         """weight: counts the things that a loss is the mean over."""
         self._calls, self._loss, self._weight = calls, loss, weight
-        self._training = training
+        self._training, self._copies = training, _Copies(calls.module)
         self._gathers = training.precision is not None
         self._value = torch.zeros(())
 
@@ -57,7 +82,8 @@ class OnEach(Passes):
 
     def _in_places(self, inputs: tuple[Any, ...], target: Any) -> list[torch.Tensor] | None:
         """The losses that add up to that of the batch; None where they are not known to."""
-        parts: list[_Part] | None = self._calls.each(inputs, target, self._part)
+        act = partial(self._part, rows_of(inputs) or 1)
+        parts: list[_Part] | None = self._calls.each(inputs, target, act)
         if parts is None or any(count is None for _, count in parts):
             return None
         counts = [count or 0.0 for _, count in parts]
@@ -66,9 +92,8 @@ class OnEach(Passes):
         whole = sum(counts)
         return [value * (n / whole) for (value, _), n in zip(parts, counts, strict=True) if n]
 
-    def _part(self, part: Any, target: Any, output: Any) -> _Part:
-        rows = rows_of(part) or 1
-        call = TrainingCall(None, Share(rows, rows, 1), [])
+    def _part(self, total: int, part: Any, target: Any, output: Any) -> _Part:
+        call = TrainingCall(self._copies, Share(rows_of(part) or 1, total, 2), [])
         call.mark(output)
         value = check_scalar(self._loss(output, target))
         if self._weight is not None:

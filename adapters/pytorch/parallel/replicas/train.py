@@ -28,12 +28,12 @@ class Team(ABC):
     """Runs replicas at the same time.
 
     size: how many. first: the device of what is gathered. meets: whether replicas may wait for one
-    another in the middle of a model.
+    another in the middle of a model. copies: whether each is a copy; the first may be the module.
     """
 
     size: int
     first: torch.device
-    meets = False
+    meets = copies = False
 
     @abstractmethod
     def replicas(self, module: nn.Module, count: int) -> list[nn.Module]:
@@ -73,7 +73,7 @@ class Team(ABC):
 class DeviceTeam(Team):
     """Each on a device of its own."""
 
-    meets = True
+    meets = copies = True
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
@@ -69,6 +70,19 @@ class Noise(nn.Module):
         return mean + torch.randn_like(spread) * (0.5 * spread).exp() + 0.1 * (noise + weights)
 
 
+class Again(nn.Module):
+    """Dropout that a backward pass computes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.middle = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(checkpoint(self.middle, self.first(x), use_reentrant=False))
+        return out
+
+
 def dropouts() -> nn.Module:
     return nn.Sequential(
         nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 6, 1), nn.Dropout2d(0.4), nn.SELU(),
@@ -85,6 +99,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "attention": lambda: Attention(batch_first=True),
     "sequence_first": lambda: Attention(batch_first=False),
     "noise": Noise,
+    "again": Again,
 }
 
 
@@ -212,6 +227,7 @@ def zipped(block: Any = nullcontext) -> np.ndarray:
 SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     **{kind: (lambda block=nullcontext, k=kind: train(k, block=block)) for kind in MODELS},
     "after_the_block": lambda block=nullcontext: train("dropout", late=True, block=block),
+    "again_after_the_block": lambda block=nullcontext: train("again", late=True, block=block),
     "folds": folds,
     "adversaries": adversaries,
     "beside_the_calls": beside_the_calls,

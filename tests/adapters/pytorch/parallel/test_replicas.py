@@ -1,0 +1,41 @@
+"""Replicas of one process learn what one device learns, whatever the loss is the mean of."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replica_scripts
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(replica_scripts.__file__)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = tmp_path_factory.mktemp("replicas") / "found.pickle"
+    subprocess.run([sys.executable, str(SCRIPT), str(file)], check=True, timeout=600)
+    return pickle.loads(file.read_bytes())
+
+
+@pytest.mark.parametrize("name", replica_scripts.STEPS)
+def test_a_step_is_that_of_one_device(found: Any, name: str) -> None:
+    plain, dream = found[name]
+    for one, other in zip(plain, dream, strict=True):
+        assert (one - other).abs().max() < 1e-6 * max(1.0, float(one.abs().max()))
+
+
+def test_what_a_model_keeps_of_a_call_is_the_whole_batchs(found: Any) -> None:
+    """On copies it was lost, and the loss had an older call's."""
+    plain, dream = found["kept"]
+    for one, other in zip(plain, dream, strict=True):
+        assert (one - other).abs().max() < 1e-6
+
+
+def test_dropout_that_torch_computes_again_is_refused(found: Any) -> None:
+    assert "torch.utils.checkpoint" in found["again"]
+    assert "recompute=True" in found["again"]
