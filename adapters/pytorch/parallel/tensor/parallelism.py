@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream.adapters.pytorch import private
+from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.sharding.gradients import DataAxisSum
@@ -28,6 +29,11 @@ from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_me
 from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
 from dream.adapters.pytorch.parallel.sharding.parallelism import Sharding
 from dream.adapters.pytorch.parallel.sharding.parameters import shard_loaded
+from dream.adapters.pytorch.parallel.tensor.inner import (
+    mark_columns,
+    mark_whole,
+    refusing_inner_losses,
+)
 from dream.adapters.pytorch.parallel.tensor.local_shard import LocalShard, compute, to_whole
 from dream.adapters.pytorch.parallel.tensor.plan import After, TensorPlan, plan_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
@@ -44,6 +50,10 @@ class TensorParallel(Sharding):
         axes = ("data", "model")
         whole = init_device_mesh(self.device.type, (mesh.data, mesh.model), mesh_dim_names=axes)
         return whole["model"], whole["data"].get_group() if mesh.data > 1 else None
+
+    def subscribe(self, hooks: Hooks) -> None:
+        super().subscribe(hooks)
+        hooks.wrap("backward", refusing_inner_losses)
 
     def make(
         self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
@@ -164,7 +174,7 @@ def shard_layers(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> dict[
             if cut == "row":
                 _shard_rows(layer, mesh, local=name in plan.local)
             else:
-                _shard_columns(layer, mesh, plan.after.get(name, "whole"))
+                _shard_columns(layer, name, mesh, plan.after.get(name, "whole"))
         if plan.after.get(name) == "local":
             own_columns[id(layer)] = name
     module.register_load_state_dict_pre_hook(shard_loaded)
@@ -185,17 +195,23 @@ def _shard_rows(layer: nn.Module, mesh: DeviceMesh, *, local: bool) -> None:
     layer.register_forward_pre_hook(take)  # before the layer is cut, so that it comes first
     style = RowwiseParallel(input_layouts=Shard(-1) if local else Replicate())
     parallelize_module(layer, mesh, style, src_data_rank=None)
+    layer.register_forward_hook(mark_whole)
 
 
-def _shard_columns(layer: nn.Module, mesh: DeviceMesh, after: After) -> None:
+def _shard_columns(layer: nn.Module, name: str, mesh: DeviceMesh, after: After) -> None:
     whole = after == "whole" or isinstance(layer, nn.Embedding)
     style = ColwiseParallel(output_layouts=Replicate()) if whole else ColwiseParallel()
     parallelize_module(layer, mesh, style, src_data_rank=None)
-    if not whole:
+    if whole:
+        layer.register_forward_hook(mark_whole)
+    else:
 
         def give(_: nn.Module, __: Any, output: torch.Tensor) -> Any:
             own = private.changeable(output)
-            return own if after == "local" else LocalShard(own, own.dim() - 1, mesh)
+            if after != "local":
+                return LocalShard(own, own.dim() - 1, mesh)
+            mark_columns(own, name)
+            return own
 
         layer.register_forward_hook(give)
 

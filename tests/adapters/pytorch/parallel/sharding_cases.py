@@ -432,6 +432,47 @@ def weighed_penalties(_: int) -> Figures:
     return found
 
 
+class Kept(nn.Module):
+    """Keeps the size of what its inner layers give, for the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.head, self.size = nn.Linear(8, CLASSES), torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x)
+        self.size = inner.abs().mean()
+        out: torch.Tensor = self.head(inner)
+        return out
+
+
+def kept_inside(_: int) -> Figures:
+    """A loss of what layers inside a model give: of all of it, or of a rank's columns."""
+
+    def trained(*, columns: bool = False) -> Figures:
+        torch.manual_seed(0)
+        model, kept = Kept(), [torch.zeros(())]
+        if columns:
+            hook = lambda _, __, given: kept.append(given.abs().mean())  # noqa: E731
+            model.inner[1].register_forward_hook(hook)
+        optimizer = momentum(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            x, y = torch.randn(6, 8), torch.arange(6) % CLASSES
+            (F.cross_entropy(model(x), y) + model.size + kept[-1]).backward()
+            optimizer.step()
+        now = dream.current()
+        return _state(model) if now is None else now.full_state(model)
+
+    with strategy("model_parallel", split="tensor"):
+        whole, shard = trained(), trained(columns=True)
+    with strategy("model_parallel", split="tensor", plan={"inner.0": "column", "inner.2": "row"}):
+        said = refused(lambda: trained(columns=True))
+    apart_by = {"whole": apart(whole, trained()), "shard": apart(shard, trained(columns=True))}
+    return {"apart": apart_by, "said": said}
+
+
 class Changing(nn.Module):
     """What a layer gives is changed in place: a view, of a Linear on three dims."""
 
@@ -625,7 +666,7 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 
 CASES = (clipped, on_meta, copies, saved, prepared, part_first, part_for_itself, penalties,
-         weighed_penalties, changed_in_place, pieces, refusals, plans)  # fmt: skip
+         weighed_penalties, changed_in_place, kept_inside, pieces, refusals, plans)  # fmt: skip
 
 
 def all_at_two() -> Figures:

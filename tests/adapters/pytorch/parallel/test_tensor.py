@@ -54,3 +54,11 @@ def test_every_plan_gives_the_numbers_of_one_device() -> None:
         for what in ("dropout", "encoder", "tied", "one head", "permuted", "bias", "hasty 0.0",
                      "hasty 0.3"):  # fmt: skip
             assert max(plans[what].values()) <= 1e-6, (what, plans[what])
+
+
+def test_a_loss_of_a_layer_inside_is_that_of_one_device_or_refused() -> None:
+    """A mean over a rank's columns was taken for one over all, in silence."""
+    for rank in found(2):
+        for what, case in rank["kept_inside"]["apart"].items():
+            assert max(case.values()) <= 1e-6, what
+        assert "a loss of what follows 'inner.0'" in rank["kept_inside"]["said"]
