@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from dream.launch.ending import Outcome
+from dream.launch.forks.foresight import IMPORTS
 from dream.launch.job import Job
 from dream.launch.start import Listen, run
 
@@ -35,6 +36,13 @@ def wait_for_end_of(pid):
         pass
 """
 DREAM = (sys.executable, "-m", "dream")
+
+
+def keras_on(backend: str) -> dict[str, str]:
+    """Variables of a function's ranks. Whatever the backend, keras.utils.set_random_seed imports
+    TensorFlow: the parent that they are forked from has done so."""
+    backends = "torch,keras,tensorflow" if backend == "torch" else "tensorflow,keras"
+    return {"KERAS_BACKEND": backend, IMPORTS: backends}
 
 
 def write(folder: Path, body: str) -> str:
