@@ -184,7 +184,7 @@ def _load(file: Path) -> Figures:
 
 def _environment(framework: str) -> dict[str, str]:
     env = {name: text for name, text in os.environ.items() if name not in _TORN}
-    env |= {"OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "30", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env |= {"OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "300", "TF_CPP_MIN_LOG_LEVEL": "2"}
     backend = framework.removeprefix("keras-")
     return env | ({IMPORTS: "torch"} if framework == "torch" else keras_on(backend))
 
