@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from dream.launch.ending import Outcome
+from dream.launch.forks.foresight import IMPORTS
+from dream.launch.forks.forked import SERVER, Forked
 from dream.launch.job import Job
 from dream.launch.start import Listen, run
 
@@ -35,6 +37,13 @@ def wait_for_end_of(pid):
         pass
 """
 DREAM = (sys.executable, "-m", "dream")
+
+
+def keras_on(backend: str) -> dict[str, str]:
+    """Variables of a function's ranks. Whatever the backend, keras.utils.set_random_seed imports
+    TensorFlow: the parent that they are forked from has done so."""
+    backends = "torch,keras,tensorflow" if backend == "torch" else "tensorflow,keras"
+    return {"KERAS_BACKEND": backend, IMPORTS: backends}
 
 
 def write(folder: Path, body: str) -> str:
@@ -92,6 +101,23 @@ def start(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def start_alone(
+    command: Sequence[str], imports: str, said: Path, env: Mapping[str, str]
+) -> Forked | subprocess.Popen[bytes]:
+    """Start a script without a launcher, forked where a server is there. imports: what it will
+    import. said: where its output goes, with .out and .err."""
+    with (
+        Path(os.devnull).open("rb") as null,
+        said.with_suffix(".out").open("wb") as out,
+        said.with_suffix(".err").open("wb") as err,
+    ):
+        if SERVER in env:
+            files = (null.fileno(), out.fileno(), err.fileno())
+            return Forked(command, {**env, IMPORTS: imports}, files, {})
+        line = [sys.executable, *command]
+        return subprocess.Popen(line, env=env, stdin=null, stdout=out, stderr=err)
 
 
 def free_port() -> int:

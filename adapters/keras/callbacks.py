@@ -25,6 +25,7 @@ from dream.adapters.keras.randomness.in_step import InStep
 from dream.checkpoint.leaving import Notice
 from dream.cluster import settings
 from dream.data import tracked
+from dream.data.alike import of_one_place
 from dream.mixed.resync import Resync
 
 _WRITERS = (
@@ -158,7 +159,8 @@ class SameOnEveryRank(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._engine.several_processes:
             own = bool(self.model.stop_training), self._in_step.word(self.model)
-            said = self._engine.communicator.all_gather_object(own)
+            here = "at the end of an epoch", own
+            said = of_one_place(self._engine.communicator.all_gather_object(here))
             self.model.stop_training = any(stops for stops, _ in said)
             if self._in_step.kept:
                 self._in_step.heard([word for _, word in said], self.model)

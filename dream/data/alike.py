@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 from dream._errors import Desynchronized
 
@@ -44,6 +44,18 @@ def other_batches(said: Sequence[int]) -> Desynchronized:
         "digest of a batch. Seed what draws or shuffles the data (sets of strings have no order), "
         "and read the same files, so that every rank sees the same global batches."
     )
+
+
+def of_one_place(said: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return what the ranks said, each with the place of training that it has come to;
+    `Desynchronized` where these are several."""
+    if len({place for place, _ in said}) > 1:
+        places = ", ".join(f"rank {rank} {place}" for rank, (place, _) in enumerate(said))
+        raise Desynchronized(
+            "The ranks have come to different places of training, as where the data of one end "
+            f"before another's. Received: {places}. Give every rank the same number of batches."
+        )
+    return [value for _, value in said]
 
 
 def unlike(said: Sequence[object]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
@@ -73,7 +74,7 @@ def run(cell: Cell, name: str, *args: Any) -> list[Any]:
     found: list[Any] = dream.launch(
         by_name, cell.api, name, (cell.word, dict(cell.options), *args), n=cell.ranks,
         framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,
-        timeout=300, env={"KERAS_BACKEND": cell.backend, **QUIET},
+        timeout=300, env={**(keras_on(cell.backend) if cell.api == "keras" else {}), **QUIET},
     )  # fmt: skip
     return found
 

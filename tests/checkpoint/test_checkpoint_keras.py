@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
@@ -30,7 +31,7 @@ def run(cell: Cell, folder: Path, what: str = "train", **more: Any) -> list[dict
     found: list[dict[str, Any]] = dream.launch(
         by_name, what, cell.word, options, str(folder), more, n=cell.ranks,
         framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,
-        timeout=300, env={"KERAS_BACKEND": cell.backend, **QUIET},
+        timeout=300, env={**keras_on(cell.backend), **QUIET},
     )  # fmt: skip
     return found
 

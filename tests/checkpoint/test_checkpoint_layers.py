@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
@@ -20,7 +21,7 @@ def by_name(folder: str) -> dict[str, list[float]]:
 
 
 def test_torchs_layers_are_keras_and_back(tmp_path: Path) -> None:
-    env = {"KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**keras_on("torch"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     found = dream.launch(by_name, str(tmp_path), n=1, framework="torch", timeout=300, env=env)[0]
     for name, gaps in found.items():
         assert max(gaps) < 1e-5, (name, gaps)

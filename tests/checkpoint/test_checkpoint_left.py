@@ -7,6 +7,7 @@ from pathlib import Path
 
 import checkpoint_left
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_a_loop_that_ends_early_goes_on_or_is_told(framework: str, tmp_path: Path) -> None:
     act = {"torch": checkpoint_left.torchs, "tensorflow": checkpoint_left.tensorflows}[framework]
-    found = dream.launch(act, str(tmp_path), n=1, framework=framework, timeout=300)[0]
+    env = keras_on(framework) if framework == "tensorflow" else {}
+    found = dream.launch(act, str(tmp_path), n=1, framework=framework, timeout=300, env=env)[0]
     for name, (gap, lines) in found.items():
         assert lines == (0 if name in checkpoint_left.KEPT else 1), (name, lines)
         assert name not in checkpoint_left.KEPT or gap < 1e-6, (name, gap)

@@ -18,6 +18,7 @@ from typing import Any
 
 import contract_hashes
 from contract_cells import Cell
+from launch_scripts import keras_on
 
 from dream.launch.forks.foresight import IMPORTS
 from dream.launch.forks.forked import SERVER, Forked
@@ -169,10 +170,9 @@ def _environment(cell: Cell) -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",
     }
     if os.environ.get(SERVER):
-        keras = ",keras" * ("keras" in cell.kind)
-        environment |= {SERVER: os.environ[SERVER], IMPORTS: cell.framework + keras}
+        environment |= {SERVER: os.environ[SERVER], IMPORTS: cell.framework}
     if "keras" in cell.kind:
-        environment["KERAS_BACKEND"] = cell.framework
+        environment |= keras_on(cell.framework)
     if cell.processes > 1:
         environment |= {
             "WORLD_SIZE": str(cell.processes),

@@ -55,6 +55,24 @@ def test_who_trains_needs_more(tmp_path: Path) -> None:
     assert "torch._dynamo" in foresee(command, {}).modules
 
 
+@pytest.mark.parametrize(
+    ("lines", "backend", "brings"),
+    [
+        ("import keras\nkeras.utils.set_random_seed(1)", "torch", True),
+        ("from keras.utils import set_random_seed", "torch", True),
+        ("import keras\nkeras.utils.set_random_seed(1)", "tensorflow", False),
+        ("import keras", "torch", False),
+        ("import torch\ntorch.set_random_seed", "torch", False),
+    ],
+)
+def test_keras_generators_are_seeded_with_tensorflow_too(
+    lines: str, backend: str, brings: bool, tmp_path: Path
+) -> None:
+    """Where it is installed, on whatever backend."""
+    command = written(tmp_path, {"train.py": lines})
+    assert ("tensorflow" in foresee(command, {"KERAS_BACKEND": backend}).modules) == brings
+
+
 def test_what_is_asked_for_counts_for_more_than_lines(tmp_path: Path) -> None:
     command = written(tmp_path, {"train.py": "import keras"})
     assert "torch" in foresee(command, {"DREAM_FRAMEWORK": "torch"}).modules

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from launch_scripts import keras_on
 from strangers_rows import EQUAL, Row
 from strangers_worker import HISTORY, Figures
 
@@ -184,11 +185,9 @@ def _load(file: Path) -> Figures:
 
 def _environment(framework: str) -> dict[str, str]:
     env = {name: text for name, text in os.environ.items() if name not in _TORN}
-    env |= {"OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "30", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    env[IMPORTS] = "torch" if framework == "torch" else "keras"
-    if framework != "torch":
-        env["KERAS_BACKEND"] = framework.removeprefix("keras-")
-    return env
+    env |= {"OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "300", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    backend = framework.removeprefix("keras-")
+    return env | ({IMPORTS: "torch"} if framework == "torch" else keras_on(backend))
 
 
 def _end(line: list[str], env: Mapping[str, str], folder: Path, seconds: float) -> tuple[int, str]:

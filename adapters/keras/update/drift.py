@@ -17,6 +17,7 @@ from dream.adapters.keras.consistency import plain_variables, statistics_of, tak
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import check_hyperparameters, hyperparameters, optimizers_of
 from dream.adapters.keras.randomness.in_step import InStep
+from dream.data.alike import of_one_place
 from dream.update.drift import Pace, differing, drifted
 
 
@@ -51,9 +52,8 @@ class DriftGuard:
         mine = [zlib.crc32(repr(list(each.values())).encode()) for each in own]
         cost = time.perf_counter() - began
         began = time.perf_counter()
-        said = self._ranks.all_gather_object(
-            (mine, self._in_step.word(model), cost + self._exchange, step)
-        )
+        own_word = mine, self._in_step.word(model), cost + self._exchange, step
+        said = of_one_place(self._ranks.all_gather_object(("between two steps", own_word)))
         self._exchange = time.perf_counter() - began
         alike = [len({digests[i] for digests, *_ in said}) == 1 for i in range(3)]
         if not alike[2]:

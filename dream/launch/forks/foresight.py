@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from dream.cluster.settings import FRAMEWORK, STRATEGY
@@ -60,7 +61,15 @@ def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
         names = [environ[FRAMEWORK], *["keras"] * backend]
     trains = bool(environ.get(STRATEGY) or environ.get(FRAMEWORK))
     trains = trains or "dream" in found.names | found.inside
-    return Foresight(_modules(names, trains=trains or command[1:2] == ["function"]), found.sets)
+    modules = _modules(names, trains=trains or command[1:2] == ["function"])
+    return Foresight(modules + _seeded(found, {**environ, **found.sets}), found.sets)
+
+
+def _seeded(found: _Found, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what `keras.utils.set_random_seed` imports: TensorFlow, on torch too, where it is
+    installed."""
+    on_torch = found.seeds and "keras" in found.names and environ.get("KERAS_BACKEND") == "torch"
+    return ("tensorflow",) if on_torch and find_spec("tensorflow") else ()
 
 
 def frameworks_of(command: Sequence[str]) -> list[str]:
@@ -94,10 +103,11 @@ def _source(command: Sequence[str]) -> Path | None:
 @dataclass(slots=True)
 class _Found:
     """names: packages that are imported, by the script or its own modules; inside: by functions of
-    theirs, which may never be called."""
+    theirs, which may never be called; seeds: whether Keras's generators are seeded by name."""
 
     names: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
+    seeds: bool = False
     sets: dict[str, str] = field(default_factory=dict)
 
     def frameworks(self) -> list[str]:
@@ -123,6 +133,7 @@ def _scan(script: Path, changed: int) -> _Found:
             found.sets = _sets(tree)
         outside = {id(node) for node in _outside_functions(tree)}
         for node in ast.walk(tree):
+            found.seeds = found.seeds or _seeds(node)
             for name in _imports(node, script.parent, file.parent):
                 if isinstance(name, Path):
                     waiting += [name] if name not in seen else []
@@ -160,6 +171,13 @@ def _imports(node: ast.AST, top: Path, here: Path) -> Iterator[str | Path]:
         base = node.module or ""
         for alias in node.names:
             yield from _named(folder, f"{base}.{alias.name}".strip("."))
+
+
+def _seeds(node: ast.AST) -> bool:
+    name = "set_random_seed"
+    return (isinstance(node, ast.Attribute) and node.attr == name) or (
+        isinstance(node, ast.alias) and node.name == name
+    )
 
 
 def _named(folder: Path, name: str) -> Iterator[str | Path]:

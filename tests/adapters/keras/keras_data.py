@@ -196,15 +196,18 @@ def _stepped(
 
 
 def uneven(options: dict[str, Any]) -> list[str]:
-    """Generators of which one ends early, and data whose order is another process's own."""
-    rank, ranks = (int(os.environ.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1)))
+    """Generators of which one ends early: it leaves the other waiting."""
+    rank = int(os.environ["RANK"])
 
     def batches() -> Any:
         for _ in range(4 - rank):
             yield arrays(BATCH)
 
-    def early() -> None:
-        compiled(net()).fit(batches(), verbose=0)
+    return _said_of(options, lambda: compiled(net()).fit(batches(), verbose=0))
+
+
+def unkept(options: dict[str, Any]) -> list[str]:
+    """Data whose order is another process's own, or unknown."""
 
     def unknown() -> None:
         model = compiled(net())
@@ -222,13 +225,12 @@ def uneven(options: dict[str, Any]) -> list[str]:
     def nothing() -> None:
         dream.current().data_state([1, 2])  # type: ignore[union-attr]
 
+    return _said_of(options, unknown, other_size, nothing)
+
+
+def _said_of(options: dict[str, Any], *faults: Callable[[], object]) -> list[str]:
     said = []
-    for fault in (
-        unknown,
-        other_size,
-        nothing,
-        *((early,) if ranks > 1 else ()),
-    ):
+    for fault in faults:
         with dream.strategy("mirrored", **options):
             try:
                 fault()

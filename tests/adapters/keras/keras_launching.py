@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from launch_scripts import keras_on
+
 import dream
 
 SECONDS = 600
@@ -36,7 +38,7 @@ def call(cell: Cell, module: str, name: str, *args: Any, stall: float | None = N
     ranks are to miss each other; known before Keras is imported, when the ranks meet."""
     strategy = "mirrored" if cell.devices == 1 else f"mirrored:devices={cell.devices}"
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    env |= {"KERAS_BACKEND": cell.backend}
+    env |= keras_on(cell.backend)
     env |= {} if stall is None else {"DREAM_STALL_SECONDS": str(stall)}
     return dream.launch(
         by_name, module, name, args, n=cell.ranks, framework=cell.backend, strategy=strategy,

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import dream
+from dream.launch.forks.foresight import IMPORTS
+
 SCRIPT = """
 import os, sys, torch
 from torch.utils.tensorboard import SummaryWriter
@@ -37,30 +40,41 @@ for writer in (before, made_up, own):
     writer.close()
 """
 LIMIT = 300
+ENV = {"OMP_NUM_THREADS": "1", IMPORTS: "torch,tensorflow"}
+"""TensorBoard imports TensorFlow where it is installed."""
+
+
+def steps_of(files: list[str]) -> list[list[int]]:
+    """Return the steps of the values of `loss` in each file."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return [
+        [
+            event.step
+            for event in EventFileLoader(file).Load()
+            if any(value.tag == "loss" for value in event.summary.value)
+        ]
+        for file in files
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("tensorboard"), reason="tensorboard is not installed")
 def test_a_summary_writer_writes_once(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, "-m", "dream", "run", "-n", "2", str(script)],
         cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | ENV,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     files = [file.relative_to(tmp_path) for file in tmp_path.rglob("events*")]
     folders = Counter(file.parts[0] for file in files)
     expected = {"before": 1, "runs": 1, "inside": 2, "rank-0": 1, "rank-1": 1}
     assert folders == expected, (files, done.stderr)
-    for file in files:
-        steps = [
-            event.step
-            for event in EventFileLoader(str(tmp_path / file)).Load()
-            if any(value.tag == "loss" for value in event.summary.value)
-        ]
+    written = [str(tmp_path / file) for file in files]
+    (found,) = dream.launch(steps_of, written, n=1, timeout=LIMIT, env=ENV)
+    for file, steps in zip(files, found, strict=True):
         if "tried" not in file.parts:
             assert steps == [*range(5 if file.parts[0] == "before" else 3)], file

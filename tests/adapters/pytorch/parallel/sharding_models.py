@@ -122,10 +122,10 @@ def train(
     optimizer: Optimizer,
     data: TensorDataset | None = None,
     *,
-    epochs: int = 5,
+    epochs: int = 2,
     between: Callable[[], object] = lambda: None,
 ) -> None:
-    """20 steps of the loop that users write."""
+    """8 steps of the loop that users write, of which two are uneven."""
     for _ in range(epochs):
         for x, y in DataLoader(data or sentences(), batch_size=16):
             optimizer.zero_grad()

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from launch_scripts import row_of_ports
+from launch_scripts import row_of_ports, start_alone
 
 SCRIPT = Path(__file__).with_name("coordinated_script.py")
-ENV = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+ENV = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
 PATIENT = {"DREAM_STALL_SECONDS": "900", "DREAM_STARTUP_SECONDS": "900"}
 """Longer than a test may take: what ends before has not been waited for."""
 
@@ -32,16 +34,23 @@ def by_tf_config(
         task: [f"127.0.0.1:{port}"] for task, port in zip(tasks[:3], row_of_ports(3), strict=True)
     }
     started = {
-        task: subprocess.Popen(
-            [sys.executable, str(SCRIPT), mode, str(folder)],
-            env={**ENV, **patience, "TF_CONFIG": json.dumps(
+        task: start_alone(
+            [str(SCRIPT), mode, str(folder)], "tensorflow,keras", folder / task,
+            {**os.environ, **ENV, **patience, "TF_CONFIG": json.dumps(
                 {"cluster": cluster, "task": {"type": task, "index": 0}})},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for task in (tasks if mode == "train" else tasks[:3])
     }  # fmt: skip
-    ended = {task: (each.communicate(timeout=400), each) for task, each in started.items()}
-    return {task: (each.returncode, *said) for task, (said, each) in ended.items()}
+    limit = time.monotonic() + 400
+    while any(each.poll() is None for each in started.values()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    for each in started.values():
+        if each.poll() is None:
+            os.kill(each.pid, signal.SIGKILL)
+    return {
+        task: (each.wait(), *((folder / f"{task}.{end}").read_text() for end in ("out", "err")))
+        for task, each in started.items()
+    }
 
 
 def test_a_worker_that_is_killed_comes_back_and_its_step_is_done_again(tmp_path: Path) -> None:
@@ -49,7 +58,7 @@ def test_a_worker_that_is_killed_comes_back_and_its_step_is_done_again(tmp_path:
     end = subprocess.run(
         [sys.executable, "-m", "dream", "run", "-n", "3", "--all-output", str(SCRIPT), "worker",
          str(tmp_path)],
-        capture_output=True, text=True, timeout=400, check=False, env=ENV | PATIENT,
+        capture_output=True, text=True, timeout=400, check=False, env=os.environ | ENV | PATIENT,
     )  # fmt: skip
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
