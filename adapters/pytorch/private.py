@@ -132,6 +132,16 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
+AFTER_GRADIENT = "_post_accumulate_grad_hooks"
+
+
+def gradient_hooks(item: nn.Module | torch.Tensor) -> dict[str, dict[int, Any]]:
+    """A module's, or a tensor's, tables of hooks on gradients, by their attributes."""
+    second = "_backward_pre_hooks" if isinstance(item, nn.Module) else AFTER_GRADIENT
+    tables = {name: getattr(item, name) for name in ("_backward_hooks", second)}
+    return {name: table for name, table in tables.items() if table}
+
+
 def bare_copy(module: nn.Module) -> nn.Module:
     """A module without tensors, as DataParallel makes its replicas; recurrent layers keep their
     lists of weights by it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -140,6 +141,10 @@ class Sharding(Parallelism):
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)
+
+    def take_hooks(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
+        if not self.alone:
+            self.backward.script_hooks.take(items)
 
     def opened(self) -> None:
         self.backward.installed = not self.alone
