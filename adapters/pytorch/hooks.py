@@ -52,6 +52,7 @@ Place = Literal[
     "bucket_hook",
     "hook",
     "module_hook",
+    "compiled_function",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -86,6 +87,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
     "call": (nn.Module, "__call__"),
     "tensor_backward": (torch.Tensor, "backward"),
+    "compiled_function": (type(torch.ops.higher_order.autograd_function_apply), "__call__"),
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {

@@ -61,6 +61,11 @@ ROWS: list[Row] = [
         expect="of all of a share's rows",
         reason="which samples are the easiest is a matter of the whole batch",
     ),
+    Row(
+        "compiled_functions",
+        expect="a function of the script's own is in compiled code",
+        reason="what is compiled in backward is given gradients as they are there",
+    ),
     Row("compiled_model"),
     Row(
         "contrastive_in_batch",

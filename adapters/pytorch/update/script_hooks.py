@@ -43,6 +43,7 @@ class ScriptHooks:
     def subscribe(self, hooks: Hooks) -> None:
         hooks.wrap("hook", self._wrap)
         hooks.wrap("module_hook", self._wrap_modules)
+        hooks.wrap("compiled_function", self._functions.telling)
 
     def take(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
         """Have hooks that were registered before the block run as those that are in it."""
