@@ -168,7 +168,7 @@ class FullyShardedModule(ShardedModule):
         if initializer is not None:
             initializer.fill(self.module, self._device, self.registry.world)
             self.sharded = _by_id(self.module)
-        if whole and isinstance(self.module, FSDPModule):
+        if isinstance(self.module, FSDPModule):
             private.know_root(self.module)
 
     def run_submodule(

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
+from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
@@ -85,6 +86,9 @@ class Sharding(Parallelism):
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
         )  # fmt: skip
+        self._bare = BareParameters(self.registry, self.shares, self.backward.waits)
+        if self.training.updates is None:
+            self._bare.weighed = self.backward
         self._context = None if self.alone else self._make_context()
 
     @abstractmethod
@@ -134,6 +138,7 @@ class Sharding(Parallelism):
             return
         hooks.made("module", self.registry.add)
         hooks.wrap("save", state.saving_wholes)
+        hooks.wrap("backward", self._bare.wrap)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
         self.backward.script_hooks.subscribe(hooks)
