@@ -278,6 +278,7 @@ ROWS: list[Row] = [
         but={"sharded": "appears to not have been used in the graph"},
         reason="weights that no module holds have a gradient by gradients, a rank's own",
     ),
+    Row("tasks_by_turns"),
     Row(
         "tasks_counted_unlike",
         logs="near the global one, the same on every rank",
