@@ -249,13 +249,16 @@ class DdpModule(DistributedModule, Bearer):
         if self.copy is not None:
             self.copy.release()
             self.copy = None
+        group = None
         if self._ddp is not None:
+            group = self._ddp.process_group  # outlives the reducer: it ends without Python's lock
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._runner.forget_rows()
             self._forward = self._runner.run
         self._riders = self._reducer = None
+        del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
