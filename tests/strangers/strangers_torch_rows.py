@@ -43,9 +43,9 @@ ROWS: list[Row] = [
     Row("bag_of_words"),
     Row(
         "bfloat16_autocast",
-        tolerance=2e-2,
+        tolerance=5e-2,
         reason="gradients are rounded to bfloat16 before parts are added up: one device that takes "
-        "each batch in two parts ends 5e-2 from itself",
+        "each batch in two parts ends 5e-2 from itself, in three 4e-2",
     ),
     Row("bucketed_batches"),
     Row(

@@ -11,6 +11,7 @@ import torch
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.private import AFTER_GRADIENT, gradient_hooks, to_local, to_whole
+from dream.adapters.pytorch.randomness.current import current
 
 Hook = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -78,7 +79,8 @@ class WaitingHooks:
             yield
         finally:
             self._arrived = None
-        self._run(held, arrived)
+        with current.reading(), torch.no_grad():
+            self._run(held, arrived)
 
     def _held(self) -> dict[int, torch.Tensor]:
         """What gradients there are already."""
@@ -91,7 +93,6 @@ class WaitingHooks:
                 held[key] = tensor.grad.clone()
         return held
 
-    @torch.no_grad()
     def _run(self, held: dict[int, torch.Tensor], arrived: dict[int, None]) -> None:
         for key in {**arrived, **dict.fromkeys(self._waiting)}:
             reference, listed = self._waiting[key]
