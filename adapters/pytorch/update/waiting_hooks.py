@@ -110,7 +110,8 @@ class WaitingHooks:
                 continue
             came = to_whole(tensor.grad - held[key] if key in held else tensor.grad)
             if key in arrived or came.any():
-                _call(tensor, came, held.get(key), waiting)
+                with _looking_up(tensor):
+                    _call(tensor, came, held.get(key), waiting)
 
 
 @final
@@ -142,6 +143,21 @@ def _call(
     for each in waiting:
         if each.after:
             each.hook(tensor)
+
+
+@contextmanager
+def _looking_up(tensor: torch.Tensor) -> Iterator[None]:
+    """Hooks run: what they look up by a parameter is not there by its shards."""
+    try:
+        yield
+    except KeyError as error:
+        if to_local(tensor) is tensor:
+            raise
+        raise Unsupported(
+            "A hook looks up a parameter whose place shards have taken. Received: a table that was "
+            f"made before the model was split, and a parameter of shape {tuple(tensor.shape)}. "
+            "Make it once all optimizers are made, or use 'mirrored'."
+        ) from error
 
 
 def _spread(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
