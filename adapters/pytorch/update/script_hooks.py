@@ -27,6 +27,10 @@ _ROWS = (
     "a hook changes the gradient of something computed: it is given this rank's rows of the whole "
     "batch's, so a norm or a mean over rows is that of its own"
 )
+_SEVERAL = (
+    "a hook of register_multi_grad_hook is given gradients before they are averaged: of this rank's"
+    " rows, and as many times as large as there are ranks. Read p.grad after backward"
+)
 
 
 @final
@@ -43,6 +47,8 @@ class ScriptHooks:
     def subscribe(self, hooks: Hooks) -> None:
         hooks.wrap("hook", self._wrap)
         hooks.wrap("module_hook", self._wrap_modules)
+        hooks.wrap("global_hook", self._wrap_global)
+        hooks.wrap("multi_hook", self._telling)
         hooks.wrap("compiled_function", self._functions.telling)
 
     def take(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
@@ -94,6 +100,25 @@ class ScriptHooks:
         def wrapped(module: nn.Module, hook: Any, *args: Any, **kwargs: Any) -> Any:
             own = _OnModule(self, hook) if _is_scripts(hook) else hook
             return register(module, own, *args, **kwargs)
+
+        return wrapped
+
+    def _wrap_global(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """`register_module_full_backward_hook` and the like, of all modules."""
+
+        @wraps(register)
+        def wrapped(hook: Any) -> Any:
+            return register(_OnModule(self, hook) if _is_scripts(hook) else hook)
+
+        return wrapped
+
+    def _telling(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """`register_multi_grad_hook`, whose hooks change nothing."""
+
+        @wraps(register)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            logger.info(_SEVERAL)
+            return register(*args, **kwargs)
 
         return wrapped
 

@@ -223,6 +223,19 @@ def copies_of_modules_with_bounds() -> torch.Tensor:
     return found
 
 
+def all_modules_with_bounds() -> torch.Tensor:
+    """By a hook of every module there is."""
+    seen: list[Any] = []
+    model = net()
+    multi = torch.autograd.graph.register_multi_grad_hook([*model.parameters()], seen.append)
+    handle = nn.modules.module.register_module_full_backward_hook(bounded)
+    try:
+        return _by_squares(model)
+    finally:
+        handle.remove()
+        multi.remove()
+
+
 def modules_with_bounds_before() -> Loop:
     model = _bounded_net()
     return lambda: _by_squares(model)
@@ -307,6 +320,7 @@ LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     functions_that_come_late,
     modules_with_bounds,
     copies_of_modules_with_bounds,
+    all_modules_with_bounds,
 )
 EARLIER: tuple[Callable[[], Loop], ...] = (
     modules_with_bounds_before,
