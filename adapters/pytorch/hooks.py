@@ -52,6 +52,9 @@ Place = Literal[
     "bucket_hook",
     "hook",
     "module_hook",
+    "global_hook",
+    "multi_hook",
+    "compiled_function",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -86,6 +89,8 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
     "call": (nn.Module, "__call__"),
     "tensor_backward": (torch.Tensor, "backward"),
+    "multi_hook": (torch.autograd.graph, "register_multi_grad_hook"),
+    "compiled_function": (type(torch.ops.higher_order.autograd_function_apply), "__call__"),
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
@@ -101,6 +106,10 @@ _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
     "hook": tuple((torch.Tensor, f"register_{name}hook") for name in ("", "post_accumulate_grad_")),
     "module_hook": tuple(
         (nn.Module, f"register_{name}") for name in (
+            "backward_hook", "full_backward_hook", "full_backward_pre_hook",
+    )),
+    "global_hook": tuple(
+        (nn.modules.module, f"register_module_{name}") for name in (
             "backward_hook", "full_backward_hook", "full_backward_pre_hook",
     )),
     "read": tuple((torch.Tensor, name) for name in (

@@ -138,6 +138,11 @@ class ModuleRegistry:
             "strategy.communicator.all_reduce."
         )
 
+    def averaged(self, parameter: torch.Tensor) -> bool:
+        """Whether it is of no module, and its gradient was averaged after backward."""
+        known = self.bare.get(id(parameter))
+        return known is not None and known() is parameter
+
     def called(self) -> bool:
         """Whether a module was called in training, and its backward has not come."""
         return any(root.backwards.armed for root in self.roots)

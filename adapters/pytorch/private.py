@@ -132,6 +132,15 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
+AFTER_GRADIENT = "_post_accumulate_grad_hooks"
+
+
+def gradient_hooks(item: nn.Module | torch.Tensor) -> dict[str, dict[int, Any]]:
+    """A module's, or a tensor's, tables of hooks on gradients, by their attributes."""
+    names = ("_backward_hooks", "_backward_pre_hooks", AFTER_GRADIENT)
+    return {name: table for name in names if (table := getattr(item, name, None))}
+
+
 def bare_copy(module: nn.Module) -> nn.Module:
     """A module without tensors, as DataParallel makes its replicas; recurrent layers keep their
     lists of weights by it."""
@@ -285,8 +294,7 @@ def own_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def without_children(module: nn.Module) -> nn.Module:
-    """Copy a module that has no memory, alone: children cannot be deleted through a public name
-    where a class reads them."""
+    """Copy a module that has no memory, alone. No public name deletes what its class reads."""
     made = copy.deepcopy(module)
     made._modules.clear()
     return made
@@ -317,11 +325,14 @@ def gives_dtensor(node: Node) -> bool | None:
 
 
 def know_root(root: nn.Module) -> None:
-    """Have FSDP2 know its root now: else it takes the first module that is called, and refuses the
-    whole once one of its parts has been called by itself."""
+    """Have FSDP2 know its root now, whichever parts were: else it takes what is called first."""
     from torch.distributed.fsdp import fully_shard  # which takes a while
 
-    fully_shard.state(root)._lazy_init()  # type: ignore[attr-defined]
+    state: Any = fully_shard.state(root)  # type: ignore[attr-defined]
+    parts = root.modules() if state._is_root is None else ()
+    for part in filter(None, map(state._get_state_for_module, parts)):
+        part._is_root = None
+    state._lazy_init()
 
 
 def original_class(module: nn.Module) -> type[nn.Module]:

@@ -138,18 +138,17 @@ def run(row: Row, strategy: str, ranks: int, plain: Plain, folder: Path) -> Outc
 def judge(row: Row, strategy: str, outcome: Outcome) -> str:
     """What is wrong with an outcome, by what its row expects; empty where nothing is."""
     expected = row.expected(strategy)
-    tolerance = row.wider.get(strategy, row.tolerance)
-    if outcome.within(tolerance):
+    if outcome.within(row.tolerance):
         return ""
     if expected != EQUAL and outcome.says(expected):
         return ""
     if not outcome.ended:
         return f"ended with an error:\n{outcome.output[-3000:]}"
-    if row.logs and outcome.difference <= tolerance and outcome.says(row.logs):
+    if row.logs and outcome.difference <= row.tolerance and outcome.says(row.logs):
         return ""
     said = "" if expected == EQUAL else f", and not said: {expected!r}"
     return (
-        f"parameters differ by {outcome.difference:.1e} (allowed {tolerance:.0e}), "
+        f"parameters differ by {outcome.difference:.1e} (allowed {row.tolerance:.0e}), "
         f"what was logged by {outcome.logged:.1e}; most: {outcome.worst}{said}"
     )
 

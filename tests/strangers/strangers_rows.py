@@ -24,7 +24,6 @@ class Row:
         the script ends with; one that is equal none the less need say nothing.
     but: the same for single strategies that differ from the rest.
     logs: words of the line that dream logs where nothing but what the script logs is off.
-    wider: tolerances of single strategies.
     reason: why it need not be equal, or why by more than 1e-6.
     needs: what must be installed besides; where it is not, the row is skipped.
     sample: strategies under which `make test` runs it, on two ranks; the rest is exhaustive.
@@ -38,14 +37,13 @@ class Row:
     but: Mapping[str, str] = field(default_factory=dict)
     logs: str = ""
     tolerance: float = 1e-6
-    wider: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     needs: tuple[str, ...] = ()
     sample: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         words = [each for each in (self.expect, *self.but.values(), self.logs) if each != EQUAL]
-        plain = not (any(words) or self.wider) and self.tolerance <= 1e-6
+        plain = not any(words) and self.tolerance <= 1e-6
         assert plain or self.reason, f"{self.script}: an exception has a reason"
         short = [each for each in words if 0 < len(each.split()) < WORDS]
         assert not short, f"{self.script}: {short} may stand anywhere"

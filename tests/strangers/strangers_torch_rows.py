@@ -37,15 +37,15 @@ ROWS: list[Row] = [
     Row(
         "bad_batches_skipped",
         expect="do not train on the same batch",
+        but={"sharded": "Make the same calls"},
         reason="whether a batch is left out hangs on a loss before its backward, a rank's own",
     ),
     Row("bag_of_words"),
     Row(
         "bfloat16_autocast",
-        tolerance=2e-2,
-        wider={ONE_PROCESS: 6e-2},
+        tolerance=6e-2,
         reason="gradients are rounded to bfloat16 before parts are added up: one device that takes "
-        "each batch in two parts ends 5e-2 from itself",
+        "each batch in two parts ends 5e-2 from itself, in three 4e-2",
     ),
     Row("bucketed_batches"),
     Row(
@@ -65,6 +65,11 @@ ROWS: list[Row] = [
         "co_teaching",
         expect="of all of a share's rows",
         reason="which samples are the easiest is a matter of the whole batch",
+    ),
+    Row(
+        "compiled_functions",
+        expect="a function of the script's own is in compiled code",
+        reason="what is compiled in backward is given gradients as they are there",
     ),
     Row("compiled_model"),
     Row(
@@ -120,6 +125,7 @@ ROWS: list[Row] = [
         expect="what TopkBackward0 divides by",
         reason="which samples are the hardest is a matter of the whole batch",
     ),
+    Row("hooks_of_modules_and_copies"),
     Row("infinite_loader"),
     Row(
         "inputs_whitened_by_the_batch",
@@ -179,6 +185,7 @@ ROWS: list[Row] = [
     Row("moving_average_of_weights"),
     Row("multi_task_heads", sample=("mirrored",)),
     Row("nested_sequences"),
+    Row("noise_by_hooks"),
     Row("noise_on_gradients"),
     Row(
         "online_normaliser",
@@ -191,7 +198,9 @@ ROWS: list[Row] = [
     Row("physics_informed", sample=("sharded",)),
     Row("plateau_and_early_stop"),
     Row("policy_gradient_episodes"),
+    Row("pretrained_then_wrapped"),
     Row("prefetcher"),
+    Row("pruned_by_hooks"),
     Row(
         "private_gradients",
         expect="Gradients that torch.func computes are",
@@ -259,15 +268,15 @@ ROWS: list[Row] = [
     Row("siamese_pairs", sample=("mirrored",)),
     Row("smoothed_divergence"),
     Row("speech_ctc"),
-    Row("step_within_backward"),
+    Row(
+        "step_within_backward",
+        but={"sharded": "whose place shards have taken"},
+        reason="its optimizers are found by the parameters that the model had before it was split",
+    ),
     Row("stochastic_weight_averaging"),
     Row("stream_masked_by_collate", sample=("mirrored",)),
     Row("stream_of_samples"),
-    Row(
-        "style_transfer",
-        but={"sharded": "no module that was made in the block and split holds it"},
-        reason="the image that is trained is a tensor of no module",
-    ),
+    Row("style_transfer"),
     Row("subset_drawn_by_weights"),
     Row("sum_over_a_constant"),
     Row("super_resolution"),
@@ -277,13 +286,18 @@ ROWS: list[Row] = [
         but={"sharded": "appears to not have been used in the graph"},
         reason="weights that no module holds have a gradient by gradients, a rank's own",
     ),
+    Row("tasks_by_turns"),
     Row(
         "tasks_counted_unlike",
         logs="near the global one, the same on every rank",
         reason=NEAR,
     ),
     Row("text_to_text", sample=("horovod",)),
-    Row("tied_head_added_late"),
+    Row(
+        "tied_head_added_late",
+        but={"sharded": "got mixed torch.Tensor and DTensor"},
+        reason="a weight is read of a part that was split when it trained by itself",
+    ),
     Row("time_first"),
     Row("token_mean_language_model", sample=("mirrored",)),
     Row("transfer_then_unfreeze"),

@@ -19,7 +19,7 @@ from dream.adapters.pytorch.data.loader import LoaderSharder, dealt_of, left_alo
 from dream.adapters.pytorch.module import Pending
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism
-from dream.adapters.pytorch.private import has_tables, is_compiled, recomputing
+from dream.adapters.pytorch.private import gradient_hooks, has_tables, is_compiled, recomputing
 
 _DIVIDED = (
     "Under {!r} a model is divided as it is made, and this one was made before the block | Make it "
@@ -29,7 +29,7 @@ _WRAPPED = (
     "A wrapper that reduces gradients was put around this model before the block, which reduces "
     "them too | Put it around the model inside the block, where it leaves that to dream"
 )
-_SOUGHT = (nn.Module, Optimizer, DataLoader)
+_SOUGHT = (nn.Module, Optimizer, DataLoader, torch.Tensor)
 
 
 @final
@@ -44,11 +44,12 @@ class Earlier:
 
     def find(self) -> None:
         """Look for them, as the block opens. What another block has made stays its own."""
-        modules, optimizers, loaders = _alive()
+        modules, optimizers, loaders, hooked = _alive()
         others = {
             id(p) for m in modules if isinstance(hook_of(m), CallHook) for p in m.parameters()
         }
         free = [module for module in modules if not isinstance(hook_of(module), CallHook)]
+        self._own.take_hooks([*free, *hooked])
         inner = {id(child) for module in modules for child in module.children()}
         for module in free:
             self._meet(module, top=id(module) not in inner)
@@ -131,23 +132,27 @@ def _trains(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _alive() -> tuple[list[nn.Module], list[Optimizer], list[DataLoader[Any]]]:
-    """Every module, optimizer and loader there is. By their types: some objects make themselves
-    when they are asked for their class; and of the types first, since objects are some hundred
-    thousand."""
+def _alive() -> tuple[list[nn.Module], list[Optimizer], list[DataLoader[Any]], list[torch.Tensor]]:
+    """Every module, optimizer and loader there is, and every tensor with hooks on its gradient. By
+    their types: some objects make themselves when they are asked for their class; and of the types
+    first, since objects are some hundred thousand."""
     modules: list[nn.Module] = []
     optimizers: list[Optimizer] = []
     loaders: list[DataLoader[Any]] = []
+    hooked: list[torch.Tensor] = []
     objects = gc.get_objects()
     sought = {kind for kind in set(map(type, objects)) if issubclass(kind, _SOUGHT)}
     for item in [item for item in objects if type(item) in sought]:
         kind = type(item)
         if issubclass(kind, DataLoader):
             loaders.append(item)
+        elif issubclass(kind, torch.Tensor):
+            if gradient_hooks(item):
+                hooked.append(item)
         elif not has_tables(item):
             continue  # it is on its way to be made, never was, or wraps one that is
         elif issubclass(kind, Optimizer):
             optimizers.append(item)
         elif not kind.__module__.startswith("dream."):
             modules.append(item)
-    return modules, optimizers, loaders
+    return modules, optimizers, loaders, hooked

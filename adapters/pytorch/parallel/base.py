@@ -159,6 +159,9 @@ class Parallelism(Held):
     def meet(self, module: nn.Module) -> None:
         """Have a module that was made before the block trained on first use, where it `meets`."""
 
+    def take_hooks(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
+        """Have hooks on gradients that were registered before the block run as those in it."""
+
     def find_unused(self) -> None:
         """The script says that some parameters take no part in a loss."""
 

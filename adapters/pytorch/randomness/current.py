@@ -161,7 +161,8 @@ class Current:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is drawn inside belongs to samples that are read, and is no batch's."""
+        """What is drawn inside is no batch's: it belongs to samples that are read, or to
+        parameters."""
         held, self.outside = self.outside, None
         try:
             yield

@@ -158,7 +158,7 @@ class _StepCheck:
                 root = reduced.get(id(parameter))
                 if root is not None:
                     self._seen[root] = seen.get(root, 0)
-                elif parameter.grad is not None and not self._averaged(parameter):
+                elif parameter.grad is not None and not self._registry.averaged(parameter):
                     raise ConfigurationError(
                         "A parameter's gradient was not averaged over the ranks, since no module "
                         "that was made in the block and called holds it. Received: parameter "
@@ -167,11 +167,6 @@ class _StepCheck:
                         "strategy.prepare."
                     )
         self._generation = self._registry.generation
-
-    def _averaged(self, parameter: torch.Tensor) -> bool:
-        """Whether it is of no module, and its gradient was averaged after backward."""
-        known = self._registry.bare.get(id(parameter))
-        return known is not None and known() is parameter
 
 
 def _has_gradients(root: DistributedModule) -> bool:

@@ -16,10 +16,16 @@ from typing import Any, final
 import torch
 from torch.autograd.function import BackwardCFunction, Function
 
+from dream._log import logger
 from dream.adapters.pytorch.private import FUNCTION
 
 Gradients = tuple[Any, ...]
 _OTHERS = ("torch", "dream")
+_COMPILED = (
+    "a function of the script's own is in compiled code, where its backward is given this rank's "
+    "rows %d times as large as in the global gradient: a clamp of those is another one. Put "
+    "@torch.compiler.disable on what calls it"
+)
 
 
 @final
@@ -29,7 +35,7 @@ class ScriptFunctions:
 
     def __init__(self, times: Callable[[], int]) -> None:
         self._times = times
-        self._classes, self._some = 0, False
+        self._classes, self._some, self._said = 0, False, False
         self._inside: list[_Undone] = []
 
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
@@ -50,6 +56,20 @@ class ScriptFunctions:
                 run(tensors, grad_tensors, *args, **kwargs)
 
         return backward
+
+    def telling(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """What torch.compile makes of such a function, which no backward pass can tell from the
+        rest of what is compiled."""
+
+        @wraps(apply)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            times = self._times()
+            if times > 1 and not self._said:
+                self._said = True
+                logger.info(_COMPILED, times)
+            return apply(*args, **kwargs)
+
+        return compiled
 
     def _are_there(self) -> bool:
         """Whether there are such classes at all: a graph is looked through only where there are,

@@ -7,25 +7,29 @@ what was computed are given this rank's rows as they are in the gradient of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any, final
-from weakref import ref
 
 import torch
 from torch import nn
 
-from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.private import gradient_hooks
 from dream.adapters.pytorch.update.script_functions import ScriptFunctions
+from dream.adapters.pytorch.update.waiting_hooks import Hook, WaitingHooks, tables
 
-Hook = Callable[[torch.Tensor], torch.Tensor | None]
 _AFTER = "register_post_accumulate_grad_hook"
 _ROWS = (
     "a hook changes the gradient of something computed: it is given this rank's rows of the whole "
     "batch's, so a norm or a mean over rows is that of its own"
+)
+_SEVERAL = (
+    "a hook of register_multi_grad_hook is given gradients before they are averaged: of this rank's"
+    " rows, and as many times as large as there are ranks. Read p.grad after backward"
 )
 
 
@@ -35,15 +39,44 @@ class ScriptHooks:
     this backward pass are. accumulates: whether several backward passes make one gradient."""
 
     def __init__(self, times: Callable[[], int], *, accumulates: bool) -> None:
-        self._times, self._accumulates = times, accumulates
-        self._waiting: dict[int, tuple[ref[torch.Tensor], list[ref[_Waiting]]]] = {}
-        self._arrived: dict[int, None] | None = None
+        self._times = times
+        self._waiting = WaitingHooks(accumulates=accumulates)
         self._said = False
         self._functions = ScriptFunctions(times)
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.wrap("hook", self._wrap)
         hooks.wrap("module_hook", self._wrap_modules)
+        hooks.wrap("global_hook", self._wrap_global)
+        hooks.wrap("multi_hook", self._telling)
+        hooks.wrap("compiled_function", self._functions.telling)
+
+    def take(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
+        """Have hooks that were registered before the block run as those that are in it."""
+        for item in items:
+            if isinstance(item, nn.Module):
+                for table in gradient_hooks(item).values():
+                    table.update({k: _OnModule(self, h) for k, h in _scripts_own(table)})
+            elif item.is_leaf and item.requires_grad:
+                for table, after in tables(item):
+                    for key, hook in _scripts_own(table):
+                        table[key] = self._waiting.add(item, hook, after=after)
+
+    @contextmanager
+    def kept(self, module: nn.Module) -> Iterator[None]:
+        """Have hooks on a module's parameters be on those that it is given inside."""
+        old = dict(module.named_parameters(remove_duplicate=False))
+        yield
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter is not old[name]:
+                self._waiting.move(old[name], parameter)
+
+    def comes_by(self, gathered: torch.Tensor, parameter: torch.Tensor) -> None:
+        """A parameter's gradient comes as that of another tensor."""
+        gathered.register_hook(partial(self._came, id(parameter)))
+
+    def _came(self, key: int, _: torch.Tensor) -> None:
+        self._waiting.arrives(key)
 
     def _wrap(self, register: Callable[..., Any]) -> Callable[..., Any]:
         """`Tensor.register_hook`, and that of hooks which come after a gradient."""
@@ -55,16 +88,8 @@ class ScriptHooks:
                 return register(tensor, hook)
             if not tensor.is_leaf:
                 return register(tensor, partial(self._on_rows, hook))
-            if self._accumulates:
-                raise Unsupported(
-                    "A hook on a parameter's gradient is to see all of it, which several backward "
-                    "passes make here. Received: accumulate=. Leave it out, or change gradients "
-                    "between backward and step."
-                )
-            waiting = _Waiting(self, id(tensor), hook, after=after)
-            _, listed = self._waiting.setdefault(id(tensor), (ref(tensor), []))
-            listed.append(ref(waiting))
-            return register(tensor, waiting)
+            self._waiting.refuse_parts()
+            return register(tensor, self._waiting.add(tensor, hook, after=after))
 
         return wrapped
 
@@ -73,8 +98,27 @@ class ScriptHooks:
 
         @wraps(register)
         def wrapped(module: nn.Module, hook: Any, *args: Any, **kwargs: Any) -> Any:
-            own = partial(self._on_modules_rows, hook) if _is_scripts(hook) else hook
+            own = _OnModule(self, hook) if _is_scripts(hook) else hook
             return register(module, own, *args, **kwargs)
+
+        return wrapped
+
+    def _wrap_global(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """`register_module_full_backward_hook` and the like, of all modules."""
+
+        @wraps(register)
+        def wrapped(hook: Any) -> Any:
+            return register(_OnModule(self, hook) if _is_scripts(hook) else hook)
+
+        return wrapped
+
+    def _telling(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """`register_multi_grad_hook`, whose hooks change nothing."""
+
+        @wraps(register)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            logger.info(_SEVERAL)
+            return register(*args, **kwargs)
 
         return wrapped
 
@@ -84,59 +128,13 @@ class ScriptHooks:
 
         @wraps(run)
         def backward(*args: Any, **kwargs: Any) -> None:
-            if not self._waiting or self._arrived is not None:
+            if not self._waiting.wanted:
                 run(*args, **kwargs)
                 return
-            with self._passing() as (held, arrived):
+            with self._waiting.passing():
                 run(*args, **kwargs)
-            self._run(held, arrived)
 
         return backward
-
-    @contextmanager
-    def _passing(self) -> Iterator[tuple[dict[int, torch.Tensor], dict[int, None]]]:
-        """What gradients there are already, and the parameters whose gradients come, in order."""
-        held = {}
-        for key, (reference, _) in [*self._waiting.items()]:
-            tensor = reference()
-            if tensor is None:
-                del self._waiting[key]
-            elif tensor.grad is not None:
-                held[key] = tensor.grad.clone()
-        arrived: dict[int, None] = {}
-        self._arrived = arrived
-        try:
-            yield held, arrived
-        finally:
-            self._arrived = None
-
-    def arrives(self, key: int) -> bool:
-        """A parameter's gradient comes, in a backward pass at whose end its hooks run. Returns
-        whether there is one."""
-        if self._arrived is None:
-            return False
-        self._arrived[key] = None
-        return True
-
-    @torch.no_grad()
-    def _run(self, held: dict[int, torch.Tensor], arrived: dict[int, None]) -> None:
-        for key in {**arrived, **dict.fromkeys(self._waiting)}:
-            reference, listed = self._waiting[key]
-            tensor = reference()
-            waiting = [each for made in listed if (each := made()) is not None]
-            if tensor is None or not waiting:
-                continue
-            if tensor.grad is None:
-                if key in arrived:
-                    raise Unsupported(
-                        "A hook on a parameter's gradient cannot be run here, where the gradient "
-                        "is taken elsewhere. Received: a hook of the script's own. Change "
-                        "gradients between backward and step, or choose 'mirrored'."
-                    )
-                continue
-            came = tensor.grad - held[key] if key in held else tensor.grad
-            if key in arrived or came.any():
-                _call(tensor, came, held.get(key), waiting)
 
     def _on_rows(self, hook: Hook, gradient: torch.Tensor) -> torch.Tensor | None:
         times = self._times()
@@ -146,7 +144,7 @@ class ScriptHooks:
         self._say()
         return changed * times
 
-    def _on_modules_rows(self, hook: Any, module: nn.Module, *gradients: Any) -> Any:
+    def on_modules_rows(self, hook: Any, module: nn.Module, gradients: Iterable[Any]) -> Any:
         """gradients: of its inputs and its outputs, or of its outputs."""
         times = self._times()
         changed = hook(module, *(_scaled(given, 1 / times) for given in gradients))
@@ -162,30 +160,20 @@ class ScriptHooks:
 
 
 @final
-class _Waiting:
-    """A hook on a parameter, which runs when backward has ended, and at once in any other pass."""
+class _OnModule:
+    """Stands for a module's hook. Copies of the module keep it; pickles have the script's own."""
 
-    def __init__(self, owner: ScriptHooks, key: int, hook: Hook, *, after: bool) -> None:
-        self._owner, self._key = owner, key
-        self.hook, self.after = hook, after
+    def __init__(self, owner: ScriptHooks, hook: Any) -> None:
+        self._owner, self._hook = owner, hook
 
-    def __call__(self, given: torch.Tensor) -> torch.Tensor | None:
-        return None if self._owner.arrives(self._key) else self.hook(given)
+    def __call__(self, module: nn.Module, *gradients: Any) -> Any:
+        return self._owner.on_modules_rows(self._hook, module, gradients)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OnModule:
+        return _OnModule(self._owner, copy.deepcopy(self._hook, memo))
 
-def _call(
-    tensor: torch.Tensor, came: torch.Tensor, held: torch.Tensor | None, waiting: list[_Waiting]
-) -> None:
-    """Run a parameter's hooks. came: its gradient of this pass. held: what it had before."""
-    gradient = came
-    for each in waiting:
-        changed = None if each.after else each.hook(gradient)
-        gradient = gradient if changed is None else changed
-    if gradient is not came and tensor.grad is not None:
-        tensor.grad.copy_(gradient if held is None else held + gradient)
-    for each in waiting:
-        if each.after:
-            each.hook(tensor)
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        return copy.copy, (self._hook,)
 
 
 def _scaled(gradients: Any, factor: float) -> Any:
@@ -195,6 +183,10 @@ def _scaled(gradients: Any, factor: float) -> Any:
     if gradients is None or gradients.dim() == 0 or factor == 1:
         return gradients
     return gradients * factor
+
+
+def _scripts_own(table: dict[int, Any]) -> list[tuple[int, Any]]:
+    return [(key, hook) for key, hook in table.items() if _is_scripts(hook)]
 
 
 def _is_scripts(hook: Any) -> bool:

@@ -144,6 +144,7 @@ class DdpModule(DistributedModule, Bearer):
         self._generation = -1
         self._held: list[RemovableHandle] = []
         self._begins = self.completes = True
+        self._shares = False  # parameters that another module reduces
         self._reducer: Any = None
         self._riders: Riders | None = None
         self._riding: Sequence[float] = ()
@@ -248,13 +249,16 @@ class DdpModule(DistributedModule, Bearer):
         if self.copy is not None:
             self.copy.release()
             self.copy = None
+        group = None
         if self._ddp is not None:
+            group = self._ddp.process_group  # outlives the reducer: it ends without Python's lock
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._runner.forget_rows()
             self._forward = self._runner.run
         self._riders = self._reducer = None
+        del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
@@ -301,7 +305,7 @@ class DdpModule(DistributedModule, Bearer):
         if self._generation != self.registry.generation:
             self._claim()
         trained = tuple(map(_requires_grad, self._parameters))
-        if trained != self._trained:
+        if trained != self._trained or self._shares:
             self._trained = trained
             self._build()
 
@@ -321,8 +325,25 @@ class DdpModule(DistributedModule, Bearer):
         taken = self.registry.taken(self)
         return [p for p in self._parameters if p.requires_grad and id(p) not in taken]
 
+    def _take_over(self) -> None:
+        """Reduce what is shared with modules that no backward pass is to come through."""
+        own = {id(p) for p in self._parameters if p.requires_grad}
+        for other in [*self.registry.roots]:
+            if other is not self and isinstance(other, DdpModule) and not other.waits:
+                other.yield_to(own)
+
+    def yield_to(self, others: set[int]) -> None:
+        """Leave these parameters to another module, until the next call of this one."""
+        left = [p for p in self.trained if id(p) not in others]
+        if len(left) < len(self.trained):
+            self.release()
+            self.trained, self._trained, self._reduced = left, (), ()
+            self.registry.generation += 1
+
     def _build(self) -> None:
+        self._take_over()
         taken = self.registry.taken(self)
+        self._shares = any(id(p) in taken for p in self._parameters)
         self.trained = self._untaken()
         reduced = tuple(map(id, self.trained))
         if reduced and reduced == self._reduced:

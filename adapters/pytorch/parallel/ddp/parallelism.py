@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
@@ -204,6 +204,10 @@ class Averaging(Synchronous):
         hooks.wrap("backward", pace.wrap)  # around all others, in which ranks may wait
         if self.registry.synchronises:
             hooks.made("module", pace.made)
+
+    def take_hooks(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
+        if self.distributes:
+            self._backward.script_hooks.take(items)
 
     def opened(self) -> None:
         self._backward.installed = self.distributes

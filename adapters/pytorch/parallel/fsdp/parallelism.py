@@ -168,7 +168,7 @@ class FullyShardedModule(ShardedModule):
         if initializer is not None:
             initializer.fill(self.module, self._device, self.registry.world)
             self.sharded = _by_id(self.module)
-        if whole and isinstance(self.module, FSDPModule):
+        if isinstance(self.module, FSDPModule):
             private.know_root(self.module)
 
     def run_submodule(
@@ -218,7 +218,8 @@ class FullyShardedModule(ShardedModule):
         module.register_forward_hook(writes.ran)
         module.register_forward_hook(_without_views)  # before FSDP2's own
         unit = fully_shard_in_place(module, self._mesh, reshard=reshard)
-        module.register_forward_pre_hook(partial(self._running, own))
+        spread = [getattr(part, name) for part, name in own]
+        module.register_forward_pre_hook(partial(self._running, own, spread))
         module.register_forward_pre_hook(writes.runs)
         module.register_load_state_dict_pre_hook(shard_loaded)
         self._units.append(unit)
@@ -226,12 +227,14 @@ class FullyShardedModule(ShardedModule):
             self._resharded.append(unit)
         self.sharded.update(_by_id(module))
 
-    def _running(self, own: Owned, *_: Any) -> None:
-        """Know the parameters of a unit that is about to run, gathered."""
-        for module, name in own:
+    def _running(self, own: Owned, spread: list[nn.Parameter], *_: Any) -> None:
+        """Know the parameters of a unit that is about to run, gathered. spread: those in shards."""
+        for (module, name), shards in zip(own, spread, strict=True):
             parameter = getattr(module, name)
             if id(parameter) not in self._gathered:
                 self._gathered[id(parameter)] = parameter
+                if parameter.requires_grad:
+                    self._backward.script_hooks.comes_by(parameter, shards)
                 if self.registry.updates is not None:
                     self.registry.updates.held.watch([parameter])
 

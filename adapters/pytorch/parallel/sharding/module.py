@@ -136,7 +136,8 @@ class ShardedModule(DistributedModule, Bearer):
         if self._ready and all(id(p) in self.sharded for p in self.module.parameters()):
             return
         self.registry.settle(self.module)
-        with self._parameters.replacing(self.module):
+        kept = self._backward.script_hooks.kept(self.module)
+        with kept, self._parameters.replacing(self.module):
             self.split()
         self.registry.begin(self.module)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from dream._adapter import Metric, Plan, Step
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
+from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
@@ -84,6 +86,9 @@ class Sharding(Parallelism):
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
         )  # fmt: skip
+        self._bare = BareParameters(self.registry, self.shares, self.backward.waits)
+        if self.training.updates is None:
+            self._bare.weighed = self.backward
         self._context = None if self.alone else self._make_context()
 
     @abstractmethod
@@ -133,6 +138,7 @@ class Sharding(Parallelism):
             return
         hooks.made("module", self.registry.add)
         hooks.wrap("save", state.saving_wholes)
+        hooks.wrap("backward", self._bare.wrap)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
         self.backward.script_hooks.subscribe(hooks)
@@ -140,6 +146,10 @@ class Sharding(Parallelism):
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)
+
+    def take_hooks(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
+        if not self.alone:
+            self.backward.script_hooks.take(items)
 
     def opened(self) -> None:
         self.backward.installed = not self.alone

@@ -131,7 +131,8 @@ class _GradientCheck:
                         "A gradient was set by hand that is not spread as its parameter is. "
                         f"Received: parameter {where}. Call backward() on the loss."
                     )
-                if gradient is not None and id(parameter) not in known:
+                own = id(parameter) not in known and not self._registry.averaged(parameter)
+                if gradient is not None and own:
                     raise ConfigurationError(
                         "A parameter's gradient is this rank's own, since no module that was made "
                         f"in the block and split holds it. Received: parameter {where}. Make it "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import logging
 import traceback
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
+Loop = Callable[[], torch.Tensor]
 CLASSES, FEATURES = 5, 6
 
 
@@ -29,7 +32,8 @@ def net() -> nn.Sequential:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    whole = (getattr(p, "full_tensor", p.detach)() for p in model.parameters())
+    return torch.cat([p.detach().reshape(-1) for p in whole])
 
 
 def train(model: nn.Module, every: int = 1) -> torch.Tensor:
@@ -160,8 +164,8 @@ class OfFunctions(nn.Module):
         return found
 
 
-def _by_squares(model: nn.Module) -> torch.Tensor:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+def _by_squares(model: nn.Module, given: torch.optim.SGD | None = None) -> torch.Tensor:
+    optimizer = given or torch.optim.SGD(model.parameters(), lr=0.3)
     for x, _ in loader():
         optimizer.zero_grad()
         model(x).square().mean().backward()
@@ -195,16 +199,114 @@ def functions_that_come_late() -> torch.Tensor:
     return weights(model)
 
 
+def bounded(_: nn.Module, given: Any, __: Any = None) -> Any:
+    return tuple(None if g is None else g.clamp(-0.002, 0.002) for g in given)
+
+
 def modules_with_bounds() -> torch.Tensor:
     """Full hooks of modules, before and after."""
+    return _by_squares(_bounded_net())
+
+
+def _bounded_net() -> nn.Module:
     model = net()
-
-    def bounded(_: nn.Module, given: Any, __: Any = None) -> Any:
-        return tuple(None if g is None else g.clamp(-0.002, 0.002) for g in given)
-
     model[1].register_full_backward_hook(bounded)
     model[2].register_full_backward_pre_hook(bounded)
-    return _by_squares(model)
+    return model
+
+
+def copies_of_modules_with_bounds() -> torch.Tensor:
+    model = _bounded_net()
+    copied = copy.deepcopy(model)
+    found = _by_squares(copied)
+    torch.save(model, io.BytesIO())
+    return found
+
+
+def all_modules_with_bounds() -> torch.Tensor:
+    """By a hook of every module there is."""
+    seen: list[Any] = []
+    model = net()
+    multi = torch.autograd.graph.register_multi_grad_hook([*model.parameters()], seen.append)
+    handle = nn.modules.module.register_module_full_backward_hook(bounded)
+    try:
+        return _by_squares(model)
+    finally:
+        handle.remove()
+        multi.remove()
+
+
+def modules_with_bounds_before() -> Loop:
+    model = _bounded_net()
+    return lambda: _by_squares(model)
+
+
+def clamped_before() -> Loop:
+    """One hook is taken off again, when the model trains already."""
+    model = net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        p.register_hook(lambda gradient: gradient / (gradient.norm() + 0.1))
+    handle = model[0].weight.register_hook(torch.sign)
+
+    def loop() -> torch.Tensor:
+        train(model)
+        handle.remove()
+        return train(model)
+
+    return loop
+
+
+def clamped_before_and_prepared() -> Loop:
+    """With an optimizer, as strategies take them that divide a model."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    model[1].register_full_backward_hook(bounded)
+
+    def loop() -> torch.Tensor:
+        dream.current().prepare(model, optimizer)
+        return _by_squares(model, optimizer)
+
+    return loop
+
+
+def clamped_bare_before() -> Loop:
+    """A tensor of no module, and no optimizer."""
+    torch.manual_seed(1)
+    bare = torch.randn(FEATURES, CLASSES, requires_grad=True)
+    bare.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+    def loop() -> torch.Tensor:
+        for x, y in loader():
+            F.cross_entropy(x @ bare, y, ignore_index=-1).backward()
+            assert bare.grad is not None
+            with torch.no_grad():
+                bare.sub_(bare.grad)
+            bare.grad = None
+        return bare.detach()
+
+    return loop
+
+
+def stepped_before_as_gradients_come() -> Loop:
+    model = net()
+    steps = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+
+    def step(p: torch.Tensor) -> None:
+        steps[p].step()  # type: ignore[index]
+        steps[p].zero_grad()  # type: ignore[index]
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+
+    def loop() -> torch.Tensor:
+        for x, y in loader():
+            F.cross_entropy(model(x), y, ignore_index=-1).backward()
+        return weights(model)
+
+    return loop
 
 
 LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
@@ -217,7 +319,33 @@ LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     functions_that_compute_again,
     functions_that_come_late,
     modules_with_bounds,
+    copies_of_modules_with_bounds,
+    all_modules_with_bounds,
 )
+EARLIER: tuple[Callable[[], Loop], ...] = (
+    modules_with_bounds_before,
+    clamped_before,
+    clamped_before_and_prepared,
+    clamped_bare_before,
+    stepped_before_as_gradients_come,
+)
+"""Which register hooks before the block. Each makes what is run in it."""
+SHARDED: tuple[Callable[..., Any], ...] = (
+    clamped,
+    clamped_where_passes_add_up,
+    brought_to_a_length_with_noise,
+    clamped_activations,
+    functions_with_bounds,
+    modules_with_bounds,
+    clamped_before_and_prepared,
+)
+"""Those that are run under `sharded` too, by the name of the loop and of the strategy."""
+
+
+def cells() -> list[tuple[str, str, Callable[..., Any]]]:
+    """Each loop, and where it is run."""
+    replicas = [(loop.__name__, "mirrored", loop) for loop in (*LOOPS, *EARLIER)]
+    return replicas + [(f"{loop.__name__}_sharded", "sharded", loop) for loop in SHARDED]
 
 
 def run_all() -> tuple[dict[str, Any], list[str]]:
@@ -228,12 +356,13 @@ def run_all() -> tuple[dict[str, Any], list[str]]:
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
     found: dict[str, Any] = {}
-    for loop in LOOPS:
+    for name, strategy, loop in cells():
         try:
-            with dream.strategy():
-                found[loop.__name__] = loop().numpy()
+            made = loop if loop in LOOPS else loop()
+            with dream.strategy(strategy):
+                found[name] = made().numpy()
         except Exception:
-            found[loop.__name__] = traceback.format_exc()
+            found[name] = traceback.format_exc()
     try:
         with dream.strategy(accumulate=2):
             net()[0].weight.register_hook(torch.zeros_like)

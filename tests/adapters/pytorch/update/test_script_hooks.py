@@ -20,7 +20,7 @@ def results(ranks: int) -> list[tuple[dict[str, Any], list[str]]]:
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("loop", [loop.__name__ for loop in script_hooks_job.LOOPS])
+@pytest.mark.parametrize("loop", [name for name, *_ in script_hooks_job.cells()])
 def test_a_loop_with_hooks_ends_with_the_weights_of_one_device(loop: str, ranks: int) -> None:
     alone, *together = (rank[0][loop] for rank in (*results(1), *results(ranks)))
     for found in (alone, *together):
@@ -33,7 +33,12 @@ def test_a_loop_with_hooks_ends_with_the_weights_of_one_device(loop: str, ranks:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_what_a_hook_on_something_computed_sees_is_said_once_a_block(ranks: int) -> None:
     lines = [line for line in results(ranks)[0][1] if "rows of the whole" in line]
-    assert len(lines) == 2  # a tensor's, and a module's
+    assert len(lines) == 9  # in each block where a tensor's, or a module's, changes it
+
+
+def test_hooks_of_several_gradients_are_said() -> None:
+    lines = [line for line in results(2)[0][1] if "register_multi_grad_hook" in line]
+    assert len(lines) == 1
 
 
 def test_a_hook_is_refused_where_several_passes_make_a_gradient() -> None:
