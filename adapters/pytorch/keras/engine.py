@@ -92,7 +92,7 @@ class TorchEngine(Engine):
         return len(next(t for t in tree.flatten(batch) if t is not None))
 
     def micros(self, rows: Any) -> Any:
-        return min(max(rows, 1), self.knobs.accumulate)
+        return min(max(rows, 1), self.knobs.micros)
 
     def ratio(self, some: Any, rows: Any) -> Any:
         return some / rows if rows else 1.0

@@ -129,6 +129,11 @@ class WeighedBackward:
         return max((share.parts for share in shares if share is not None), default=1)
 
     @property
+    def silent(self) -> bool:
+        """Whether ranks tell each other nothing between two backward passes of losses they know."""
+        return self._reader.silent
+
+    @property
     def cut(self) -> bool:
         """Whether several micro-batches make one update."""
         return self._updates is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import TypeGuard, final
 from weakref import ref
 
 import torch
@@ -105,7 +105,7 @@ class CallDraws:
 
     def begin(self, module: nn.Module, share: Share | None) -> None:
         """A call that trains `module` begins. share: of the batch that it is on."""
-        if share is None or share.parts == 1 or self._in_step is None or self._in_step.apart:
+        if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
             return
@@ -262,6 +262,11 @@ class CallDraws:
                 "torch.randn_like(batch)"
             )
             logger.info("%s, %s: it is taken for %s", what, tuple(shape), taken)
+
+
+def _is_part(share: Share | None) -> TypeGuard[Share]:
+    """Whether others have more of its batch: another rank, or another micro-batch."""
+    return share is not None and (share.parts > 1 or share.micros > 1)
 
 
 def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:

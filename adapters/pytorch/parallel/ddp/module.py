@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from operator import add, attrgetter
-from typing import Any, final
+from typing import Any, NoReturn, final
 from weakref import WeakSet
 
 import torch
@@ -20,13 +20,16 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.ddp.late import LateReduction
 from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.fitting import refused_loop as refused_loop_that_fits
 from dream.data.partition import Share
 from dream.shared_memory import Riders, Row
+from dream.update.fitting import RanOut
 
 
 @final
@@ -115,12 +118,13 @@ class DdpModule(DistributedModule, Bearer):
     """Takes the calls of one module and runs them under DDP.
 
     trained: the parameters that this module's DDP reduces, the message not among them. copy: the
-    one of all ranks, instead of a DDP.
+    one of all ranks, instead of a DDP. late: averages after backward, instead of a DDP too.
     """
 
     completes = True
     trained: list[nn.Parameter] = []
     copy: OneCopy | None = None
+    late: LateReduction | None = None
 
     def __init__(
         self,
@@ -154,6 +158,8 @@ class DdpModule(DistributedModule, Bearer):
             return self._beside(args, kwargs)
         if self._settings.once is not None:
             raise refused_loop()
+        if self._settings.fits:
+            raise refused_loop_that_fits()
         if self.registry.training.scaling is not None:
             self.registry.training.scaling.loop_calls()
         share = self.registry.shares.of((*args, *kwargs.values()))
@@ -181,6 +187,9 @@ class DdpModule(DistributedModule, Bearer):
 
     def ride(self, message: Numbers) -> bool:
         self.backwards.expected, self._runner.reduced = True, False
+        if self.late is not None:
+            self.late.ride(message, begins=self._begins)
+            return True
         riders = self._riders
         if riders is None:
             return False
@@ -204,6 +213,10 @@ class DdpModule(DistributedModule, Bearer):
         self.backwards.averaged()
         if self.copy is not None and self.completes:
             self.copy.reduce()
+        if self.late is not None and self.completes:
+            self.late.reduce()
+            if self.registry.updates is not None:
+                self.registry.updates.held.renote()
         if self._reducer is None or not self.completes or self._runner.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -221,10 +234,18 @@ class DdpModule(DistributedModule, Bearer):
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
+    def give_up(self, word: float) -> NoReturn:
+        """Tell all ranks, in the gradients' place, that memory ran out on this one."""
+        if self.late is None:
+            raise RanOut(word)
+        self.late.give_up(word)
+
     def taken_elsewhere(self) -> None:
         self.backwards.averaged()
 
     def received(self) -> Numbers:
+        if self.late is not None:
+            return self.late.means
         if self._riders is not None:
             means: Sequence[float] = self._riders.means
             return means
@@ -254,7 +275,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._runner.forget_rows()
             self._forward = self._runner.run
-        self._riders = self._reducer = None
+        self._riders = self._reducer = self.late = None
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
@@ -332,9 +353,10 @@ class DdpModule(DistributedModule, Bearer):
         self._norms = self._local_norms()
         self._runner.message = None
         if reduced:
-            if self.registry.communicator.world_size > 1:
+            self.late = self._settings.late(self.trained, self.registry.communicator)
+            if self.registry.communicator.world_size > 1 and self.late is None:
                 self._riders = self._settings.riders_of(self._runner)
-            if self._riders is None:
+            if self._riders is None and self.late is None:
                 self._runner.message = self._new_message()
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
@@ -350,6 +372,8 @@ class DdpModule(DistributedModule, Bearer):
         """Have gradients reduced: by DDP, or to the one copy of all ranks."""
         if self._settings.once is not None:
             self.copy = self._settings.once.take(self.trained)
+            return
+        if self.late is not None:
             return
         _joined.add(self)
         self._ddp = self._settings.wrap(self._runner, taken)
