@@ -4,7 +4,6 @@ in twice as many micro-batches."""
 from __future__ import annotations
 
 import gc
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, Protocol, final
 
@@ -15,7 +14,7 @@ from torch.optim import Optimizer
 from dream._errors import ConfigurationError, Unsupported, WorkerFailed
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import rows_of
-from dream.adapters.pytorch.errors import ran_out
+from dream.adapters.pytorch.errors import let_go, ran_out
 from dream.adapters.pytorch.private import BatchNorm, NormBase, to_local, version_of
 from dream.adapters.pytorch.randomness.current import current, set_state, state
 from dream.adapters.pytorch.update.accumulation import Updates
@@ -33,6 +32,13 @@ def refused_loop() -> ConfigurationError:
         "lines. Make step = strategy.train_step(model, loss, optimizer) and call step(x, y), or "
         "give a number, as in accumulate=4."
     )
+
+
+def free() -> None:
+    """Have memory that nothing holds be there for all."""
+    gc.collect()  # graphs, of what refers to itself too
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 class Cuts(Protocol):
@@ -75,9 +81,7 @@ class FittingStep:
         self._before.note()
         while not self._computed(batch):
             self._before.put_back()
-            gc.collect()  # of what referred to itself, graphs are held too
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
+            free()
             self._cut.most *= 2
             logger.info("%s", fitting.now(self._cut.most))
         self._optimizer.step()
@@ -94,7 +98,7 @@ class FittingStep:
                 if not ran_out(error):
                     raise
                 own = error
-                traceback.clear_frames(error.__traceback__)  # which hold the graph
+                let_go(error)
             self._optimizer.zero_grad(set_to_none=True)
             self._passes.give_up(fitting.word(final=self._is_smallest(batch)))
         except RanOut as told:

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import os
 import random
-import resource
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from little_memory import LEFT, ROW, Asks, little_memory
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
-
-ROW = 1 << 29
-"""Bytes that a row asks for."""
-LEFT = 3 << 30
-"""Bytes that a rank has: those of a few rows."""
-
-
-class Asks(torch.autograd.Function):
-    """Takes memory for each row in one of its passes, and gives it back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, each: int, where: str) -> torch.Tensor:
-        ctx.each, ctx.where = each, where
-        torch.empty(each * len(x) * (where == "forward"), dtype=torch.uint8)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        torch.empty(ctx.each * len(gradient) * (ctx.where == "backward"), dtype=torch.uint8)
-        return gradient, None, None
 
 
 class Net(nn.Module):
@@ -58,18 +37,6 @@ class Net(nn.Module):
         made: torch.Tensor = self.last(hidden)
         each = self.each if self.called > self.hungry else 0
         return Asks.apply(made, each, self.where)
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """This process has little more than it has taken."""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (taken + LEFT, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def trained(
