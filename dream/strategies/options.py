@@ -109,7 +109,8 @@ RANDOMNESS = Option(
 _ACCUMULATE = Option(
     "accumulate", int, 1, "micro-batches that each global batch is computed in, one after the "
     "other: the numbers stay, less memory is needed; 'auto' makes twice as many of them whenever "
-    "memory runs out, in torch's train_step", minimum=1, words=("auto",),
+    "memory runs out, in train_step on torch, and in fit of Keras models there",
+    minimum=1, words=("auto",),
 )  # fmt: skip
 _CLIP_NORM = Option(
     "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0

@@ -82,8 +82,9 @@ class Knobs:
         if self.fits:
             raise Unsupported(
                 f"{by} does not find its number of micro-batches by itself. Received: "
-                f"accumulate={AUTO!r}. Give a number, as in accumulate=4; train_step of a torch "
-                "module finds it under 'single', 'mirrored' and what is made of it."
+                f"accumulate={AUTO!r}. Give a number, as in accumulate=4. On torch train_step, and "
+                "fit of Keras models, find it under 'single', 'mirrored', 'multi_worker_mirrored' "
+                "and 'horovod'."
             )
 
     @property
