@@ -60,6 +60,6 @@ class FallibleLoss:
         return self._passes.told()
 
     def _ask(self, word: float) -> None:
-        if not self._backward.silent:
+        if not self._backward.reader.silent:
             told = self._ranks.all_reduce(torch.tensor([word], dtype=torch.float64), "sum")
             fitting.hear(float(told))

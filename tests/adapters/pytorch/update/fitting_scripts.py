@@ -40,7 +40,11 @@ class Net(nn.Module):
 
 
 def trained(
-    limited: Sequence[int] | None, where: str = "forward", hungry: int = 0, **options: Any
+    limited: Sequence[int] | None,
+    where: str = "forward",
+    hungry: int = 0,
+    samples: int = 45,
+    **options: Any,
 ) -> dict[str, Any]:
     """Uneven batches of four epochs, some words of each row left out. limited: ranks that have
     little memory; None for a training without `accumulate="auto"`."""
@@ -48,9 +52,9 @@ def trained(
     with dream.strategy("mirrored", **options) as strategy:
         torch.manual_seed(0)
         random.seed(3)
-        targets = torch.randint(3, (45,))
+        targets = torch.randint(3, (samples,))
         targets[::4] = -100
-        data = TensorDataset(torch.randn(45, 7), targets)
+        data = TensorDataset(torch.randn(samples, 7), targets)
         model = Net(0 if limited is None else ROW, where, hungry)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
@@ -80,6 +84,26 @@ def everything() -> dict[str, Any]:
     found["half precision on the last rank"] = trained([last], precision="bfloat16")
     found["whole batches"] = whole_batches(None)
     found["whole batches on the last rank"] = whole_batches([last])
+    return found
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "a rank without a row": {"samples": 33},
+    "shares": {"shares": [3, 1]},
+    "shares by speed": {"shares": "auto"},
+    "recompute": {"recompute": True},
+    "clip_norm": {"clip_norm": 0.05},
+    "float16": {"precision": "float16"},
+}
+
+
+def others() -> dict[str, Any]:
+    found = {}
+    for name, options in OTHERS.items():
+        found[name] = {
+            "plain": trained(None, **options),
+            "out": trained([0], "backward", **options),
+        }
     return found
 
 

@@ -64,6 +64,20 @@ def test_batches_that_every_rank_has_whole(ranks: int) -> None:
         assert rank["whole batches on the last rank"]["called"] > 10
 
 
+@cache
+def others() -> list[dict[str, Any]]:
+    return dream.launch(fitting_scripts.others, n=2, framework="torch", timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", fitting_scripts.OTHERS)
+def test_beside_other_options(name: str) -> None:
+    for rank in others():
+        check_same(rank[name]["out"], rank[name]["plain"], 5e-3 if name == "float16" else 1e-6)
+        assert rank[name]["out"]["called"] > rank[name]["plain"]["called"]
+
+
+@pytest.mark.slow
 def test_over_a_process_group() -> None:
     for rank in dream.launch(fitting_scripts.over_gloo, n=2, framework="torch", timeout=300):
         check_same(rank["on the last rank"], rank["plain"])
