@@ -18,6 +18,8 @@ from dream.update import fitting
 
 _BUCKET = 25.0
 """MB, as DDP has them."""
+_LARGE = 1 << 20
+"""Bytes of what costs more by being packed than by a call of its own."""
 
 
 @final
@@ -71,7 +73,13 @@ class LateReduction:
         return told[:-1] if told.is_cuda else numbers
 
     def _average(self, tensors: list[torch.Tensor]) -> None:
-        self._ranks.all_reduce(tensors, out=tensors)
+        """Small ones travel packed, large ones by themselves and where they lie."""
+        small = [t for t in tensors if t.nbytes < _LARGE]
+        if small:
+            self._ranks.all_reduce(small, out=small)
+        for tensor in tensors:
+            if tensor.nbytes >= _LARGE:
+                self._ranks.all_reduce(tensor, out=tensor)
 
 
 @torch.no_grad()

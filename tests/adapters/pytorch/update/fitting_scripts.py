@@ -21,10 +21,10 @@ class Net(nn.Module):
     """Dropout, a block that is left out by Python's dice, a counter, and weights that power
     iteration normalises. called: training calls; hungry: the first call that asks for memory."""
 
-    def __init__(self, each: int, where: str, hungry: int = 0) -> None:
+    def __init__(self, each: int, where: str, hungry: int = 0, wide: int = 33) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(7, 33), nn.Linear(33, 3)
-        self.block = nn.utils.spectral_norm(nn.Linear(33, 33))
+        self.first, self.last = nn.Linear(7, wide), nn.Linear(wide, 3)
+        self.block = nn.utils.spectral_norm(nn.Linear(wide, wide))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
         self.each, self.where, self.hungry, self.called = each, where, hungry, 0
 
@@ -44,6 +44,7 @@ def trained(
     where: str = "forward",
     hungry: int = 0,
     samples: int = 45,
+    wide: int = 33,
     **options: Any,
 ) -> dict[str, Any]:
     """Uneven batches of four epochs, some words of each row left out. limited: ranks that have
@@ -55,7 +56,7 @@ def trained(
         targets = torch.randint(3, (samples,))
         targets[::4] = -100
         data = TensorDataset(torch.randn(samples, 7), targets)
-        model = Net(0 if limited is None else ROW, where, hungry)
+        model = Net(0 if limited is None else ROW, where, hungry, wide)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
         few = limited is not None and strategy.topology.rank in limited
@@ -89,6 +90,8 @@ def everything() -> dict[str, Any]:
 
 OTHERS: dict[str, dict[str, Any]] = {
     "a rank without a row": {"samples": 33},
+    "buckets": {"bucket_mb": 0.001},
+    "large layers": {"wide": 560},
     "shares": {"shares": [3, 1]},
     "shares by speed": {"shares": "auto"},
     "recompute": {"recompute": True},
