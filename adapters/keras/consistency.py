@@ -263,7 +263,7 @@ def report_micro_draws(model: Any, engine: Engine) -> None:
         logger.info(
             "%s draws for each micro-batch by itself, so that masks and noise are not those of a "
             "whole batch on one device. Received: accumulate=%d. Leave accumulate out for those",
-            ", ".join(drawing), engine.knobs.accumulate,
+            ", ".join(drawing), engine.knobs.micros,
         )  # fmt: skip
 
 

@@ -93,6 +93,7 @@ class Engine(ABC):
     draws_locally: whether each part is asked to draw for itself.
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
+    fits: whether a step is begun again in smaller parts when memory runs out.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
     the order of samples from.
     """
@@ -110,6 +111,7 @@ class Engine(ABC):
     generators: Generators
     knobs: Knobs = Knobs()
     exchange: PartsExchange | None = None
+    fits = False
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
@@ -190,6 +192,12 @@ class Engine(ABC):
     def micros(self, rows: Any) -> Any:
         """Return in how many micro-batches so many samples come: at least one, and none empty
         where there are samples."""
+
+    def fitted(self, model: Any, compute: Callable[[], Any], rows: Any) -> Any:
+        """Return what `compute` gives of a step on so many rows; where memory runs out on any part,
+        once it has fitted on all."""
+        del model, rows
+        return compute()
 
     @abstractmethod
     def ratio(self, some: Any, rows: Any) -> Any:

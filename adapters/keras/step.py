@@ -51,7 +51,9 @@ def _train_in_micros(model: Any, engine: Engine, batch: Any, share: BatchShare) 
     """Train in micro-batches, whose sum travels once."""
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
     with engine.stepping(), engine.drawing(share):
-        update = _accumulated(model, engine, batch, share.fraction)
+        update = engine.fitted(
+            model, lambda: _accumulated(model, engine, batch, share.fraction), engine.rows(batch)
+        )
         with sums.noting():
             logs = model.get_metrics_result()
         return sums.finish(batch, logs, [update])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import distributed, nn
 
 from dream import cluster
@@ -35,6 +37,28 @@ def share_of_one(error: ValueError, name: str) -> ConfigurationError | None:
         f"Received: {name}; {error}. Say drop_last=True, or choose a batch_size that leaves "
         "every rank two samples of the last batch."
     )
+
+
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+"""As CUDA and its libraries say it, and MPS; as torch's allocator of the CPU does; on Windows."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether memory has run out, of a GPU or of the process."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+def let_go(error: BaseException) -> None:
+    """Have an error hold nothing of what was being computed: its frames do, and those of errors
+    that it came of."""
+    at: BaseException | None = error
+    while at is not None:
+        traceback.clear_frames(at.__traceback__)
+        at = at.__context__
 
 
 @contextmanager

@@ -42,8 +42,8 @@ class Training:
         """ranks: those that share a batch. spread: of the gradients that optimizers step on."""
         row = PRECISIONS[knobs.precision]
         self._knobs, self._spread = knobs, spread
-        self.most = knobs.accumulate
-        self.updates = Updates(knobs.accumulate) if knobs.accumulates else None
+        self.most = knobs.micros
+        self.updates = Updates(knobs.micros) if knobs.accumulates else None
         self.scaling = Scaling(ranks, spread) if row.scales else None
         self.masters = MasterWeights() if row.master else None
         self.precision = None

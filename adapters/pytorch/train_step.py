@@ -85,15 +85,16 @@ def cuts_of(
 
 @final
 class MicroParts:
-    """As many micro-batches on every rank, each with its part of the global batch."""
+    """As many micro-batches on every rank, each with its part of the global batch: `most`, or as
+    many as there are samples."""
 
     def __init__(self, most: int, shares: Shares, weight: Callable[..., Any] | None) -> None:
-        self._most, self._shares, self._weight = most, shares, weight
+        self.most, self._shares, self._weight = most, shares, weight
 
     def __call__(self, batch: Batch) -> list[tuple[Batch, MicroPart]]:
-        if self._most == 1:
+        if self.most == 1:
             return [(batch, self._part(batch, self._shares.of(batch)))]
-        shares = micro_shares(self._share(batch), self._most)
+        shares = micro_shares(self._share(batch), self.most)
         edges = [*accumulate((share.count for share in shares), initial=0)]
         micros = [cut_rows(batch, first, stop) for first, stop in pairwise(edges)]
         return [(m, self._part(m, share)) for m, share in zip(micros, shares, strict=True)]

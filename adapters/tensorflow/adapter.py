@@ -18,6 +18,7 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import private
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
+from dream.update.update import Knobs
 
 
 class Parallelism(Adapter):
@@ -29,6 +30,7 @@ class Parallelism(Adapter):
     def __init__(self, plan: Plan) -> None:
         stall.phases_inside(private.phases())
         self.plan = plan
+        Knobs.of(plan.options).refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
 
     @property
     def topology(self) -> Topology:

@@ -45,7 +45,7 @@ class TensorFlowEngine(Engine):
         return rows_of(batch)
 
     def micros(self, rows: Any) -> Any:
-        return tf.clip_by_value(rows, 1, self.knobs.accumulate)
+        return tf.clip_by_value(rows, 1, self.knobs.micros)
 
     def ratio(self, some: Any, rows: Any) -> Any:
         return ratio(some, rows)

@@ -22,6 +22,7 @@ class Option:
     kind: the type a value must have; minimum: the least value, for numbers.
     choices: the only values there are; empty for any.
     also: types that a script may give instead, and the command line cannot write.
+    words: texts that stand for a value of another kind.
     mesh: whether `--strategy` on the command line replaces the script's value.
     frameworks: where it has a meaning; elsewhere it raises `Unsupported`.
     """
@@ -33,6 +34,7 @@ class Option:
     minimum: float | None = None
     choices: tuple[object, ...] = ()
     also: tuple[type, ...] = ()
+    words: tuple[str, ...] = ()
     mesh: bool = False
     frameworks: tuple[Framework, ...] = FRAMEWORKS
 
@@ -49,14 +51,15 @@ class Option:
         """The value in the option's own type."""
         if value is None and self.default is None:
             return None
-        if self.also and isinstance(value, self.also):
+        if (self.also and isinstance(value, self.also)) or value in self.words:
             return value
         if self.kind is float and type(value) is int:
             value = float(value)
         if type(value) is not self.kind:
+            kinds = " or ".join([self.kind.__name__, *map(repr, self.words)])
             raise ConfigurationError(
                 f"Option {self.name!r} has the wrong type. Received: {value!r} "
-                f"({type(value).__name__}). Give a {self.kind.__name__}: {self.help}"
+                f"({type(value).__name__}). Give a {kinds}: {self.help}"
             )
         least = self.minimum
         if least is not None and isinstance(value, (int, float)) and not value >= least:  # nan too
@@ -105,7 +108,9 @@ RANDOMNESS = Option(
 
 _ACCUMULATE = Option(
     "accumulate", int, 1, "micro-batches that each global batch is computed in, one after the "
-    "other: the numbers stay, less memory is needed", minimum=1,
+    "other: the numbers stay, less memory is needed; 'auto' makes twice as many of them whenever "
+    "memory runs out, in train_step on torch, and in fit of Keras models there",
+    minimum=1, words=("auto",),
 )  # fmt: skip
 _CLIP_NORM = Option(
     "clip_norm", float, None, "largest 2-norm of the whole model's global gradient", minimum=0.0

@@ -127,4 +127,5 @@ def _cell(spec: Spec, framework: Framework) -> str:
 
 def _row(option: Option) -> Iterable[str]:
     where = "" if option.frameworks == FRAMEWORKS else ", ".join(option.frameworks)
-    return option.name, option.kind.__name__, str(option.default), where, option.help
+    kinds = " or ".join([option.kind.__name__, *map(repr, option.words)])
+    return option.name, kinds, str(option.default), where, option.help

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.update.compression import Compression
+from dream.update.fitting import AUTO
 from dream.update.precision import PRECISIONS
 
 Options = Mapping[str, object]
@@ -18,14 +19,15 @@ Options = Mapping[str, object]
 class Knobs:
     """What was asked for. Each field is an option of the same name.
 
-    accumulate: micro-batches to an update. clip_norm, clip_value: of the global gradient.
+    accumulate: micro-batches to an update; or "auto", as many as memory asks for. clip_norm,
+    clip_value: of the global gradient.
     precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
     sync_batch_norm: whether statistics are of the global batch; None where that is exact.
     compression: as `compression.Compression` reads it. op: how gradients become one.
     autotune: whether the ring tunes itself. strict: raise where a loss is not understood.
     """
 
-    accumulate: int = 1
+    accumulate: int | str = 1
     clip_norm: float | None = None
     clip_value: float | None = None
     precision: str = "float32"
@@ -62,8 +64,28 @@ class Knobs:
                 )
 
     @property
+    def fits(self) -> bool:
+        """Whether the number of micro-batches follows memory."""
+        return self.accumulate == AUTO
+
+    @property
+    def micros(self) -> int:
+        """Micro-batches to an update, at the beginning where their number follows memory."""
+        return self.accumulate if isinstance(self.accumulate, int) else 1
+
+    @property
     def accumulates(self) -> bool:
-        return self.accumulate > 1
+        return self.fits or self.micros > 1
+
+    def refuse_fitting(self, by: str) -> None:
+        """Refuse `accumulate="auto"` where an update is not begun again when memory runs out."""
+        if self.fits:
+            raise Unsupported(
+                f"{by} does not find its number of micro-batches by itself. Received: "
+                f"accumulate={AUTO!r}. Give a number, as in accumulate=4. On torch train_step, and "
+                "fit of Keras models, find it under 'single', 'mirrored', 'multi_worker_mirrored' "
+                "and 'horovod'."
+            )
 
     @property
     def casts(self) -> bool:
@@ -96,6 +118,16 @@ def _remembers(compression: object) -> bool:
     return isinstance(compression, str) and Compression.parse(compression).remembers
 
 
+def _as_it_is(name: str, default: object) -> _Conflict:
+    """What changes gradients on their way, or where they lie, beside micro-batches that fit."""
+    return _Conflict(
+        (name, "accumulate"),
+        lambda o: o["accumulate"] == AUTO and o[name] != default,
+        "Where the number of micro-batches follows memory, gradients travel as they are. Leave "
+        f"{name} out, or give a number of micro-batches.",
+    )
+
+
 _CONFLICTS = (
     _Conflict(
         ("clip_norm", "clip_value"),
@@ -115,6 +147,9 @@ _CONFLICTS = (
         "Statistics of a micro-batch are not those of the global batch, which is not there as a "
         "whole. Leave one out.",
     ),
+    _as_it_is("compression", None),
+    _as_it_is("op", "mean"),
+    _as_it_is("one_copy", False),
     _Conflict(
         ("op", "compression"),
         lambda o: o["op"] == "adasum" and o["compression"] is not None,

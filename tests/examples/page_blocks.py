@@ -159,5 +159,6 @@ READERS: Mapping[tuple[str, int], Reader] = {
     ),
     ("updates", 0): Reader(),
     ("updates", 1): Reader(inside=MADE, after="step(x[:8], y[:8])"),
+    ("updates", 2): Reader(inside=MADE, after="step(x[:8], y[:8])"),
 }  # fmt: skip
 """By page, and the place of the block on it. Blocks that run as they stand need none."""

@@ -33,6 +33,7 @@ from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
+from dream.adapters.pytorch.keras.fitting import FittingSteps
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
@@ -60,12 +61,14 @@ class TorchEngine(Engine):
     """
 
     registry: ModuleRegistry | None = None
+    fits = True
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
         self.generators = TorchGenerators()
         self._parted = plan.options.get("input") == "sharded"
         self._adding = communicator.unchecked()  # the same on every rank, at every step
+        self._fitting = FittingSteps(self.total)
 
     @property
     def framework(self) -> Framework:
@@ -92,7 +95,11 @@ class TorchEngine(Engine):
         return len(next(t for t in tree.flatten(batch) if t is not None))
 
     def micros(self, rows: Any) -> Any:
-        return min(max(rows, 1), self.knobs.accumulate)
+        most = self._fitting.most if self.knobs.fits else self.knobs.micros
+        return min(max(rows, 1), most)
+
+    def fitted(self, model: Any, compute: Callable[[], Any], rows: Any) -> Any:
+        return self._fitting.run(model, compute, rows) if self.knobs.fits else compute()
 
     def ratio(self, some: Any, rows: Any) -> Any:
         return some / rows if rows else 1.0

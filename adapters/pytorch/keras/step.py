@@ -74,8 +74,11 @@ class KerasStep:
         variables = self._model.trainable_variables
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         with self._drawing(batch):
+            value: torch.Tensor
             if self._engine.knobs.accumulates:
-                value, gradients = self._in_micros(batch, variables)
+                value, gradients = self._engine.fitted(
+                    self._model, lambda: self._in_micros(batch, variables), len(batch[-1])
+                )
             else:
                 value, gradients = self._differentiate(batch, variables, count, whole=True)
         if self._engine.parts > 1:

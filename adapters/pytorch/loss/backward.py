@@ -68,7 +68,7 @@ class WeighedBackward:
     among: the ranks that share batches. updates: where several micro-batches make one update.
     strict: raise where a loss is not understood. lent: for modules trained after their block.
     within: wraps the passes themselves. lineage: to be told of batches. installed: whether the
-    block is open. stamped: what is told with the gradients, and heard of.
+    block is open. stamped: what is told with the gradients, and heard of. reader: of losses.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class WeighedBackward:
         lent: BackwardLent | None = None,
         within: Callable[[Run], Run] = lambda run: run,
     ) -> None:
-        self._reader = Reader(among, strict=strict)
-        self.lineage = self._reader.lineage
+        self.reader = Reader(among, strict=strict)
+        self.lineage = self.reader.lineage
         self._among, self._updates = among, updates
         self._calls: dict[Bearer, deque[TrainingCall]] = {}
         self._lent, self._within = lent, within
@@ -95,7 +95,7 @@ class WeighedBackward:
     ) -> TrainingCall:
         """A distributed module is called in training. share: of its inputs' batch."""
         call = TrainingCall.of(bearer, share, args, kwargs)
-        if not self._reader.settled:
+        if not self.reader.settled:
             call.keep()
             self.lineage.called(call, (args, kwargs))
         if bearer not in self._calls or not bearer.waits:
@@ -119,10 +119,10 @@ class WeighedBackward:
 
     def tell_whole(self, inputs: Sequence[object]) -> None:
         """Say, once, that a batch is no loader's."""
-        if _WHOLE in self._reader.said or self._among.world_size == 1:
+        if _WHOLE in self.reader.said or self._among.world_size == 1:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
-            tell_once(_WHOLE, self._reader.said)
+            tell_once(_WHOLE, self.reader.said)
 
     def _times(self) -> int:
         """As many times as in the global gradient a rank's rows count in its own."""
@@ -141,7 +141,7 @@ class WeighedBackward:
     def read_at_once(self, roots: list[Any]) -> tuple[list[list[Term]], Weighed]:
         """What losses are, and factors to which no late one is to come."""
         armed = [call for bearer in self.bearers() for call in self._calls[bearer]]
-        reading = self._reader.read(roots, armed, lambda _: False, cut=False)
+        reading = self.reader.read(roots, armed, lambda _: False, cut=False)
         return reading.terms, reading.weighed
 
     def taken_elsewhere(self) -> None:
@@ -317,7 +317,7 @@ class WeighedBackward:
 
     def _read(self, roots: list[Any], armed: list[TrainingCall]) -> LossReading:
         cut = self._updates is not None
-        reading = self._reader.read(roots, armed, lambda all_: not any(map(begun, all_)), cut=cut)
+        reading = self.reader.read(roots, armed, lambda all_: not any(map(begun, all_)), cut=cut)
         if len(armed) == 1 and len(roots) == 1 and not cut:
             name = roots[0].grad_fn.name()
             self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
@@ -365,7 +365,7 @@ class WeighedBackward:
         late: Factor = 1.0
         if here:
             if message[OVERTAKEN]:
-                self._reader.hear(message[OVERTAKEN])
+                self.reader.hear(message[OVERTAKEN])
                 self._recipes.clear()  # who reads again meets the others
             if self.stamped is not None:
                 self.stamped.hear(message[STAMP], message[SQUARE])
@@ -378,7 +378,7 @@ class WeighedBackward:
         if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
             return
         if len(weighed.terms) > 1 and here and message[PARTS]:
-            tell_once(_NEAR, self._reader.said)
+            tell_once(_NEAR, self.reader.said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late

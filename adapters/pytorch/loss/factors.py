@@ -52,17 +52,19 @@ class Factors:
     What a mean over samples counts for is known here. Where things are counted (tokens, weights of
     classes), the first backward of a loss's structure asks the others how many there are to a
     sample; from then on that is expected, and what differs from it travels with the gradients.
+    asks: whether the next backward does.
     """
 
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()
         self._agreed: dict[tuple[str, ...], _Agreed] = {}
         self._again = 0
+        self.asks = True
 
     def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
         one of an update's micro-batches, whose counts are known together at its end."""
-        listed = list(terms)
+        listed, self.asks = list(terms), False
         key = tuple(_shape(term) for term in listed)
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
@@ -89,6 +91,7 @@ class Factors:
         self._again += 1
         if self._again <= _AGAIN:
             self._agreed.clear()
+            self.asks = True
 
     def _weighed(
         self, listed: list[Term], counted: list[Term], each: float, *, fresh: bool, cut: bool

@@ -49,6 +49,11 @@ class Reader:
         """Whether the ranks have nothing to find of constants any more."""
         return self._looks.over
 
+    @property
+    def silent(self) -> bool:
+        """Whether the ranks tell each other nothing as they read a loss that they know."""
+        return self._looks.over and not self._factors.asks
+
     def read(
         self,
         roots: list[Any],

@@ -79,6 +79,7 @@ class Parallelism(Held):
     registry_of_keras: whose modules Keras models are in a torch loop; None where in no one's.
     exchanged: how gradients become one, where that is not their mean.
     meets: whether models that were made before the block train as those that were made in it.
+    fits: whether an update is begun again in smaller parts when memory runs out.
     """
 
     supports: Mapping[str, Values] | None = None
@@ -90,12 +91,15 @@ class Parallelism(Held):
     registry_of_keras: ModuleRegistry | None = None
     exchanged: Exchanged | None = None
     meets = False
+    fits = False
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.name = plan, plan.spec.name
         self.knobs = Knobs.of(plan.options)
         if self.supports is not None:
             self.knobs.only(self.supports, self.supports_for, self.instead)
+        if not self.fits:
+            self.knobs.refuse_fitting(f"{self.name!r} here")
         ranks = self.connect()
         self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
         self.dealt = ranks.dealt or ranks.world

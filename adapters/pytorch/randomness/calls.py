@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from typing import Any, final
+from typing import Any, TypeGuard, final
 from weakref import ref
 
 import torch
@@ -106,7 +106,7 @@ class CallDraws:
 
     def begin(self, module: nn.Module, share: Share | None) -> None:
         """A call that trains `module` begins. share: of the batch that it is on."""
-        if share is None or share.parts == 1 or self._in_step is None or self._in_step.apart:
+        if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
             return
@@ -274,6 +274,11 @@ def drawing_again(run: Callable[..., None]) -> Callable[..., None]:
             run(*args, **kwargs)
 
     return drawing
+
+
+def _is_part(share: Share | None) -> TypeGuard[Share]:
+    """Whether others have more of its batch: another rank, or another micro-batch."""
+    return share is not None and (share.parts > 1 or share.micros > 1)
 
 
 def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:

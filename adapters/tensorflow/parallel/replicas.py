@@ -152,7 +152,7 @@ class ReplicaParallelism(Parallelism):
         distribution, knobs = self._distribution, self._knobs
         local = step.LocalStep(
             model, loss, optimizer, weight, self._total(),
-            ranks=distribution is None, most=knobs.accumulate, engine=self._block.engine,
+            ranks=distribution is None, most=knobs.micros, engine=self._block.engine,
         )  # fmt: skip
         adopt_clipping(optimizer, knobs)
         check_unscaled(optimizer, knobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from operator import add, attrgetter
-from typing import Any, final
+from typing import Any, NoReturn, final
 from weakref import WeakSet
 
 import torch
@@ -14,89 +14,23 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.call_hook import CallHook, set_hook
-from dream.adapters.pytorch.errors import refuse_computed, unfinished
+from dream.adapters.pytorch.call_hook import set_hook
+from dream.adapters.pytorch.errors import refuse_computed
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.ddp.forward import DdpForward, forward_of
+from dream.adapters.pytorch.parallel.ddp.late import LateReduction
 from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.fitting import refused_loop as refused_loop_that_fits
 from dream.data.partition import Share
-from dream.shared_memory import Riders, Row
-
-
-@final
-class DdpForward(nn.Module):
-    """The module that DDP wraps: it runs the user's, and has a message beside its parameters.
-
-    searched: DDP searches the output for the parameters that take part; a parameter itself is
-        not found, a tensor computed from it is.
-    reduced: whether the backward pass that runs has reduced every bucket, where the hook tells.
-    rows: where buckets lie in memory of all ranks, by their numbers; None while DDP will make its
-        buckets again, as it does after the first backward pass where it need not search.
-    started: what backward is to start from for the message to go, in a list, where a parameter is
-        not taken for one of the module's.
-    """
-
-    def __init__(self, hook: CallHook, *, searched: bool) -> None:
-        super().__init__()
-        self._searched = searched
-        self._hook = hook
-        self.inner = hook.module
-        self.message: nn.Parameter | None = None
-        self.started: list[torch.Tensor] = []
-        self.reduced = False
-        self.forget_rows()
-
-    def forget_rows(self) -> None:
-        """Another DDP has other buckets."""
-        self.rows: dict[int, Row | None] | None = {} if self._searched else None
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As DDP runs it: what it searches is among what is returned."""
-        output = self.run(*args, **kwargs)
-        return (output, *self.started) if self._searched else output
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """As it runs by itself."""
-        output = self._hook.inner(*args, **kwargs)
-        if self.message is not None:
-            self.started[:] = [self.message + 0 if self._searched else self.message]
-        return output
-
-    def output_of(self, returned: Any) -> Any:
-        """The module's own output, of what DDP returned."""
-        return returned[0] if self._searched else returned
-
-
-def forward_of(ddp: DistributedDataParallel, runner: DdpForward) -> Callable[..., Any]:
-    """DDP's forward pass. Where nothing is to be found out about the graph, that is three calls
-    of its reducer; the rest of `DDP.forward` (joins, moves, casts, buffers, a profiler's label) is
-    never used here and would cost a small model 4 % of its step."""
-    if ddp.find_unused_parameters or ddp.static_graph:
-        return lambda *args, **kwargs: runner.output_of(ddp.forward(*args, **kwargs))
-    reducer = ddp.reducer
-    run, rebuild_buckets = runner.run, private.rebuild_buckets_of(reducer)
-
-    def lean(*args: Any, **kwargs: Any) -> Any:
-        try:
-            reducer.prepare_for_forward()
-            rebuild_buckets()
-        except RuntimeError as error:
-            known = unfinished(error)
-            if known is None:
-                raise
-            raise known from error
-        output = run(*args, **kwargs)
-        reducer.prepare_for_backward([])
-        return output
-
-    return lean
-
+from dream.shared_memory import Riders
+from dream.update.fitting import RanOut
 
 _requires_grad = attrgetter("requires_grad")
 _joined: WeakSet[DdpModule] = WeakSet()
@@ -115,12 +49,13 @@ class DdpModule(DistributedModule, Bearer):
     """Takes the calls of one module and runs them under DDP.
 
     trained: the parameters that this module's DDP reduces, the message not among them. copy: the
-    one of all ranks, instead of a DDP.
+    one of all ranks, instead of a DDP. late: averages after backward, instead of a DDP too.
     """
 
     completes = True
     trained: list[nn.Parameter] = []
     copy: OneCopy | None = None
+    late: LateReduction | None = None
 
     def __init__(
         self,
@@ -155,6 +90,8 @@ class DdpModule(DistributedModule, Bearer):
             return self._beside(args, kwargs)
         if self._settings.once is not None:
             raise refused_loop()
+        if self._settings.fits:
+            raise refused_loop_that_fits()
         if self.registry.training.scaling is not None:
             self.registry.training.scaling.loop_calls()
         share = self.registry.shares.of((*args, *kwargs.values()))
@@ -182,6 +119,9 @@ class DdpModule(DistributedModule, Bearer):
 
     def ride(self, message: Numbers) -> bool:
         self.backwards.expected, self._runner.reduced = True, False
+        if self.late is not None:
+            self.late.ride(message, begins=self._begins)
+            return True
         riders = self._riders
         if riders is None:
             return False
@@ -205,6 +145,10 @@ class DdpModule(DistributedModule, Bearer):
         self.backwards.averaged()
         if self.copy is not None and self.completes:
             self.copy.reduce()
+        if self.late is not None and self.completes:
+            self.late.reduce()
+            if self.registry.updates is not None:
+                self.registry.updates.held.renote()
         if self._reducer is None or not self.completes or self._runner.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -222,10 +166,18 @@ class DdpModule(DistributedModule, Bearer):
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
+    def give_up(self, word: float) -> NoReturn:
+        """Tell all ranks, in the gradients' place, that memory ran out on this one."""
+        if self.late is None:
+            raise RanOut(word)
+        self.late.give_up(word)
+
     def taken_elsewhere(self) -> None:
         self.backwards.averaged()
 
     def received(self) -> Numbers:
+        if self.late is not None:
+            return self.late.means
         if self._riders is not None:
             means: Sequence[float] = self._riders.means
             return means
@@ -257,7 +209,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._runner.forget_rows()
             self._forward = self._runner.run
-        self._riders = self._reducer = None
+        self._riders = self._reducer = self.late = None
         del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
@@ -353,9 +305,10 @@ class DdpModule(DistributedModule, Bearer):
         self._norms = self._local_norms()
         self._runner.message = None
         if reduced:
-            if self.registry.communicator.world_size > 1:
+            self.late = self._settings.late(self.trained, self.registry.communicator)
+            if self.registry.communicator.world_size > 1 and self.late is None:
                 self._riders = self._settings.riders_of(self._runner)
-            if self._riders is None:
+            if self._riders is None and self.late is None:
                 self._runner.message = self._new_message()
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
@@ -371,6 +324,8 @@ class DdpModule(DistributedModule, Bearer):
         """Have gradients reduced: by DDP, or to the one copy of all ranks."""
         if self._settings.once is not None:
             self.copy = self._settings.once.take(self.trained)
+            return
+        if self.late is not None:
             return
         _joined.add(self)
         self._ddp = self._settings.wrap(self._runner, taken)

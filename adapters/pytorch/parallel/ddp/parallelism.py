@@ -29,6 +29,7 @@ from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
+from dream.adapters.pytorch.parallel.ddp.fallible import FallibleLoss
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule
 from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy import training as one_copy
@@ -40,6 +41,7 @@ from dream.adapters.pytorch.train_step import (
     Passes,
     check_scalar,
 )
+from dream.adapters.pytorch.update.fitting import FittingStep
 from dream.adapters.pytorch.update.gradient_check import watch
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
@@ -161,7 +163,10 @@ class Averaging(Synchronous):
 
     def make(self) -> Make:
         self._backward = WeighedBackward(
-            self.world, self.training.updates, strict=self.knobs.strict, lent=self._lent
+            self.world,
+            self.training.updates,
+            strict=self.knobs.strict or self.knobs.fits,
+            lent=self._lent,
         )
         hook: GradientHook | None = None
         riders = None
@@ -226,6 +231,8 @@ class Averaging(Synchronous):
         optimizer: Optimizer,
         weight: Callable[..., Any] | None,
     ) -> Step:
+        if self.knobs.fits:
+            return self._fitting_step(model, loss, optimizer, weight)
         if self._once is None:
             return super().train_step(model, loss, optimizer, weight)
         root = self.registry.distribute(model)
@@ -233,6 +240,25 @@ class Averaging(Synchronous):
         self.adopt(optimizer)
         step = super().train_step(model, loss, optimizer, weight)
         return self._once.step(optimizer, lambda: root.copy, step)
+
+    def _fitting_step(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        weight: Callable[..., Any] | None,
+    ) -> Step:
+        root, updates = self.registry.distribute(model), self.training.updates
+        assert isinstance(root, DdpModule)
+        assert updates is not None
+        passes = WeighedLoss(root, loss, self._backward, self.training.scaling)
+        return FittingStep(
+            model,
+            FallibleLoss(passes, root, self._backward, self.world),
+            optimizer,
+            MicroParts(self.training.most, self.shares, weight),
+            updates,
+        )
 
     def loaded(self) -> None:
         if self._once is not None:
@@ -261,6 +287,8 @@ class Averaging(Synchronous):
 class Ddp(Averaging):
     """Every rank has the whole of an optimizer's state."""
 
+    fits = True
+
 
 class PartCalls(Protocol):
     """A distributed module, as an explicit step calls it."""
@@ -287,11 +315,17 @@ class WeighedLoss(Passes):
         self._value = torch.zeros(())
 
     def run(self, batch: Batch, part: MicroPart, *, first: bool, last: bool) -> None:
+        self.backward(self.forward(batch, part, first=first, last=last))
+
+    def forward(self, batch: Batch, part: MicroPart, *, first: bool, last: bool) -> torch.Tensor:
+        """Return the loss of a micro-batch."""
         inputs, target = split(batch)
         output = self._root.call_part(part.share, inputs, first=first, last=last)
         value = check_scalar(self._loss(output, target))
-        if part.count is not None:
-            value = self._weighed.weigh(value, part.count)
+        return value if part.count is None else self._weighed.weigh(value, part.count)
+
+    def backward(self, value: torch.Tensor) -> None:
+        """Differentiate it; it is global after an update's last."""
         run = self._weighed.around(torch.autograd.backward)
         (run if self._scaling is None else self._scaling.around(run))(value)
         self._value = value.detach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, final
@@ -13,8 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.collectives import GradientHook
+from dream.adapters.pytorch.parallel.ddp.late import LateReduction
 from dream.adapters.pytorch.parallel.one_copy.training import OneCopyTraining
+from dream.collectives import Communicator
 from dream.shared_memory import Riders
+from dream.update.fitting import AUTO
 
 _TAKES = signature(DistributedDataParallel.__init__).parameters
 _SYNC = "forward_sync_buffers" if "forward_sync_buffers" in _TAKES else "broadcast_buffers"
@@ -51,6 +54,17 @@ class DdpSettings:
         if self.hook is not None and not self.sparse(runner):
             ddp.register_comm_hook(runner if self.riders else None, self.hook)
         return ddp
+
+    @property
+    def fits(self) -> bool:
+        """Whether an update may have to be begun again."""
+        return self.options.get("accumulate") == AUTO
+
+    def late(self, trained: Sequence[nn.Parameter], ranks: Communicator) -> LateReduction | None:
+        """What averages gradients in place of a DDP, where an update may be begun again."""
+        if not self.fits or ranks.world_size == 1:
+            return None
+        return LateReduction(trained, ranks, self.options["bucket_mb"])
 
     def riders_of(self, runner: nn.Module) -> Riders | None:
         """What travels with a module's gradients by itself."""

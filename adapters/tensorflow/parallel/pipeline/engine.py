@@ -126,12 +126,12 @@ class KerasPipeline(ABC):
         """(mean loss over the batch, the model's outputs by run and microbatch). rest: what the
         loss and the weight are taken of, cut as x is; None in it stays."""
         samples = int(private.tree.flatten(x)[0].shape[0])
-        runs = min(samples, self._knobs.accumulate)
+        runs = min(samples, self._knobs.micros)
         if self._asked and not self._losses and samples < self._count * runs:
             raise ConfigurationError(
                 "A batch has fewer samples than microbatches. Received: batch size "
                 f"{samples}, microbatches={self._count} over {self.rows} rows, accumulate="
-                f"{self._knobs.accumulate}. Ask for fewer, or take larger batches."
+                f"{self._knobs.micros}. Ask for fewer, or take larger batches."
             )
         bounds = _bounds(samples, runs, self._count)
         inputs, others = ([_cut(whole, edges) for edges in bounds] for whole in (x, rest))

@@ -92,7 +92,7 @@ class MeshParallelism(SplitParallelism):
             return [laid(x, placement) for x in local.micro(*part)]
 
         if knobs.accumulates:
-            on_mesh = in_micros(micro, local.finish, placement, knobs.accumulate)
+            on_mesh = in_micros(micro, local.finish, placement, knobs.micros)
         else:
             on_mesh = compiled(local, placement, "train")
         fresh = True

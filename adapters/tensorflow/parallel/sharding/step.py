@@ -76,7 +76,7 @@ class MeshRunner(SplitRunner):
             update.optimizer.apply(update.gradients, update.variables)
             return model.get_metrics_result()
 
-        most = self._engine.knobs.accumulate
+        most = self._engine.knobs.micros
         return in_micros(part, finish, self._placement, most, one_length=one_length)
 
     def _lay_out(self, model: Any, batch: Any, kind: Kind) -> None:
