@@ -48,13 +48,15 @@ class LoopTracker:
     """Weighs what backward starts from, where batches come in micro-batches. (Models in one
     process share one loss, so there is no need to weigh each one's gradients.)
 
-    called: whether a model was called in training since the last backward.
+    called: whether a model was called in training since the last backward. accumulates: whether an
+    update has several micro-batches.
     """
 
     def __init__(self, training: Training, communicator: Communicator, shares: Shares) -> None:
         self._training, self._shares = training, shares
         updates = training.updates
         self._micro = None if updates is None else MicroWeights(communicator, updates)
+        self.accumulates = updates is not None
         self._models = ModuleSet()
         self._weight = 1.0
         self.called = False
@@ -140,7 +142,13 @@ class ReplicatedCalls(CallHook):
 
     @cached_property
     def _draws(self) -> PartDraws:
-        return PartDraws(self.module)
+        draws = PartDraws(self.module)
+        if draws.drops and self._followed.accumulates:
+            logger.info(
+                "dropout of %s is drawn for each micro-batch by itself: it is not that of one "
+                "device", type(self.module).__name__,
+            )  # fmt: skip
+        return draws
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         shared = called_by_user() and has_parameters(self.module)
