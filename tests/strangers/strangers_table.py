@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
+
 from strangers_job import Outcome, Plain, judge, run
 from strangers_rows import EQUAL, ONE_PROCESS, Row, rows
 

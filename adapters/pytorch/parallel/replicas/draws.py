@@ -53,6 +53,8 @@ class PartDraws:
         else:
             outputs = apply(functions, parts, 0)
         self._calls += 1
+        if same(before, state()):
+            current.last = None  # there is nothing that a backward pass could draw again
         if not self._drew and not same(before, state()):
             self._drew = True
             if self._calls > _WATCHED:
