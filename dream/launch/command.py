@@ -20,6 +20,7 @@ from dream.cluster.ports import LOOPBACK
 from dream.files.whole import is_file
 from dream.launch.ending import Outcome, explain
 from dream.launch.engines.request import add_options, refuse_unread
+from dream.launch.forks.foresight import imports_dream
 from dream.launch.forks.warm import warm
 from dream.launch.guard import heard, temporary_folder
 from dream.launch.job import Job, frameworks
@@ -48,7 +49,14 @@ def main(argv: Sequence[str]) -> int:
             script_command(given.target, given.arguments, module=given.module)
         return elsewhere(given, parser)
     refuse_unread(given, parser, None)
-    return run_command(_job(given))
+    wanted = _job(given)
+    if wanted.strategy and not imports_dream(["", *wanted.command]):
+        SCREEN.say(
+            f"{given.target} does not import dream, nor do the modules beside it: it opens no "
+            f"strategy, so --strategy {wanted.strategy} is not taken, and each rank runs all of it "
+            "by itself. Put what trains in `with dream.strategy():`."
+        )
+    return run_command(wanted)
 
 
 def job(argv: Sequence[str]) -> Job:

@@ -129,6 +129,18 @@ def test_the_strategy_reaches_the_script(tmp_path: Path) -> None:
     assert ran.returncode == 0
 
 
+def test_a_strategy_that_nothing_asks_for_is_said(tmp_path: Path) -> None:
+    """The ranks are copies then, which looked like a training on all of them."""
+    body = "from pathlib import Path\nprint('trained')\n"
+    ran = dream("run", "-n", "2", "--strategy", "mirrored", write(tmp_path, body))
+    assert (ran.returncode, ran.stdout) == (0, "trained\n")
+    assert "script.py does not import dream" in ran.stderr
+    assert "with dream.strategy()" in ran.stderr
+    (tmp_path / "training.py").write_text("def train():\n    import dream\n")
+    beside = write(tmp_path, "import training\nprint('trained')\n")
+    assert dream("run", "-n", "2", "--strategy", "mirrored", beside).stderr == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -78,6 +78,13 @@ def frameworks_of(command: Sequence[str]) -> list[str]:
     return _read(command).frameworks()
 
 
+def imports_dream(command: Sequence[str]) -> bool:
+    """Return whether the source of a script or module, or of those beside it, imports dream; True
+    where there is no source to be read. command: as for `foresee`."""
+    found = _read(command)
+    return _source(command) is None or "dream" in found.names | found.inside
+
+
 def _read(command: Sequence[str]) -> _Found:
     source = _source(command)
     return _Found() if source is None else _scan(source, source.stat().st_mtime_ns)
