@@ -109,6 +109,8 @@ class CallDraws:
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
+            if share is not None:
+                current.last = None  # a backward pass draws again what the whole batch drew
             return
         seen = self._last if self._last_of() is module else self._look_up(module)
         assert seen is not None

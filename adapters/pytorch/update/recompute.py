@@ -26,21 +26,25 @@ Again = Callable[..., Any]
 
 def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
     """`function(*args)`, computed again in backward. norms: whose statistics count it once."""
-    contexts = lambda: (  # noqa: E731
-        nullcontext(), _Afresh(partial(_counted_once, norms), patches.standing),
-    )  # fmt: skip
-    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
+    second = _Afresh(partial(_counted_once, norms), *_drawing_as_now())
+    return checkpoint(
+        function, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), second)
+    )
 
 
 def again_in_threads(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
     """The same beside other threads, which draw from the same generator."""
-    draws, place = RngReplay(), partial(current.again, current.call, current.memory)
-    contexts = lambda: (  # noqa: E731
-        draws.kept(), _Afresh(partial(_counted_once, norms), patches.standing, place, draws.given),
-    )  # fmt: skip
+    draws = RngReplay()
+    second = _Afresh(partial(_counted_once, norms), *_drawing_as_now(), draws.given)
     return checkpoint(
-        function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
-    )
+        function, *args, use_reentrant=False, preserve_rng_state=False,
+        context_fn=lambda: (draws.kept(), second),
+    )  # fmt: skip
+
+
+def _drawing_as_now() -> tuple[Callable[[], AbstractContextManager[Any]], ...]:
+    """Contexts in which what is computed again draws for the rows that it draws for now."""
+    return patches.standing, partial(current.again, current.call, current.memory)
 
 
 @final
