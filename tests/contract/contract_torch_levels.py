@@ -157,7 +157,8 @@ def scaling_refused(env: Env) -> Figures:
 
     def closure() -> None:
         with env.block(knobs={"precision": "float16"}):
-            momentum(Net().parameters()).step(lambda: 0.0)
+            model = Net()  # held: a rank that has collected it shards nothing, and others wait
+            momentum(model.parameters()).step(lambda: 0.0)
 
     def scaler() -> None:
         with env.block(knobs={"precision": "float16"}):
