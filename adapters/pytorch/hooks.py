@@ -340,6 +340,11 @@ class DrawPatches:
         self._known: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._patches = Patches()
 
+    @property
+    def stand(self) -> bool:
+        """Whether a block is open, or a call runs."""
+        return self._wanted > 0
+
     def put(self) -> None:
         """Have them stand there; as often as they are taken back."""
         self._wanted += 1

@@ -130,7 +130,7 @@ class CallDraws:
             current.fork(self._rank)
         if self._local or seen.compiled:
             return
-        current.memory = seen.memory
+        current.memory, current.divided = seen.memory, False
         if seen.share is not share and seen.share != share:
             seen.share, seen.rows = share, Rows.of(share)
         current.call = current.last = seen.rows

@@ -34,6 +34,7 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     waiting,
 )
 from dream.adapters.pytorch.private import peek_transform, tree_leaves
+from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import State, current, same, set_state, state
 from dream.adapters.pytorch.update.scaling import started
 from dream.adapters.pytorch.update.weigh import MicroWeights
@@ -164,15 +165,18 @@ class ReplicatedCalls(CallHook):
             return self._alone(args, kwargs)
         return gather(outputs, self._team.first)
 
-    def each(self, inputs: tuple[Any, ...], target: Any, act: Act) -> list[Any] | None:
-        """What `act(part of the inputs, the copy's output, part of the target)` gives in each
-        place; None where one device has the call."""
+    def each(
+        self, inputs: tuple[Any, ...], target: Any, act: Act, wanted: Callable[[list[Any]], bool]
+    ) -> list[Any] | None:
+        """What `act(part of the inputs, part of the target, the copy's output)` gives in each
+        place. None where one device has the call, or what they give is not `wanted`: all is then as
+        if there had been no call."""
         parts = self._parts(inputs, {})
         targets = None if parts is None else self._team.scatter(target)
-        if parts is None or targets is None or len(targets) != len(parts):
+        if parts is None or targets is None or len(targets) != len(parts) or not self._team.copies:
             return None
         ends = [partial(act, *each) for each in zip(parts, targets, strict=True)]
-        return self._of_copies(parts, ends)
+        return self._of_copies(parts, ends, wanted)
 
     def _parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """A call's part for each copy; None where one device has it."""
@@ -190,9 +194,15 @@ class ReplicatedCalls(CallHook):
             self._by_sample = self._is_by_sample((args, kwargs))
         return parts if len(parts) > 1 and self._by_sample else None
 
-    def _of_copies(self, parts: list[Any], ends: Functions | None = None) -> list[Any] | None:
+    def _of_copies(
+        self,
+        parts: list[Any],
+        ends: Functions | None = None,
+        wanted: Callable[[list[Any]], bool] = bool,
+    ) -> list[Any] | None:
         """What each copy gives. ends: what is to be done with it, in its place. None where the
-        whole batch alone can give it: the copies are let go of, and all is as before."""
+        whole batch alone can give it, or it is not wanted: the copies are let go of, and all is as
+        before."""
         if not self._together:
             tell_of_statistics(self.module)
         before = state()
@@ -210,6 +220,9 @@ class ReplicatedCalls(CallHook):
             set_state(before)
             self._stay(why)
             return None
+        if not wanted(outputs):
+            set_state(before)
+            return None
         if torch.is_grad_enabled() or normalises(self.module):
             settle_buffers(self.module, replicas)
         return outputs
@@ -220,6 +233,8 @@ class ReplicatedCalls(CallHook):
             return "has random draws by an operation that dream does not know"
         if self._meets and not same(before, state()):
             return "draws random numbers, and its BatchNorm sees the whole batch"
+        if not patches.stand and not same(before, state()):  # torch's checkpoints would draw others
+            return "draws random numbers, after its block"
         return ""
 
     @property

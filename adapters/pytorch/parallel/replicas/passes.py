@@ -83,8 +83,8 @@ class OnEach(Passes):
     def _in_places(self, inputs: tuple[Any, ...], target: Any) -> list[torch.Tensor] | None:
         """The losses that add up to that of the batch; None where they are not known to."""
         act = partial(self._part, rows_of(inputs) or 1)
-        parts: list[_Part] | None = self._calls.each(inputs, target, act)
-        if parts is None or any(count is None for _, count in parts):
+        parts: list[_Part] | None = self._calls.each(inputs, target, act, _known)
+        if parts is None:
             return None
         counts = [count or 0.0 for _, count in parts]
         if not any(counts):  # sums
@@ -118,6 +118,10 @@ class OnEach(Passes):
             torch.autograd.backward(roots)
         home = values[0].device
         return torch.stack([value.detach().to(home) for value in values]).sum()
+
+
+def _known(parts: list[_Part]) -> bool:
+    return all(count is not None for _, count in parts)
 
 
 def _count(term: Term) -> float | None:

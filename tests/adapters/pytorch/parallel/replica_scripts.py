@@ -61,6 +61,14 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "masked by hand": (net, per_token),
     "two terms": (net, lambda out, y: F.cross_entropy(out, y) + 0.1 * out.square().mean()),
     "in the batch": (net, lambda out, _: (out @ out.T).logsumexp(1).mean()),
+    "two terms of dropout": (
+        lambda: net(nn.Dropout(0.4)),
+        lambda out, y: F.cross_entropy(out, y) + 0.1 * out.square().mean(),
+    ),
+    "in the batch, BatchNorm": (
+        lambda: net(nn.BatchNorm1d(12, momentum=0.5)),
+        lambda out, _: (out @ out.T).logsumexp(1).mean(),
+    ),
     "dropout": (lambda: net(nn.Dropout(0.4)), F.cross_entropy),
     "dropout and BatchNorm": (lambda: net(nn.BatchNorm1d(12), nn.Dropout(0.4)), F.cross_entropy),
 }
@@ -77,7 +85,7 @@ def step(name: str, *, devices: int) -> list[torch.Tensor]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         train = strategy.train_step(model, loss, optimizer)
         values = [train(*batch()).detach() for _ in range(5)]
-    return [*values, *(p.detach() for p in model.parameters())]
+    return [*values, *(x.detach().double() for x in model.state_dict().values())]
 
 
 def again() -> str:
@@ -89,6 +97,16 @@ def again() -> str:
         except dream.Unsupported as error:
             return str(error)
     return "nothing"
+
+
+def late(*, devices: int) -> list[torch.Tensor]:
+    """A loop after its block, whose dropout torch's checkpoints compute again."""
+    torch.manual_seed(3)
+    if not devices:
+        return loop(Again(), F.cross_entropy)
+    with dream.strategy("data_parallel", devices=devices):
+        model = Again()
+    return loop(model, F.cross_entropy)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,7 +123,7 @@ def loop(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
         value.backward()
         optimizer.step()
         values.append(value.detach())
-    return [*values, *(p.detach() for p in model.parameters())]
+    return [*values, *(x.detach().double() for x in model.state_dict().values())]
 
 
 def kept(*, devices: int) -> list[torch.Tensor]:
@@ -124,6 +142,7 @@ def main(file: str) -> None:
         name: [step(name, devices=devices) for devices in (0, 2)] for name in STEPS
     }
     found["kept"] = [kept(devices=devices) for devices in (0, 2)]
+    found["late"] = [late(devices=devices) for devices in (0, 2)]
     found["again"] = again()
     Path(file).write_bytes(pickle.dumps(found))
 

@@ -29,9 +29,11 @@ def test_a_step_is_that_of_one_device(found: Any, name: str) -> None:
         assert (one - other).abs().max() < 1e-6 * max(1.0, float(one.abs().max()))
 
 
-def test_what_a_model_keeps_of_a_call_is_the_whole_batchs(found: Any) -> None:
-    """On copies it was lost, and the loss had an older call's."""
-    plain, dream = found["kept"]
+@pytest.mark.parametrize("what", ["kept", "late"])
+def test_what_parts_cannot_share_is_the_whole_batchs(found: Any, what: str) -> None:
+    """What a model keeps of a call was lost with its copies, and the loss had an older call's.
+    After a block, a backward pass drew again what nobody had drawn."""
+    plain, dream = found[what]
     for one, other in zip(plain, dream, strict=True):
         assert (one - other).abs().max() < 1e-6
 
