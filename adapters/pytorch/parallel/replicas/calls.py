@@ -209,13 +209,14 @@ class ReplicatedCalls(CallHook):
         replicas = self._replicas(parts)
         traces = None if torch.is_inference_mode_enabled() else Traces(replicas)
         outputs = self._apply(replicas, parts, ends)
-        why = (traces.found() if traces else "") or self._undrawn(before)
+        why = traces.found() if traces else ""
         if why and self.module in replicas:
             raise Unsupported(
                 "Copies of a model would each do for a part of the batch what is to be done once. "
                 f"Received: {type(self.module).__name__}, which {why}. Use one row of devices, or "
                 "'mirrored'."
             )
+        why = why or self._undrawn(before)
         if why:
             set_state(before)
             self._stay(why)
