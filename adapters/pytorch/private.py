@@ -129,7 +129,7 @@ def own_call(module: nn.Module) -> Callable[..., Any]:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call of the module runs more than its forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks or gradient_hooks(module))
 
 
 AFTER_GRADIENT = "_post_accumulate_grad_hooks"

@@ -59,7 +59,7 @@ class Option:
             kinds = " or ".join([self.kind.__name__, *map(repr, self.words)])
             raise ConfigurationError(
                 f"Option {self.name!r} has the wrong type. Received: {value!r} "
-                f"({type(value).__name__}). Give a {kinds}: {self.help}"
+                f"({type(value).__name__}). Give {kinds}: {self.help}"
             )
         least = self.minimum
         if least is not None and isinstance(value, (int, float)) and not value >= least:  # nan too

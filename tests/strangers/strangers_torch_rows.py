@@ -185,6 +185,7 @@ ROWS: list[Row] = [
     Row("moving_average_of_weights"),
     Row("multi_task_heads", sample=("mirrored",)),
     Row("nested_sequences"),
+    Row("norm_gradients_clamped", sample=("mirrored",)),
     Row("noise_by_hooks"),
     Row("noise_on_gradients"),
     Row(

@@ -137,7 +137,7 @@ def test_a_loop_of_its_own_lines_is_told_of_train_step() -> None:
         ("mirrored", {"op": "adasum"}, "Leave op out, or give a number"),
         ("mirrored", {"one_copy": True}, "Leave one_copy out, or give a number"),
         ("mirrored", {"sync_batch_norm": True}, "Received: sync_batch_norm=True, accumulate="),
-        ("mirrored", {"accumulate": "most"}, "Give a int or 'auto': micro-batches"),
+        ("mirrored", {"accumulate": "most"}, "Give int or 'auto': micro-batches"),
     ],
 )
 def test_what_cannot_begin_again_is_refused(name: str, options: dict[str, Any], said: str) -> None:
