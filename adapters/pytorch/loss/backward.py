@@ -21,6 +21,7 @@ import torch
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import (
+    COUNTS,
     EXTRA,
     LATE,
     OVERTAKEN,
@@ -226,7 +227,7 @@ class WeighedBackward:
             return
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
         value = number_of(root) * factor
-        numbers = (value, recipe.sent, 0.0, recipe.overtaken, stamp, stamp * stamp)
+        numbers = (value, recipe.sent, recipe.counts, recipe.overtaken, stamp, stamp * stamp)
         sent = None if bearer.ride(numbers) else bearer.send(as_tensor(numbers, root))
         if completes:
             node: Any = root.grad_fn
@@ -246,7 +247,7 @@ class WeighedBackward:
         means: Any = bearer.received()
         if isinstance(means, torch.Tensor):
             means = numbers_of(means)
-        if means[EXTRA] or means[OVERTAKEN]:
+        if means[EXTRA] or means[OVERTAKEN] or abs(means[PARTS] - recipe.counts) >= 1.0:
             self._finish([root], LossReading([bearer], recipe.terms, weighed), {})
             return
         root.data.fill_(means[VALUE])
@@ -346,7 +347,7 @@ class WeighedBackward:
     ) -> Numbers:
         weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(len(weighed.terms) > 1 and in_parts(weighed))
+        parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
         if like.device.type == "cpu":  # nothing is waited for
             stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
             return float(value), float(sent), parts, reading.told, stamp, stamp * stamp
@@ -361,9 +362,10 @@ class WeighedBackward:
         message: Any = bearers[0].received()
         if isinstance(message, torch.Tensor) and not message.is_cuda:
             message = numbers_of(message)
-        here = not isinstance(message, torch.Tensor)
+        here, parts = not isinstance(message, torch.Tensor), 0.0
         late: Factor = 1.0
         if here:
+            parts = self.reader.parts(message[PARTS], roots[0])
             if message[OVERTAKEN]:
                 self.reader.hear(message[OVERTAKEN])
                 self._recipes.clear()  # who reads again meets the others
@@ -377,16 +379,12 @@ class WeighedBackward:
                     self._updates.held.renote()
         if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
             return
-        if len(weighed.terms) > 1 and here and message[PARTS]:
+        if len(weighed.terms) > 1 and here and parts:
             tell_once(_NEAR, self.reader.said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late
-        told = to_local(roots[0]).data
-        if isinstance(value, torch.Tensor):
-            told.copy_(value)
-        else:
-            told.fill_(value)
+        to_local(roots[0]).data.fill_(value)
         be_whole(roots[0])
 
 

@@ -22,6 +22,8 @@ SIZE = 6
 parts count differently, whether a divisor is no longer what it was found to be, and a stamp of the
 optimizers' learning rates with its square."""
 VALUE, EXTRA, PARTS, OVERTAKEN, STAMP, SQUARE = range(SIZE)
+COUNTS = 1024.0
+"""What is told beside the parts where the loss is divided by a count of all ranks."""
 
 Numbers = Sequence[float] | torch.Tensor
 """A message: a tensor, of shape (SIZE,), where its numbers are on a device that is not waited

@@ -9,6 +9,8 @@ from typing import final
 
 import torch
 
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, Floor, Verdict
 from dream.adapters.pytorch.loss.terms import Term
 from dream.collectives import Communicator
@@ -38,11 +40,13 @@ class Weighed:
 @dataclass(slots=True)
 class _Agreed:
     """What the ranks have found of a loss's structure. elements: means are over other things than
-    samples. each: things to a sample. verdicts: of what its sums are divided by."""
+    samples. each: things to a sample. verdicts: of what its sums are divided by. counted: whether
+    things are counted."""
 
     elements: bool
     each: float
     verdicts: list[Verdict]
+    counted: bool
 
 
 @final
@@ -58,6 +62,7 @@ class Factors:
     def __init__(self, among: Communicator) -> None:
         self._among = among.unchecked()
         self._agreed: dict[tuple[str, ...], _Agreed] = {}
+        self._counts: tuple[Bearer | None, float, Floor | None] | None = None
         self._again = 0
         self.asks = True
 
@@ -70,7 +75,8 @@ class Factors:
         counted = [term for term in listed if term.kind == "count"]
         divided = [term for term in listed if term.divided is not None]
         if not (means or counted or divided):
-            return Weighed(listed, [self._static(term) for term in listed])
+            nothing = self._nothing(listed, late=fresh or cut)
+            return nothing or Weighed(listed, [self._static(term) for term in listed])
         agreed = self._agreed.get(key)
         if agreed is None:
             agreed = self._agreed[key] = self._agree(means, counted, divided)
@@ -81,7 +87,7 @@ class Factors:
             for term in means:
                 term.kind, term.count = "count", float(term.numel)
         counted = [term for term in listed if term.kind == "count"]
-        weighed = self._weighed(listed, counted, agreed.each, fresh=fresh, cut=cut)
+        weighed = self._weighed(listed, counted, agreed.each or 1.0, fresh=fresh, cut=cut)
         weighed.overtaken = overtaken
         return weighed
 
@@ -110,6 +116,7 @@ class Factors:
     def _late(self, terms: list[Term], term: Term, each: float) -> Weighed:
         share = term.share
         assert share is not None
+        self._counts = _bearer(term), each, term.floor
         count = _number(term.count if share.count else 0.0)
         factor = count * (share.parts / (share.total * each))
         return Weighed(
@@ -117,6 +124,33 @@ class Factors:
             sent=_counted_in(term) - share.count * each,
             floor=term.floor,
         )  # fmt: skip
+
+    def _nothing(self, terms: list[Term], *, late: bool) -> Weighed | None:
+        """What a rank tells whose batch has none of what the others' losses count, so that it is
+        `outputs.sum() * 0`: a count of none. None where the loss is no such one."""
+        share = terms[0].share if terms else None
+        if share is None or not all(graph.vanishes(term.node) for term in terms):
+            return None
+        if not self._agreed:
+            self._learn(terms[0])
+        if self._counts is None or self._counts[0] is not _bearer(terms[0]):
+            return None
+        _, each, floor = self._counts
+        if not late:
+            self._among.all_reduce(torch.zeros(1, dtype=torch.float64), "sum")
+            return Weighed(terms, [0.0] * len(terms))
+        return Weighed(
+            terms, [0.0] * len(terms), late=True, expected=share.total * each,
+            sent=-share.count * each, floor=floor,
+        )  # fmt: skip
+
+    def _learn(self, term: Term) -> None:
+        """The others agree on the first structure that they meet, and this rank has none yet."""
+        found = self._agree([], [], [])
+        if found.each:
+            self._agreed[("count" if found.counted else "elements",)] = found
+            if found.elements or found.counted:
+                self._counts = _bearer(term), found.each, None
 
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
@@ -148,15 +182,15 @@ class Factors:
             elif rows:
                 each = max(each, float(term.count or 0.0) / rows)
         own = [figure for t in divided if t.divided is not None for figure in t.divided.figures()]
-        sent = torch.tensor([ragged, each, *own], dtype=torch.float64)
+        sent = torch.tensor([ragged, each, bool(counted), *own], dtype=torch.float64)
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         verdicts = [
             Verdict.of(most[start : start + FIGURES], term.share)
-            for start, term in zip(range(2, len(most), FIGURES), divided, strict=True)
+            for start, term in zip(range(3, len(most), FIGURES), divided, strict=True)
         ]
         if self._again:
             verdicts = [replace(v, noticed=LATE) if v.count else v for v in verdicts]
-        return _Agreed(bool(most[0]), most[1] or 1.0, verdicts)
+        return _Agreed(bool(most[0]), most[1], verdicts, bool(most[2]))
 
     def _static(self, term: Term) -> Factor:
         if term.kind == "once" or term.share is None:
@@ -172,6 +206,10 @@ def late_factor(weighed: Weighed, extra: Factor) -> Factor:
     if isinstance(total, torch.Tensor):
         return weighed.expected / total
     return weighed.expected / total if total else 0.0
+
+
+def _bearer(term: Term) -> Bearer | None:
+    return term.calls[0].bearer if term.calls else None
 
 
 def _judge(term: Term, verdict: Verdict) -> bool:

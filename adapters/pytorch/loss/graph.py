@@ -131,6 +131,23 @@ def smoothed_at(node: Any) -> bool:
     return bottoms[0] is _under(bottoms[1], over_classes) and bottoms[0].name().startswith("LogS")
 
 
+def vanishes(node: Any) -> bool:
+    """Whether what a node makes is something times 0, and so has no gradient."""
+    for _ in range(_FEW):
+        if node is None:
+            return False
+        name = node.name()
+        if name == "MulBackward0":
+            by = [value for side in ("self", "other") if (value := saved(node, side)) is not None]
+            if any(is_number(each) and not float(each) for each in by):
+                return True
+        after = operands(node)
+        if name not in PASS | SUMS | MEANS | SCALE or len(after) != 1:
+            return False
+        node = after[0]
+    return False
+
+
 def _under(node: Any, passed: set[str]) -> Any:
     """The first node down, from one operand to the next, that is none of these."""
     while node.name() in passed and len(operands(node)) == 1:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from dream._errors import Unsupported
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
+from dream.adapters.pytorch.loss.calls import COUNTS, Bearer, TrainingCall
 from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
@@ -82,6 +82,24 @@ class Reader:
             self._factors.look_again()
         if asks:
             self._looks.again()
+
+    def parts(self, told: float, root: Any) -> float:
+        """Be told, on every rank alike, the mean of what the ranks told of their losses' parts.
+
+        Raises:
+            ConfigurationError: some ranks' losses are divided by a count, and others' are not.
+        """
+        ranks = self._among.world_size
+        counting, parts = divmod(round(told * ranks), COUNTS)
+        if 0 < counting < ranks:
+            raise ConfigurationError(
+                "The loss of one batch is of different kinds: on some ranks it is divided by a "
+                "count of what the whole batch holds, on others it is not. Received: "
+                f"{int(counting)} of {ranks} ranks that count; here it ends in "
+                f"{root.grad_fn.name()}. Let the loss be one formula on every rank, or, where a "
+                "rank's rows hold nothing that counts, `output.sum() * 0`."
+            )
+        return parts
 
 
 def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import CALL_AT, TrainingCall, call_at
+from dream.adapters.pytorch.loss.calls import CALL_AT, COUNTS, TrainingCall, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
 from dream.adapters.pytorch.loss.reading import LossReading
 from dream.adapters.pytorch.loss.reads import number_of
@@ -39,7 +39,8 @@ class Recipe:
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
     __slots__ = (
-        "_count", "_reduced", "_share", "_steps", "factor", "overtaken", "sent", "terms", "weighed",
+        "_count", "_reduced", "_share", "_steps", "counts", "factor", "overtaken", "sent",
+        "terms", "weighed",
     )  # fmt: skip
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
@@ -51,6 +52,7 @@ class Recipe:
         self._count = None if term.count is None else float(term.count)
         self.factor = float(weighed.factors[0])
         self.sent = float(weighed.sent) if weighed.late else 0.0
+        self.counts = COUNTS if weighed.late else 0.0
         self.overtaken = float(weighed.overtaken)
 
     @classmethod

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from loss_scripts import (
@@ -15,6 +16,7 @@ from loss_scripts import (
     SCRIPTS,
     Trained,
     mean_times_rows,
+    nothing_that_counts,
     over_a_count_and_one,
     over_a_tensor_of_five,
 )
@@ -31,10 +33,10 @@ def difference(plain: Trained, ours: Trained) -> list[float]:
     return [apart, max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)]
 
 
-def refused(script: Callable[[], Trained]) -> str:
-    """What strict=True says."""
+def refused(script: Callable[[], Trained], *, strict: bool = True) -> str:
+    """What it is refused by."""
     try:
-        with dream.strategy("mirrored", strict=True):
+        with dream.strategy("mirrored", strict=strict):
             script()
     except dream.DreamError as error:
         return str(error)
@@ -73,6 +75,7 @@ def main(names: list[str]) -> None:
         with dream.strategy("mirrored") as strategy:
             script()
         tell(strategy, name, refused(script))
+    tell(strategy, "branches", refused(partial(nothing_that_counts, 0.01), strict=False))
 
 
 def tell(strategy: dream.Strategy, name: str, what: object) -> None:

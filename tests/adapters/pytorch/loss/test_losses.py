@@ -77,6 +77,10 @@ def test_a_mean_times_the_rows_of_a_share_is_said(ran: Ran) -> None:
     assert line in str(ran.said["said by mean_times_rows"])
 
 
+def test_losses_of_different_kinds_of_one_batch_are_refused(ran: Ran) -> None:
+    assert "The loss of one batch is of different kinds" in str(ran.said["branches"])
+
+
 @pytest.mark.parametrize("name", QUIET)
 def test_of_a_divisor_that_is_known_nothing_is_said(ran: Ran, name: str) -> None:
     said = str(ran.said[f"said by {name}"])
